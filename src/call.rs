@@ -3,7 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use unisono_collectives::{Chunks, Operation, Rank, named, partition};
+use unisono_collectives::partition::Partition;
+use unisono_collectives::{Chunks, Operation, Rank, named};
 
 use crate::dtype::DType;
 use crate::kernels::ReduceOp;
@@ -62,20 +63,19 @@ impl Call {
         Self::all_reduce(DType::U8, ReduceOp::Max, 0)
     }
 
-    /// The elements that hold results on a rank when the call is done.
-    pub(crate) fn result_on(&self, rank: Rank, ranks: usize) -> Range<usize> {
+    /// The parts of ranks: the `given` ones, or parts that differ by at most one element.
+    pub(crate) fn parts(&self, ranks: usize, given: Option<&Partition>) -> Partition {
+        given.map_or_else(|| Partition::fair(self.count, ranks), Partition::clone)
+    }
+
+    /// The elements that hold results on a rank when the call is done, given the parts of ranks.
+    pub(crate) fn result_on(&self, rank: Rank, parts: &Partition) -> Range<usize> {
         match self.operation {
-            Operation::ReduceScatter => partition::elements(self.count, ranks, Chunks::one(rank)),
+            Operation::ReduceScatter => parts.elements(Chunks::one(rank)),
             Operation::Reduce { root } if root != rank => 0..0,
             Operation::ExclusiveScan if rank == 0 => 0..0,
             _ => 0..self.count,
         }
-    }
-
-    /// The byte range of a rank's own part.
-    #[cfg(feature = "mpi")]
-    pub(crate) fn own_bytes(&self, rank: Rank, ranks: usize) -> Range<usize> {
-        self.bytes_of(partition::elements(self.count, ranks, Chunks::one(rank)))
     }
 
     /// The byte range of a range of elements.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use unisono_collectives::execution::CompiledPlan;
 use unisono_collectives::model::Machine;
+use unisono_collectives::partition::Partition;
 use unisono_collectives::{Algorithm, Operation, Rank, Schedule, Topology, clock};
 
 use crate::call::{Call, Memory, Ran};
@@ -20,6 +21,7 @@ use crate::status::StatusBoard;
 use crate::transport::{Calls, Deadlines, Transport};
 use crate::tuning::Tuning;
 
+mod all_to_all_v;
 #[cfg(feature = "nccl")]
 mod device;
 mod ending;
@@ -181,7 +183,9 @@ impl Engine {
         buffer: &mut [u8],
     ) -> Result<usize> {
         check_size(call, buffer);
-        let place = self.choose(choice, call);
+        // A barrier among calls with given parts has none.
+        let parts = options.parts.as_ref().filter(|_| call.operation.has_parts());
+        let place = self.choose(choice, call, parts);
         self.check_vendor(self.recent[place].method, call)?;
         let Self { transport, status, limits, executor, agreement, recent, calls, .. } = self;
         let Recent { method, codes, bound, .. } = &recent[place];
@@ -222,22 +226,22 @@ impl Engine {
     ///
     /// Returns the index of the call in `recent`.
     #[inline]
-    fn choose(&mut self, choice: &Choice, call: &Call) -> usize {
-        match self.recent.latest(choice, call) {
+    fn choose(&mut self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> usize {
+        match self.recent.latest(choice, call, parts) {
             Some(place) => place,
-            None => self.choose_another(choice, call),
+            None => self.choose_another(choice, call, parts),
         }
     }
 
     #[inline(never)]
-    fn choose_another(&mut self, choice: &Choice, call: &Call) -> usize {
-        if let Some(place) = self.recent.find(choice, call) {
+    fn choose_another(&mut self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> usize {
+        if let Some(place) = self.recent.find(choice, call, parts) {
             return place;
         }
         let (selection, compiled) = self.look_up(choice, call);
         let is_of = |method: &Method| method.algorithm() == Some(selection.algorithm);
         let method = choice.method().filter(is_of).unwrap_or(Method::Algorithm(selection.algorithm));
-        let recent = Recent::new(choice, call, (method, selection.why), &compiled, &self.transport);
+        let recent = Recent::new(choice, (call, parts), (method, selection.why), &compiled, &self.transport);
         self.recent.insert(recent)
     }
 
@@ -254,8 +258,8 @@ impl Engine {
     }
 
     /// The method of a call, and why.
-    pub(crate) fn selection(&mut self, choice: &Choice, call: &Call) -> Ran {
-        let place = self.choose(choice, call);
+    pub(crate) fn selection(&mut self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> Ran {
+        let place = self.choose(choice, call, parts);
         self.recent[place].ran
     }
 }

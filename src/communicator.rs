@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 
 use unisono_collectives::model::Machine;
-use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology, partition};
+use unisono_collectives::partition::Partition;
+use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology};
 
 use crate::call::{Call, Memory, Ran, Why, scaled};
 use crate::codes::OF_BARRIER;
@@ -23,6 +24,7 @@ use crate::status::{FailureReport, Guard, StatusBoard};
 use crate::transport::Transport;
 use crate::tuning::Tuning;
 
+mod all_to_all_v;
 mod deadlines;
 #[cfg(feature = "nccl")]
 mod device;
@@ -187,14 +189,19 @@ impl Communicator {
             &Choice::Method(method @ Method::Vendor(_)) => {
                 Ran { method, why: Why::AskedFor, link: method.link(self.transport) }
             }
-            choice => self.seat.engine().selection(choice, call),
+            choice => self.seat.engine().selection(choice, call, self.per_call.options.parts.as_ref()),
         }
     }
 
     /// The range of a buffer of `count` elements that this rank owns: where [`Communicator::reduce_scatter`] leaves its result,
-    /// and what it contributes to [`Communicator::all_gather`].
+    /// and what it contributes to [`Communicator::all_gather`]. The parts of ranks differ by at most one element, the larger ones
+    /// first, unless [`CallBuilder::counts`] sets them.
     pub fn own_part(&self, count: usize) -> Range<usize> {
-        partition::elements(count, self.ranks(), Chunks::one(self.rank()))
+        let own = Chunks::one(self.rank());
+        match &self.per_call.options.parts {
+            None => Partition::fair(count, self.ranks()).elements(own),
+            Some(parts) => parts.elements(own),
+        }
     }
 
     /// Allocates registered memory for `count` elements, zeroed. The other ranks of the node access it in place, so a collective
@@ -360,7 +367,7 @@ impl Communicator {
     ///
     /// # Panics
     /// If `root` is not a rank of this world, if the buffer of an all-to-all does not divide into equal blocks, or if the call
-    /// cannot have [the elements set for it](CallBuilder::element_bytes).
+    /// cannot have the [elements](CallBuilder::element_bytes) or [parts](CallBuilder::counts) set for it.
     #[inline]
     fn checked<T: Element>(&self, operation: Operation, op: Option<ReduceOp>, count: usize) -> Call {
         let ranks = self.ranks();
@@ -371,6 +378,14 @@ impl Communicator {
         if operation == Operation::AllToAll {
             let Call { count, .. } = call;
             assert!(count.is_multiple_of(ranks), "{count} elements are not {ranks} blocks of equal size");
+        }
+        if let Some(parts) = &self.per_call.options.parts {
+            let (count, sum) = (call.count, parts.start(ranks));
+            assert!(
+                operation.has_parts(),
+                "an operation without parts of ranks, `{operation}`, has no counts"
+            );
+            assert_eq!(count, sum, "the buffer has {count} elements, and the parts of ranks have {sum}");
         }
         call
     }

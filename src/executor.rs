@@ -84,6 +84,17 @@ impl Executor {
         self.run_any(bound, task, buffer, transport)
     }
 
+    /// Runs a program that sends from an array of its own, and receives into this rank's buffer.
+    pub(crate) fn run_between(
+        &mut self,
+        bound: &Bound,
+        task: &Task<'_>,
+        (input, buffer): (&[u8], &mut [u8]),
+        transport: &mut Transport,
+    ) -> Result<()> {
+        Run::new(bound, task, (buffer, &mut [], input, &mut self.work)).run(transport)
+    }
+
     fn run_any(
         &mut self,
         bound: &Bound,

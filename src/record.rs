@@ -17,6 +17,9 @@ pub(crate) const MESSAGE_NAME: &str = "message";
 /// The algorithm name of such a message.
 pub(crate) const POINT_TO_POINT: &str = "point-to-point";
 
+/// The number of elements of an all-to-all with a count for every pair of ranks: ranks have different numbers.
+pub(crate) const COUNTS_OF_PAIRS: u64 = u64::MAX;
+
 /// The operation name of a barrier, which is an all-reduce of no elements.
 pub(crate) const BARRIER_NAME: &str = "barrier";
 
@@ -44,7 +47,7 @@ pub struct Record {
     pub operation: String,
     /// The type of the elements.
     pub dtype: String,
-    /// The number of elements.
+    /// The number of elements; `u64::MAX` for an all-to-all with a count for every pair of ranks.
     pub count: u64,
     /// The reduction, if the operation reduces.
     pub op: Option<String>,
@@ -84,13 +87,18 @@ impl Record {
     }
 }
 
+/// The elements of a call: `8 f32`, or `f32` if ranks have different numbers.
+pub(crate) fn elements(count: u64, dtype: &str) -> String {
+    if count == COUNTS_OF_PAIRS { dtype.to_owned() } else { format!("{count} {dtype}") }
+}
+
 /// The form with everything that ranks must agree on: `all-reduce #17 "bucket 2" of 8 f32, sum, by ring`.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.operation == BARRIER_NAME {
             return f.write_str(&self.name());
         }
-        write!(f, "{} of {} {}", self.name(), self.count, self.dtype)?;
+        write!(f, "{} of {}", self.name(), elements(self.count, &self.dtype))?;
         if let Some(op) = &self.op {
             write!(f, ", {op}")?;
         }

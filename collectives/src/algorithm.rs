@@ -155,6 +155,18 @@ mod tests {
     }
 
     #[test]
+    fn an_operation_with_parts_has_one_chunk_for_each_rank() {
+        for topology in [Topology::single_node(1), Topology::single_node(6), Topology::uniform(3, 2)] {
+            let ranks = topology.ranks();
+            for operation in Operation::all(0).into_iter().filter(|operation| operation.has_parts()) {
+                let plans = Algorithm::ALL.map(|algorithm| algorithm.plan(operation, &topology, ranks - 1));
+                assert!(plans.iter().flatten().all(|plan| plan.chunk_count() == ranks), "{operation}");
+                assert!(plans.iter().flatten().count() > 0, "{operation}");
+            }
+        }
+    }
+
+    #[test]
     fn each_role_is_of_one_algorithm() {
         use Role::{
             FewestBetweenNodes, FewestBytes, FewestSteps, FromOrToOne, PartsOfAll, PartsOfOne,

@@ -107,6 +107,11 @@ impl Operation {
         }
     }
 
+    /// Whether every rank contributes or receives its own part, whose size may be given.
+    pub fn has_parts(self) -> bool {
+        matches!(self, Self::ReduceScatter | Self::AllGather | Self::Gather { .. } | Self::Scatter { .. })
+    }
+
     /// Whether values are reduced, or only moved.
     pub fn reduces(self) -> bool {
         matches!(

@@ -1,49 +1,119 @@
 //! Maps chunks to elements: the only place that divides an array.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::schedule::Chunks;
 
-/// An array of `count` elements, split into `chunk_count` chunks; the division is done once for many chunks.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Partition {
-    chunk_count: usize,
-    fair: usize,
-    larger: usize,
+/// The division of an array into chunks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Partition {
+    /// Chunks that differ by at most one element, the larger ones first.
+    Fair {
+        /// The number of chunks.
+        chunk_count: usize,
+        /// The number of elements of a smaller chunk.
+        fair: usize,
+        /// The number of chunks with one element more.
+        larger: usize,
+    },
+    /// Chunks of given sizes.
+    Given {
+        /// The first element of each chunk, and the number of elements of the array.
+        starts: Arc<[usize]>,
+    },
 }
 
 impl Partition {
+    /// The division of `count` elements into `chunk_count` chunks, as [`chunk_start`] describes.
+    ///
     /// # Panics
     /// If there are no chunks.
     #[inline]
-    pub(crate) fn new(count: usize, chunk_count: usize) -> Self {
+    pub fn fair(count: usize, chunk_count: usize) -> Self {
         assert!(chunk_count > 0, "{count} elements in no chunks");
         if chunk_count == 1 {
             // A small array often has a single chunk, and a division would take a considerable part of its time.
-            return Self { chunk_count, fair: count, larger: 0 };
+            return Self::Fair { chunk_count, fair: count, larger: 0 };
         }
-        Self { chunk_count, fair: count / chunk_count, larger: count % chunk_count }
+        Self::Fair { chunk_count, fair: count / chunk_count, larger: count % chunk_count }
     }
 
-    /// As [`chunk_start`].
+    /// The division into chunks of these numbers of elements.
+    ///
+    /// ```
+    /// use unisono_collectives::Chunks;
+    /// use unisono_collectives::partition::Partition;
+    ///
+    /// let partition = Partition::given(&[3, 0, 5]);
+    /// assert_eq!(partition.elements(Chunks::one(2)), 3..8);
+    /// assert_eq!(partition.elements(Chunks::new(0, 2)), 0..3);
+    /// ```
+    ///
+    /// # Panics
+    /// If the sum of the counts overflows `usize`.
+    pub fn given(counts: &[usize]) -> Self {
+        let next = |start: &mut usize, &count: &usize| {
+            *start = start.checked_add(count).expect("an array has at most `usize::MAX` elements");
+            Some(*start)
+        };
+        let starts = std::iter::once(0).chain(counts.iter().scan(0, next)).collect();
+        Self::Given { starts }
+    }
+
+    /// The number of chunks.
+    pub fn chunk_count(&self) -> usize {
+        match self {
+            Self::Fair { chunk_count, .. } => *chunk_count,
+            Self::Given { starts } => starts.len() - 1,
+        }
+    }
+
+    /// The first element of a chunk; for `chunk == chunk_count`, the number of elements of the array.
+    ///
+    /// # Panics
+    /// If `chunk > chunk_count`.
     #[inline]
-    pub(crate) fn start(self, chunk: usize) -> usize {
-        assert!(chunk <= self.chunk_count, "chunk {chunk} of {} does not exist", self.chunk_count);
-        chunk * self.fair + chunk.min(self.larger)
+    pub fn start(&self, chunk: usize) -> usize {
+        match self {
+            Self::Fair { chunk_count, fair, larger } => {
+                assert!(chunk <= *chunk_count, "chunk {chunk} of {chunk_count} does not exist");
+                chunk * fair + chunk.min(*larger)
+            }
+            Self::Given { starts } => starts[chunk],
+        }
+    }
+
+    /// The elements of a range of chunks.
+    ///
+    /// # Panics
+    /// If the range reaches past the last chunk.
+    #[inline]
+    pub fn elements(&self, chunks: Chunks) -> Range<usize> {
+        self.start(chunks.start)..self.start(chunks.end)
+    }
+
+    /// The number of elements of the largest chunk.
+    pub fn largest(&self) -> usize {
+        match self {
+            Self::Fair { fair, larger, .. } => fair + usize::from(*larger > 0),
+            Self::Given { starts } => starts.windows(2).map(|ends| ends[1] - ends[0]).max().unwrap_or(0),
+        }
     }
 
     /// The number of elements in a range of chunks.
-    pub(crate) fn count(self, chunks: Chunks) -> usize {
+    pub(crate) fn count(&self, chunks: Chunks) -> usize {
         self.start(chunks.end) - self.start(chunks.start)
     }
 
     /// The chunk of an element.
-    pub(crate) fn chunk_of(self, element: usize) -> usize {
-        let in_larger = self.larger * (self.fair + 1);
-        if element < in_larger {
-            element / (self.fair + 1)
-        } else {
-            self.larger + (element - in_larger) / self.fair
+    pub(crate) fn chunk_of(&self, element: usize) -> usize {
+        match self {
+            Self::Fair { fair, larger, .. } => {
+                let in_larger = larger * (fair + 1);
+                if element < in_larger { element / (fair + 1) } else { larger + (element - in_larger) / fair }
+            }
+            Self::Given { starts } => starts.partition_point(|&start| start <= element) - 1,
         }
     }
 }
@@ -56,7 +126,7 @@ impl Partition {
 /// # Panics
 /// If `chunk > chunk_count`, or there are no chunks.
 pub fn chunk_start(count: usize, chunk_count: usize, chunk: usize) -> usize {
-    Partition::new(count, chunk_count).start(chunk)
+    Partition::fair(count, chunk_count).start(chunk)
 }
 
 /// The elements of a range of chunks if `count` elements are split into `chunk_count` chunks.
@@ -74,8 +144,7 @@ pub fn chunk_start(count: usize, chunk_count: usize, chunk: usize) -> usize {
 /// If the range reaches past the last chunk.
 #[inline]
 pub fn elements(count: usize, chunk_count: usize, chunks: Chunks) -> Range<usize> {
-    let partition = Partition::new(count, chunk_count);
-    partition.start(chunks.start)..partition.start(chunks.end)
+    Partition::fair(count, chunk_count).elements(chunks)
 }
 
 #[cfg(test)]
@@ -107,13 +176,24 @@ mod tests {
 
     #[test]
     fn every_element_is_in_its_chunk() {
-        for (count, chunk_count) in [(1, 1), (7, 3), (9, 3), (3, 7), (70, 32)] {
-            let partition = Partition::new(count, chunk_count);
-            for chunk in 0..chunk_count {
-                let mut elements = elements(count, chunk_count, Chunks::one(chunk));
-                assert!(elements.all(|element| partition.chunk_of(element) == chunk));
+        let fair = [(1, 1), (7, 3), (9, 3), (3, 7), (70, 32)];
+        let fair = fair.map(|(count, chunk_count)| Partition::fair(count, chunk_count));
+        let given: [&[usize]; 4] = [&[0], &[3, 0, 5], &[0, 0, 2, 0], &[1; 9]];
+        for partition in fair.into_iter().chain(given.map(Partition::given)) {
+            for chunk in 0..partition.chunk_count() {
+                let mut elements = partition.elements(Chunks::one(chunk));
+                assert!(elements.all(|element| partition.chunk_of(element) == chunk), "{partition:?}");
             }
         }
+    }
+
+    #[test]
+    fn given_chunks_have_the_given_sizes() {
+        let counts = [3, 0, 5, 0];
+        let partition = Partition::given(&counts);
+        let sizes: Vec<_> = (0..4).map(|chunk| partition.elements(Chunks::one(chunk)).len()).collect();
+        assert_eq!((sizes, partition.largest(), partition.start(4)), (counts.to_vec(), 5, 8));
+        assert_eq!(Partition::fair(9, 4).largest(), 3);
     }
 
     proptest! {

@@ -160,7 +160,7 @@ impl Engine {
 
     /// The method that the host would select for such an array in its own memory.
     fn on_host(&mut self, choice: &Choice, call: &Call) -> (Method, Why) {
-        let Ran { method, why, .. } = self.selection(choice, call);
+        let Ran { method, why, .. } = self.selection(choice, call, None);
         (method, why)
     }
 

@@ -3,15 +3,19 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use unisono_collectives::partition::Partition;
+
 use crate::transport::Deadlines;
 
-/// Options of a call: label and timeout.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Options of a call: label, timeout, and the parts of ranks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// The hash of the label; 0 without one.
     pub(crate) label: u64,
     /// Overrides the timeout of the communicator.
     pub(crate) timeout: Option<Duration>,
+    /// The parts of ranks; without it, they differ by at most one element.
+    pub(crate) parts: Option<Partition>,
 }
 
 impl Options {

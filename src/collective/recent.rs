@@ -5,6 +5,7 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use unisono_collectives::execution::CompiledPlan;
+use unisono_collectives::partition::Partition;
 
 use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
@@ -18,6 +19,9 @@ const MOST_AGE: u64 = 4096;
 /// The number of kinds from which old ones are looked for.
 const LEAST_TRIMMED: usize = 64;
 
+/// What calls of a kind have in common: the choice, the call, and the parts of ranks, if they are given.
+type Kind = (Choice, Call, Option<Partition>);
+
 /// The recent kinds of call, by their index.
 ///
 /// A call like the one before is found by a comparison, and so is one that follows the same kind as last time: programs repeat
@@ -25,7 +29,7 @@ const LEAST_TRIMMED: usize = 64;
 #[derive(Debug)]
 pub(super) struct RecentCalls {
     kinds: Vec<Recent>,
-    places: HashMap<(Choice, Call), usize>,
+    places: HashMap<Kind, usize>,
     /// The index of the latest call.
     latest: usize,
     /// The number of times that the kind changed.
@@ -43,15 +47,16 @@ impl Default for RecentCalls {
 impl RecentCalls {
     /// The index of the latest call, if it was of this kind.
     #[inline]
-    pub(super) fn latest(&self, choice: &Choice, call: &Call) -> Option<usize> {
-        self.kinds.get(self.latest).is_some_and(|kind| kind.is_of(choice, call)).then_some(self.latest)
+    pub(super) fn latest(&self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> Option<usize> {
+        self.kinds.get(self.latest).is_some_and(|kind| kind.is_of(choice, call, parts)).then_some(self.latest)
     }
 
     /// Finds a kind that differs from the latest one, which it becomes.
-    pub(super) fn find(&mut self, choice: &Choice, call: &Call) -> Option<usize> {
+    pub(super) fn find(&mut self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> Option<usize> {
         let next = self.kinds.get(self.latest)?.next;
-        let is_next = self.kinds.get(next).is_some_and(|kind| kind.is_of(choice, call));
-        let place = if is_next { next } else { *self.places.get(&(choice.clone(), *call))? };
+        let is_next = self.kinds.get(next).is_some_and(|kind| kind.is_of(choice, call, parts));
+        let place =
+            if is_next { next } else { *self.places.get(&(choice.clone(), *call, parts.cloned()))? };
         self.change_to(place);
         Some(place)
     }
@@ -62,7 +67,7 @@ impl RecentCalls {
             self.forget_old();
         }
         let place = self.kinds.len();
-        self.places.insert((kind.choice.clone(), kind.call), place);
+        self.places.insert(kind.kind(), place);
         self.kinds.push(kind);
         self.change_to(place);
         place
@@ -80,9 +85,9 @@ impl RecentCalls {
     fn forget_old(&mut self) {
         let oldest = self.changes.saturating_sub(MOST_AGE);
         self.kinds[self.latest].used = self.changes;
-        let latest = (self.kinds[self.latest].choice.clone(), self.kinds[self.latest].call);
+        let latest = self.kinds[self.latest].kind();
         self.kinds.retain(|kind| kind.used >= oldest);
-        let key = |(place, kind): (usize, &Recent)| ((kind.choice.clone(), kind.call), place);
+        let key = |(place, kind): (usize, &Recent)| (kind.kind(), place);
         self.places = self.kinds.iter().enumerate().map(key).collect();
         self.latest = self.places[&latest];
         self.trimmed_at = (2 * self.kinds.len()).max(LEAST_TRIMMED);
@@ -108,6 +113,8 @@ impl IndexMut<usize> for RecentCalls {
 pub(super) struct Recent {
     choice: Choice,
     call: Call,
+    /// The parts of ranks, if they are given.
+    parts: Option<Partition>,
     pub(super) ran: Ran,
     pub(super) method: Method,
     pub(super) codes: Codes,
@@ -121,7 +128,7 @@ pub(super) struct Recent {
 impl Recent {
     pub(super) fn new(
         choice: &Choice,
-        call: &Call,
+        (call, parts): (&Call, Option<&Partition>),
         (method, why): (Method, Why),
         compiled: &Arc<CompiledPlan>,
         transport: &Transport,
@@ -129,18 +136,23 @@ impl Recent {
         Self {
             choice: choice.clone(),
             call: *call,
+            parts: parts.cloned(),
             ran: Ran { method, why, link: method.link(transport.name()) },
             method,
             codes: Codes::new(call, method),
-            bound: Bound::compile(compiled, call, method, transport),
+            bound: Bound::compile(compiled, call, method, parts, transport),
             used: 0,
             next: 0,
         }
     }
 
     #[inline]
-    pub(super) fn is_of(&self, choice: &Choice, call: &Call) -> bool {
-        self.call == *call && self.choice == *choice
+    fn is_of(&self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> bool {
+        self.call == *call && self.choice == *choice && self.parts.as_ref() == parts
+    }
+
+    fn kind(&self) -> Kind {
+        (self.choice.clone(), self.call, self.parts.clone())
     }
 }
 
@@ -161,10 +173,10 @@ mod tests {
         let mut compiled = 0;
         for round in 0..3 {
             for count in 0..300 {
-                let is_known = engine.recent.latest(&Choice::Auto, &call(count)).is_some()
-                    || engine.recent.find(&Choice::Auto, &call(count)).is_some();
+                let is_known = engine.recent.latest(&Choice::Auto, &call(count), None).is_some()
+                    || engine.recent.find(&Choice::Auto, &call(count), None).is_some();
                 compiled += usize::from(!is_known);
-                engine.selection(&Choice::Auto, &call(count));
+                engine.selection(&Choice::Auto, &call(count), None);
                 assert_eq!(engine.recent.kinds[engine.recent.latest].call, call(count));
             }
             assert_eq!((compiled, engine.recent.kinds.len()), (300, 300), "round {round}");
@@ -175,13 +187,17 @@ mod tests {
     fn kinds_that_are_not_called_any_more_are_forgotten() {
         let (mut engine, _folder) = engine();
         for count in 0..20_000 {
-            engine.selection(&Choice::Auto, &call(count));
-            engine.selection(&Choice::Auto, &call(0));
+            engine.selection(&Choice::Auto, &call(count), None);
+            engine.selection(&Choice::Auto, &call(0), None);
         }
         let RecentCalls { kinds, places, .. } = &engine.recent;
         assert!(kinds.len() <= MOST_AGE as usize + 1, "{}", kinds.len());
         assert_eq!(kinds.len(), places.len());
-        assert!(places.iter().all(|((choice, call), &place)| kinds[place].is_of(choice, call)));
-        assert!(places.contains_key(&(Choice::Auto, call(0))), "it is called all the time");
+        assert!(places.iter().all(|((choice, call, parts), &place)| kinds[place].is_of(
+            choice,
+            call,
+            parts.as_ref()
+        )));
+        assert!(places.contains_key(&(Choice::Auto, call(0), None)), "it is called all the time");
     }
 }

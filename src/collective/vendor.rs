@@ -18,11 +18,11 @@ impl Engine {
         let codes = Codes::new(call, method);
         let header = self.calls.next(1, call.count, codes, options.label);
         let recording = header.note(&self.status, buffer.len());
-        let done = self.transport.vendor_call(call, buffer);
+        let parts = call.parts(self.topology.ranks(), options.parts.as_ref());
+        let done = self.transport.vendor_call(call, &parts, buffer);
         if done.is_ok() && call.op == Some(ReduceOp::Mean) {
-            let ranks = self.topology.ranks();
-            let sums = call.bytes_of(call.result_on(self.transport.rank(), ranks));
-            crate::kernels::divide(call.dtype, &mut buffer[sums], ranks);
+            let sums = call.bytes_of(call.result_on(self.transport.rank(), &parts));
+            crate::kernels::divide(call.dtype, &mut buffer[sums], self.topology.ranks());
         }
         recording.end(done.is_ok());
         done.map(|()| Ran { method, why: Why::AskedFor, link: method.link(self.transport.name()) })

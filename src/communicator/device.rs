@@ -6,6 +6,8 @@ use cudarc::driver::{
     CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtrMut, DeviceRepr, ValidAsZeroBits,
 };
 
+use unisono_collectives::Operation;
+
 use super::Communicator;
 use crate::call::{Call, Ran};
 use crate::collective::{DeviceCall, Engine};
@@ -102,7 +104,7 @@ impl Communicator {
         op: ReduceOp,
         stream: &Arc<CudaStream>,
     ) -> Result<Ran> {
-        let call = Call::all_reduce(T::DTYPE, op, buffer.len());
+        let call = self.checked::<T>(Operation::AllReduce, Some(op), buffer.len());
         let choice = self.choice_of_call()?.clone();
         self.run_on_device(&choice, &call, buffer, stream)
     }
@@ -115,7 +117,7 @@ impl Communicator {
         buffer: &mut impl DevicePtrMut<T>,
         stream: &Arc<CudaStream>,
     ) -> Result<Ran> {
-        let options = self.per_call.options;
+        let options = self.per_call.options.clone();
         let asked = DeviceCall { call, options: &options, stream };
         self.on_gpu(stream.context(), |engine, gpu| {
             lend(buffer, stream, |span| engine.run_on_gpu(gpu, choice, asked, span))
@@ -139,8 +141,8 @@ impl Communicator {
         B: DevicePtrMut<T> + Send + 'static,
     {
         self.check_in_flight()?;
-        let (choice, options) = (self.choice_of_call()?.clone(), self.per_call.options);
-        let call = Call::all_reduce(T::DTYPE, op, buffer.len());
+        let (choice, options) = (self.choice_of_call()?.clone(), self.per_call.options.clone());
+        let call = self.checked::<T>(Operation::AllReduce, Some(op), buffer.len());
         let context = Arc::clone(stream.context());
         let begun = gpu::moment(stream)?;
         let done = Arc::new(context.new_event(None).map_err(cuda("an event"))?);
@@ -165,7 +167,7 @@ impl Communicator {
     /// [`Error::Overdue`](crate::Error::Overdue) after the timeout of [`Communicator::set_timeout`]: a GPU that waits for a rank
     /// that has ended would wait for ever. [`Error::Failed`](crate::Error::Failed) if NCCL or CUDA reports an error.
     pub fn synchronize(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
-        let options = self.per_call.options;
+        let options = self.per_call.options.clone();
         self.on_gpu(stream.context(), |engine, gpu| {
             let reached = gpu::moment(stream)?;
             let is_over = || reached.try_is_complete().map_err(cuda("work on the GPU"));

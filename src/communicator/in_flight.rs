@@ -221,7 +221,7 @@ impl Communicator {
         work: impl FnOnce(&mut Engine, &Options, &mut B) -> Result<()> + Send + 'static,
     ) -> Result<Request<B>> {
         self.check_in_flight()?;
-        let options = self.per_call.options;
+        let options = self.per_call.options.clone();
         self.seat.send(buffer, move |engine, buffer| work(engine, &options, buffer))
     }
 

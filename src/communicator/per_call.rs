@@ -1,8 +1,11 @@
-//! Options of a single call: algorithm, label, deadline and element size.
+//! Options of a single call: algorithm, label, deadline, element size and the parts of ranks.
 
 use std::num::NonZero;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
+
+use unisono_collectives::Chunks;
+use unisono_collectives::partition::Partition;
 
 use super::Communicator;
 use crate::collective::Options;
@@ -31,7 +34,7 @@ impl PerCall {
     }
 }
 
-/// A communicator with an algorithm, a label or a deadline for single calls, made by [`Communicator::call`].
+/// A communicator with an algorithm, a label, a deadline or parts of ranks for single calls, made by [`Communicator::call`].
 ///
 /// It borrows a [`Communicator`] and has all its methods: collectives and messages, blocking and non-blocking, in host memory
 /// and on GPUs. Options that are not set are those of the communicator. Once it is dropped, which is at the end of the statement
@@ -123,7 +126,44 @@ impl CallBuilder<'_> {
     /// get an [`Error::Mismatch`](crate::Error::Mismatch) with both. A label of more than 52 bytes is shortened to its first 41
     /// and a number.
     pub fn label(self, label: &str) -> Self {
-        self.comm.per_call.options.label = self.comm.status.know(label);
+        let sizes = self.comm.per_call.options.parts.as_ref().map(sizes);
+        let label = sizes.map_or_else(|| label.to_owned(), |sizes| format!("{label}, {sizes}"));
+        self.comm.per_call.options.label = self.comm.status.know(&label);
+        self
+    }
+
+    /// Sets the number of elements of each rank's part, which may be 0: an all-gather is then `MPI_Allgatherv`, a reduce-scatter
+    /// `MPI_Reduce_scatter`, a gather `MPI_Gatherv`, and a scatter `MPI_Scatterv`, all with contiguous parts in the order of ranks. The
+    /// buffer has as many elements as the parts together. [`Communicator::own_part`] is the range of this rank's. All ranks set the
+    /// same; otherwise they get an [`Error::Mismatch`](crate::Error::Mismatch) with both.
+    ///
+    /// ```
+    /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<[u8; 8]> {
+    ///     let mut uneven = comm.call().counts(&[3, 0, 5]);
+    ///     let mut buffer = [0; 8];
+    ///     let own = uneven.own_part(8);
+    ///     buffer[own].fill(1 + uneven.rank() as u8);
+    ///     uneven.all_gather(&mut buffer)?;
+    ///     Ok(buffer)
+    /// });
+    /// assert!(ended.into_iter().all(|buffer| buffer.unwrap() == [1, 1, 1, 3, 3, 3, 3, 3]));
+    /// ```
+    ///
+    /// [`Communicator::all_to_all_v`] has counts for every pair of ranks. Messages and barriers have no parts, and ignore it. Any other
+    /// call panics.
+    ///
+    /// # Panics
+    /// If there is not one count for each rank. The call panics if its buffer does not have as many elements.
+    pub fn counts(self, counts: &[usize]) -> Self {
+        let ranks = self.comm.ranks();
+        assert_eq!(counts.len(), ranks, "the number of counts in a world of {ranks} ranks");
+        let parts = Partition::given(counts);
+        let Communicator { per_call: PerCall { options, .. }, status, .. } = &mut *self.comm;
+        // Ranks compare labels.
+        let before = (options.label != 0).then(|| status.label(options.label)).flatten();
+        let label = before.map_or_else(|| sizes(&parts), |label| format!("{label}, {}", sizes(&parts)));
+        options.label = status.know(&label);
+        options.parts = Some(parts);
         self
     }
 
@@ -156,6 +196,12 @@ impl CallBuilder<'_> {
         self.comm.per_call.options.timeout = Some(timeout);
         self
     }
+}
+
+/// The sizes of the parts, for a label.
+fn sizes(parts: &Partition) -> String {
+    let sizes = (0..parts.chunk_count()).map(|part| parts.elements(Chunks::one(part)).len().to_string());
+    format!("parts of {}", sizes.collect::<Vec<_>>().join(", "))
 }
 
 impl Deref for CallBuilder<'_> {

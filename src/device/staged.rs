@@ -90,7 +90,7 @@ impl Pipeline<'_> {
         let size_bytes: usize = ranges.iter().map(ExactSizeIterator::len).sum();
         let call = Call { count: size_bytes / call.dtype.size_bytes(), ..**call };
         let known = bound.take_if(|(count, _)| *count == call.count);
-        let of_call = || (call.count, Bound::compile(compiled, &call, task.method, transport));
+        let of_call = || (call.count, Bound::compile(compiled, &call, task.method, None, transport));
         let (_, bound) = bound.insert(known.unwrap_or_else(of_call));
         let header = task.header.later(number as u64);
         let segment = Task { header: &header, ..*task };

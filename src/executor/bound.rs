@@ -4,9 +4,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use unisono_collectives::execution::CompiledPlan;
+use unisono_collectives::execution::{Capabilities, CompiledPlan};
+use unisono_collectives::partition::{self, Partition};
 use unisono_collectives::program::{self, Instruction, Part, Place, Program};
-use unisono_collectives::{Chunks, Combine, Rank, Source, partition};
+use unisono_collectives::{Chunks, Combine, Rank, Source};
 
 use super::capabilities::capabilities;
 use super::format::Format;
@@ -28,7 +29,9 @@ pub(crate) struct Bound {
     pub(super) format: Format,
     /// The elements that hold results on this rank in the end.
     pub(super) result: Range<usize>,
-    pub(super) chunk_count: usize,
+    /// The elements of each chunk, and of each chunk of the input.
+    pub(super) partition: Partition,
+    input: Partition,
     pub(super) blocks: usize,
     pub(super) rounds: usize,
     pub(super) ops: Vec<(Place, Op)>,
@@ -92,20 +95,34 @@ pub(super) struct Piece {
 }
 
 impl Bound {
-    /// The program of a compiled plan for a call by a method, over a transport.
+    /// The program of a compiled plan for a call by a method, over a transport. `parts` are the parts of ranks, if they are given.
     pub(crate) fn compile(
         compiled: &Arc<CompiledPlan>,
         call: &Call,
         method: Method,
+        parts: Option<&Partition>,
         transport: &Transport,
     ) -> Self {
         let capabilities = capabilities(transport, compiled.ranks(), call, method);
         let program = compiled.program(call.count, call.element_bytes(), &capabilities);
-        Self::new(&program, compiled, call, method)
+        Self::new(&program, compiled, call, method, parts)
             .expect("the executor runs every program that a plan gives")
     }
 
-    /// Binds a program to a call.
+    /// The program of an all-to-all from one array to another one, with these parts.
+    pub(crate) fn between(
+        compiled: &Arc<CompiledPlan>,
+        call: &Call,
+        method: Method,
+        (sent, received): (&Partition, &Partition),
+    ) -> Self {
+        // Ranks do not know each other's sizes, so that nothing may depend on them.
+        let program = compiled.program(0, 1, &Capabilities::default());
+        Self::bind(&program, compiled, call, method, (received, sent))
+            .expect("an all-to-all sends the parts of its input")
+    }
+
+    /// Binds a program to a call; `parts` are the parts of ranks, if they are given.
     ///
     /// # Errors
     /// Why it cannot be run. All programs that are lowered from plans can.
@@ -114,7 +131,23 @@ impl Bound {
         compiled: &Arc<CompiledPlan>,
         call: &Call,
         method: Method,
+        parts: Option<&Partition>,
     ) -> Result<Self, &'static str> {
+        let partition = call.parts(program.chunk_count, parts);
+        Self::bind(program, compiled, call, method, (&partition, &partition))
+    }
+
+    /// Binds a program to a call whose buffer and input have chunks of these elements.
+    fn bind(
+        program: &Program,
+        compiled: &Arc<CompiledPlan>,
+        call: &Call,
+        method: Method,
+        (partition, input): (&Partition, &Partition),
+    ) -> Result<Self, &'static str> {
+        if [partition, input].iter().any(|partition| partition.chunk_count() != program.chunk_count) {
+            return Err("the parts of ranks are not the chunks of a program");
+        }
         let (rank, ranks) = (compiled.rank(), compiled.ranks());
         // A vendor's collectives add elements in the wider format, without rounding.
         let by_vendor = method.in_nodes() == Some(Vendor::Mpi);
@@ -124,8 +157,9 @@ impl Bound {
             rank,
             ranks,
             format,
-            result: call.result_on(rank, ranks),
-            chunk_count: program.chunk_count,
+            result: call.result_on(rank, partition),
+            partition: partition.clone(),
+            input: input.clone(),
             blocks: program.blocks,
             rounds: program.rounds,
             ops: Vec::with_capacity(program.instructions.len()),
@@ -183,14 +217,14 @@ impl Bound {
             Instruction::Original { from, to, combine } => {
                 self.reads_original = true;
                 let receive = self.receive(program::Incoming { from: self.rank, part: to, combine })?;
-                Op::Original(Box::new((self.piece(from), receive)))
+                Op::Original(Box::new((self.piece_of(Source::Original, from), receive)))
             }
         })
     }
 
     fn send(&mut self, program::Outgoing { to, part, source }: program::Outgoing) -> Send {
         self.reads_original |= source == Source::Original;
-        Send { to, piece: self.piece(part), source }
+        Send { to, piece: self.piece_of(source, part), source }
     }
 
     fn receive(
@@ -200,11 +234,15 @@ impl Bound {
         if combine == Combine::Reduce && self.call.op.is_none() {
             return Err("a call without a reduction reduces");
         }
-        Ok(Receive { from, piece: self.piece(part), combine })
+        Ok(Receive { from, piece: self.piece_of(Source::Current, part), combine })
     }
 
-    fn piece(&self, Part { chunks, block }: Part) -> Piece {
-        Piece { all: partition::elements(self.call.count, self.chunk_count, chunks), block }
+    fn piece_of(&self, source: Source, Part { chunks, block }: Part) -> Piece {
+        let partition = match source {
+            Source::Current => &self.partition,
+            Source::Original => &self.input,
+        };
+        Piece { all: partition.elements(chunks), block }
     }
 
     /// The block that each operation works on in the first round.

@@ -46,7 +46,7 @@ impl Sample {
 
     /// Runs programs over threads. `None` if the executor refuses one of them.
     fn run(&self, programs: &[Program], timeout: Duration) -> Option<Vec<Result<Vec<f32>>>> {
-        let bind = |(program, compiled)| Bound::new(program, compiled, &self.call, self.method).ok();
+        let bind = |(program, compiled)| Bound::new(program, compiled, &self.call, self.method, None).ok();
         let bound: Vec<_> = programs.iter().zip(&self.compiled).map(bind).collect::<Option<_>>()?;
         let threads = Transport::threads(programs.len()).unwrap();
         let run = |(mut transport, (bound, input)): (Transport, (&Bound, &Vec<f32>))| {
@@ -159,7 +159,8 @@ fn every_program_of_a_plan_can_be_run() {
                         };
                         let compiled = Arc::new(compiled);
                         let program = compiled.program(count, 2, &capabilities);
-                        let bound = Bound::new(&program, &compiled, &call, Method::Algorithm(algorithm));
+                        let bound =
+                            Bound::new(&program, &compiled, &call, Method::Algorithm(algorithm), None);
                         assert!(
                             bound.is_ok(),
                             "{algorithm}, {operation}, {topology:?}, {capabilities:?}: {bound:?}"

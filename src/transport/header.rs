@@ -5,7 +5,7 @@ use unisono_collectives::Rank;
 
 use super::Failure;
 use crate::codes::Codes;
-use crate::record::FIRST_OF_MESSAGES;
+use crate::record::{FIRST_OF_MESSAGES, elements};
 use crate::status::{RECORDS, Recording, StatusBoard};
 
 mod messages;
@@ -79,7 +79,7 @@ impl Header {
         if codes.is_barrier() {
             return text;
         }
-        text += &format!(" of {count} {}", codes.dtype());
+        text += &format!(" of {}", elements(*count, &codes.dtype()));
         if self.is_message() {
             return text;
         }

@@ -7,6 +7,7 @@
 
 use std::ops::Range;
 
+use unisono_collectives::partition::Partition;
 use unisono_collectives::{Group, VendorCall};
 
 use super::{Deadlines, Failure, Transport};
@@ -48,18 +49,18 @@ impl Transport {
         }
     }
 
-    /// Runs a whole call as a vendor's collective, in place; a mean as its sum. It has no deadline.
+    /// Runs a whole call as a vendor's collective, in place, with these parts of ranks; a mean as its sum. It has no deadline.
     ///
     /// # Errors
     /// [`Error::Mpi`](crate::Error::Mpi) if MPI fails.
-    pub(crate) fn vendor_call(&mut self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+    pub(crate) fn vendor_call(&mut self, call: &Call, parts: &Partition, buffer: &mut [u8]) -> Result<()> {
         match self {
             Self::Shared(_) | Self::Nodes(_) => {
                 unreachable!("there is no vendor, as was seen when it was chosen")
             }
             #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.vendor(call, buffer),
-            Self::Faulty(faulty) => faulty.inner.vendor_call(call, buffer),
+            Self::Mpi(mpi) => mpi.vendor(call, parts, buffer),
+            Self::Faulty(faulty) => faulty.inner.vendor_call(call, parts, buffer),
         }
     }
 

@@ -85,7 +85,7 @@ fn held_shards(shards: usize, local_ranks: usize, local_rank: Rank) -> std::ops:
 fn rail(topology: &Topology, shards: usize, shard: usize) -> Group {
     let holder = |node: usize| {
         let node = topology.node(node);
-        node.member(Partition::new(shards, node.ranks()).chunk_of(shard))
+        node.member(Partition::fair(shards, node.ranks()).chunk_of(shard))
     };
     Group::new((0..topology.nodes()).map(holder).collect())
 }

@@ -159,7 +159,7 @@ impl Busiest {
 
 /// Appends the steps of a rank's plan to `steps`.
 fn outline(plan: &Plan, rank: Rank, ranks: usize, count: usize, steps: &mut Vec<Outline>) {
-    let partition = Partition::new(count, plan.chunk_count());
+    let partition = Partition::fair(count, plan.chunk_count());
     for phase in plan.phases() {
         let places = |position: Rank| {
             let other = phase.group.member(position);

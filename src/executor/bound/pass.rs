@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use unisono_collectives::program::{Instruction, Part, Place};
-use unisono_collectives::{Combine, Rank, partition};
+use unisono_collectives::{Combine, Rank};
 
 use super::Bound;
 
@@ -45,7 +45,7 @@ impl Pass {
         let (lends, inside) = (&rest[..begin], &rest[begin + 1..]);
         let end = inside.iter().position(is_sync).ok_or("a pass does not end")?;
         *rest = &inside[end + 1..];
-        let block = bound.call.count.div_ceil(bound.chunk_count).div_ceil(bound.blocks);
+        let block = bound.partition.largest().div_ceil(bound.blocks);
         let share = bound.blocks_of_round() * block * bound.call.element_bytes();
         let mut pass = Self {
             parts: vec![0..0; bound.ranks],
@@ -103,7 +103,7 @@ impl Pass {
         if chunks.count() != 1 {
             return Err("a rank works on several chunks in a pass");
         }
-        let all = partition::elements(bound.call.count, bound.chunk_count, chunks);
+        let all = bound.partition.elements(chunks);
         let known = &mut self.parts[rank];
         if *known != (0..0) && *known != all {
             return Err("a rank works on two parts in a pass");

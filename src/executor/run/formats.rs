@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use unisono_collectives::{Chunks, partition};
+use unisono_collectives::Chunks;
 
 use super::{Bound, Format, Run, scaled};
 use crate::dtype::DType;
@@ -47,10 +47,12 @@ impl<'a> Run<'a> {
     /// The elements of a block, which has a part of each chunk.
     fn block_by_chunks(&self, block: usize) -> impl Iterator<Item = Range<usize>> + use<'a> {
         let bound = self.bound;
-        let chunks = if bound.blocks == 1 { 1 } else { bound.chunk_count };
+        let chunk_count = bound.partition.chunk_count();
+        // A block of the whole array needs no division.
+        let (ranges, size) = if bound.blocks == 1 { (1, chunk_count) } else { (chunk_count, 1) };
         let round = self.round;
-        (0..chunks).map(move |chunk| {
-            let all = partition::elements(bound.call.count, chunks, Chunks::one(chunk));
+        (0..ranges).map(move |range| {
+            let all = bound.partition.elements(Chunks::new(range * size, (range + 1) * size));
             bound.elements_of_blocks(&all, block..block + 1, round)
         })
     }

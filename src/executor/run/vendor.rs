@@ -1,6 +1,6 @@
 //! Phases that a vendor's collectives carry out in place of their steps.
 
-use unisono_collectives::{Chunks, VendorCall, partition};
+use unisono_collectives::{Chunks, VendorCall};
 
 use super::{Run, scaled};
 use crate::dtype::DType;
@@ -13,9 +13,7 @@ impl Run<'_> {
         let phase = &bound.compiled.plan().phases()[phase];
         let call = phase.vendor.as_ref().expect("a phase with a vendor's collective");
         let dtype = bound.format.accumulator.map_or(bound.call.dtype, |_| DType::F32);
-        let bytes = |&part: &Chunks| {
-            scaled(partition::elements(bound.call.count, bound.chunk_count, part), dtype.size_bytes())
-        };
+        let bytes = |&part: &Chunks| scaled(bound.partition.elements(part), dtype.size_bytes());
         let parts = match call {
             VendorCall::ReduceScatter { parts } | VendorCall::AllGather { parts } => {
                 parts.iter().map(bytes).collect()

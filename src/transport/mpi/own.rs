@@ -1,5 +1,6 @@
 //! MPI's own collectives: in the world, as a baseline, and for the phases of a plan.
 
+use unisono_collectives::partition::Partition;
 use unisono_collectives::{Group, VendorCall};
 
 use super::Mpi;
@@ -18,10 +19,10 @@ pub(super) struct OfGroup {
 }
 
 impl Mpi {
-    /// Runs a call as MPI's own collective, in place; a mean as its sum.
-    pub(crate) fn vendor(&mut self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+    /// Runs a call as MPI's own collective, in place, with these parts of ranks; a mean as its sum.
+    pub(crate) fn vendor(&mut self, call: &Call, parts: &Partition, buffer: &mut [u8]) -> Result<()> {
         self.check_thread();
-        self.comm.run(call, buffer)
+        self.comm.run(call, parts, buffer)
     }
 
     /// # Errors

@@ -16,6 +16,7 @@ pub mod errors;
 pub mod groups;
 pub mod in_flight;
 pub mod memory;
+pub mod parts;
 pub mod point_to_point;
 pub mod roles;
 pub mod small;

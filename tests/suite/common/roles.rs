@@ -7,7 +7,7 @@ use unisono_testing::launch::Ended;
 use unisono_testing::suite::is_deep;
 
 use super::memory::Memory;
-use super::{bits, errors, groups, in_flight, point_to_point, stress, thresholds, vendors};
+use super::{bits, errors, groups, in_flight, parts, point_to_point, stress, thresholds, vendors};
 
 const SEPARATOR: &str = " + ";
 
@@ -58,7 +58,11 @@ fn play_one(role: &str, comm: &mut Communicator) {
         }
         "groups" => groups::conformance(comm),
         "groups conform" => groups::inside(comm),
-        "stress" => stress::calls(comm, if is_deep() { 300 } else { 100 }),
+        "stress" => {
+            let calls = if is_deep() { 300 } else { 100 };
+            stress::calls(comm, calls);
+            parts::calls(comm, calls);
+        }
         "vendors" => vendors::agree(comm),
         "in flight" => in_flight::conformance(comm),
         "point to point" => point_to_point::conformance(comm),

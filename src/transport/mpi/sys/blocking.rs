@@ -1,10 +1,10 @@
 //! MPI's own blocking collectives in the world, in place: a baseline. Sections are those of the MPI 4.0 standard (§).
 
 use std::ffi::{c_int, c_void};
-use std::ops::Range;
 
 use mpi::ffi;
-use unisono_collectives::{Chunks, Operation, partition};
+use unisono_collectives::partition::Partition;
+use unisono_collectives::{Chunks, Operation};
 
 use super::own::{datatype, int, moved, reduction, unisono_mpi_in_place};
 use super::turn::turn;
@@ -34,11 +34,11 @@ struct InPlace {
 type Called = (&'static str, c_int);
 
 impl Comm {
-    /// Carries out a call. Blocks without a deadline.
+    /// Carries out a call with these parts of ranks. Blocks without a deadline.
     ///
     /// # Panics
     /// If the buffer does not hold the elements of the call.
-    pub(in super::super) fn run(self, call: &Call, buffer: &mut [u8]) -> Result<()> {
+    pub(in super::super) fn run(self, call: &Call, parts: &Partition, buffer: &mut [u8]) -> Result<()> {
         assert_eq!(buffer.len(), call.size_bytes(), "the buffer of {} {}", call.count, call.dtype);
         let _turn = turn();
         if buffer.is_empty() {
@@ -47,8 +47,8 @@ impl Comm {
             // SAFETY: the handle is valid.
             return check("MPI_Barrier", unsafe { ffi::MPI_Barrier(self.0) });
         }
-        let own = call.own_bytes(self.rank()?, self.ranks()?);
-        let in_place = InPlace::new(self, call, buffer, &own)?;
+        let own = call.bytes_of(parts.elements(Chunks::one(self.rank()?)));
+        let in_place = InPlace::new(self, call, parts, buffer)?;
         // SAFETY: the buffer is borrowed until MPI is done with it.
         let (name, code) = unsafe {
             match call.op {
@@ -66,20 +66,21 @@ impl Comm {
 }
 
 impl InPlace {
-    fn new(comm: Comm, call: &Call, buffer: &mut [u8], own: &Range<usize>) -> Result<Self> {
-        let (rank, ranks) = (comm.rank()?, comm.ranks()?);
-        let parts = (0..ranks).map(|rank| partition::elements(call.count, ranks, Chunks::one(rank)));
+    fn new(comm: Comm, call: &Call, parts: &Partition, buffer: &mut [u8]) -> Result<Self> {
+        let rank = comm.rank()?;
+        let ranges = (0..comm.ranks()?).map(|rank| parts.elements(Chunks::one(rank)));
+        let own = parts.elements(Chunks::one(rank));
         let root = call.operation.root().unwrap_or(0);
         Ok(Self {
             comm: comm.0,
             kind: call.op.map_or_else(|| Ok(moved(call.dtype)), |op| datatype(call.dtype, op))?,
             count: int(call.count)?,
-            counts: parts.clone().map(|part| int(part.len())).collect::<Result<_>>()?,
-            starts: parts.map(|part| int(part.start)).collect::<Result<_>>()?,
-            own_count: int(own.len() / call.dtype.size_bytes())?,
-            part: buffer[own.start..].as_mut_ptr().cast(),
+            counts: ranges.clone().map(|part| int(part.len())).collect::<Result<_>>()?,
+            starts: ranges.clone().map(|part| int(part.start)).collect::<Result<_>>()?,
+            own_count: int(own.len())?,
+            part: buffer[call.bytes_of(own.clone()).start..].as_mut_ptr().cast(),
             held: buffer.as_mut_ptr().cast(),
-            is_even: call.count.is_multiple_of(ranks),
+            is_even: ranges.clone().all(|part| part.len() == own.len()),
             root: root as c_int,
             is_root: root == rank,
         })
