@@ -77,6 +77,9 @@ module unisono
     type(c_ptr) :: label = c_null_ptr
     ! How long this rank waits for another, in seconds, or 0.
     real(c_double) :: timeout_s = 0
+    ! The number of elements of each rank's part, one for each rank, of an all-gather, reduce-scatter, gather or scatter
+    ! (`MPI_Allgatherv` and so on), or NULL for parts that differ by at most one element. The same on all ranks.
+    type(c_ptr) :: counts = c_null_ptr
   end type
 
   ! Settings of a world. Set all bytes to 0, and then what is to differ from the defaults; a null pointer stands for the defaults.
@@ -134,6 +137,41 @@ module unisono
   end interface
 
   interface
+    ! Sends to every rank a part of one array, and receives a part of another array from each (`MPI_Alltoallv`, with contiguous
+    ! parts in the order of ranks). `sent_counts[j]` is the number of elements for rank j, and `received_counts[i]` the number from
+    ! rank i; both may be 0. Rank j must expect as many elements from this rank. The arrays must not overlap.
+    !
+    ! Conditions:
+    ! The handle must be live, the counts one for each rank, the arrays of as many elements, and the options null or valid.
+    integer(c_int) function unisono_all_to_all_v(comm, sent, sent_counts, received, received_counts, dtype, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: sent
+      integer(c_size_t), intent(in) :: sent_counts(*)
+      type(c_ptr), value :: received
+      integer(c_size_t), intent(in) :: received_counts(*)
+      integer(c_int), value :: dtype
+      type(c_ptr), value :: options
+    end function
+
+    ! The non-blocking form of `unisono_all_to_all_v`. Leave both arrays alone until `unisono_wait` has returned; the counts are
+    ! copied.
+    !
+    ! Conditions:
+    ! As the blocking form; the pointer to the request must be valid.
+    integer(c_int) function unisono_all_to_all_v_async( &
+      comm, sent, sent_counts, received, received_counts, dtype, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: sent
+      integer(c_size_t), intent(in) :: sent_counts(*)
+      type(c_ptr), value :: received
+      integer(c_size_t), intent(in) :: received_counts(*)
+      integer(c_int), value :: dtype
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
     ! Leaves the reduction of all arrays on every rank, bitwise identical.
     !
     ! Conditions:

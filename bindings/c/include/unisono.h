@@ -124,6 +124,9 @@ typedef struct {
   const char *label;
   // How long this rank waits for another, in seconds, or 0.
   double timeout_s;
+  // The number of elements of each rank's part, one for each rank, of an all-gather, reduce-scatter, gather or scatter
+  // (`MPI_Allgatherv` and so on), or NULL for parts that differ by at most one element. The same on all ranks.
+  const size_t *counts;
 } unisono_call;
 
 // A function that runs during waits. Returns 0, or anything else to end the wait.
@@ -164,6 +167,33 @@ typedef int (*unisono_get_function)(void *context, const char *key, void *value,
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Sends to every rank a part of one array, and receives a part of another array from each (`MPI_Alltoallv`, with contiguous parts in
+// the order of ranks). `sent_counts[j]` is the number of elements for rank j, and `received_counts[i]` the number from rank i; both
+// may be 0. Rank j must expect as many elements from this rank. The arrays must not overlap.
+//
+// Conditions:
+// The handle must be live, the counts one for each rank, the arrays of as many elements, and the options null or valid.
+int unisono_all_to_all_v(unisono_comm *comm,
+                         const void *sent,
+                         const size_t *sent_counts,
+                         void *received,
+                         const size_t *received_counts,
+                         int dtype,
+                         const unisono_call *options);
+
+// The non-blocking form of `unisono_all_to_all_v`. Leave both arrays alone until `unisono_wait` has returned; the counts are copied.
+//
+// Conditions:
+// As the blocking form; the pointer to the request must be valid.
+int unisono_all_to_all_v_async(unisono_comm *comm,
+                               const void *sent,
+                               const size_t *sent_counts,
+                               void *received,
+                               const size_t *received_counts,
+                               int dtype,
+                               const unisono_call *options,
+                               unisono_request **request);
 
 // Leaves the reduction of all arrays on every rank, bitwise identical.
 //

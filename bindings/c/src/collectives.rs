@@ -29,8 +29,17 @@ pub(crate) fn rank(comm: &Communicator, rank: c_int, what: &str) -> Result<usize
     arguments::rank(rank, comm.ranks(), what).map_err(argument)
 }
 
-pub(crate) fn checked(comm: &Communicator, array: Array, operation: Operation) -> Result<DType> {
-    operation.check(array.count, comm.ranks()).map_err(argument)?;
+/// # Safety
+/// The options must be as [`options::counts`] asks for.
+pub(crate) unsafe fn checked(
+    comm: &Communicator,
+    array: Array,
+    operation: Operation,
+    options: *const Call,
+) -> Result<DType> {
+    // SAFETY: as the caller promises.
+    let counts = unsafe { options::counts(options, comm.ranks()) };
+    operation.check(array.count, comm.ranks(), counts).map_err(argument)?;
     values::dtype(array.dtype)
 }
 
@@ -44,7 +53,9 @@ unsafe fn blocking(
 ) -> c_int {
     let body = |comm: &mut Communicator| {
         let operation = operation(comm)?;
-        with_type!(checked(comm, array, operation)?, T => {
+        // SAFETY: as the caller promises.
+        let dtype = unsafe { checked(comm, array, operation, options)? };
+        with_type!(dtype, T => {
             // SAFETY: as the caller promises, for the array and the options.
             unsafe {
                 let mut values = lent::<T>(array.data, array.count)?;

@@ -23,7 +23,9 @@ unsafe fn non_blocking(
 ) -> c_int {
     let start = |comm: &mut Communicator| {
         let operation = operation(comm)?;
-        with_type!(checked(comm, array, operation)?, T => {
+        // SAFETY: as the caller promises.
+        let dtype = unsafe { checked(comm, array, operation, options)? };
+        with_type!(dtype, T => {
             let start = |comm: &mut Communicator, values: Lent<T>| operation.non_blocking(comm, values);
             // SAFETY: as the caller promises.
             unsafe { started(comm, (array.data, array.count), options, start) }

@@ -5,6 +5,7 @@
 //!
 //! No function lets a panic out, installs a handler, or ends the process, unless [`options::Settings::end_job`] asks for it.
 
+pub mod all_to_all_v;
 pub mod collectives;
 pub mod comm;
 pub mod compressor;

@@ -9,6 +9,7 @@ use unisono_bindings::arguments;
 
 use super::comm::text;
 use super::errors::{Result, argument};
+use super::values;
 
 /// Settings of a world. Set all bytes to 0, and then what is to differ from the defaults; a null pointer stands for the defaults.
 /// What is not set comes from the environment (UNISONO_TIMEOUT_S and others).
@@ -38,6 +39,9 @@ pub struct Call {
     pub label: *const c_char,
     /// How long this rank waits for another, in seconds, or 0.
     pub timeout_s: f64,
+    /// The number of elements of each rank's part, one for each rank, of an all-gather, reduce-scatter, gather or scatter
+    /// (`MPI_Allgatherv` and so on), or NULL for parts that differ by at most one element. The same on all ranks.
+    pub counts: *const usize,
 }
 
 /// # Safety
@@ -55,10 +59,19 @@ pub(crate) unsafe fn builder(settings: *const Settings) -> Result<Builder> {
     Ok(if settings.ignore_environment == 0 { builder } else { builder.ignore_environment() })
 }
 
+/// The number of elements of each rank's part, if the call has them.
+///
+/// # Safety
+/// The pointer must be null or to options, which outlive the result, with one count for each of so many ranks or none.
+pub(crate) unsafe fn counts<'a>(options: *const Call, ranks: usize) -> Option<&'a [usize]> {
+    // SAFETY: as the caller promises.
+    unsafe { options.as_ref().and_then(|options| values::counts(options.counts, ranks)) }
+}
+
 /// Makes a call with its options.
 ///
 /// # Safety
-/// The pointer must be null or to options whose strings are null or strings.
+/// The pointer must be null or to options whose strings are null or strings, and whose counts are null or one for each rank.
 pub(crate) unsafe fn call<R>(
     comm: &mut Communicator,
     options: *const Call,
@@ -69,7 +82,9 @@ pub(crate) unsafe fn call<R>(
     // SAFETY: as the caller promises.
     let (algorithm, label) = unsafe { (algorithm(options.algorithm)?, text(options.label, "the label")?) };
     let timeout = timeout(options.timeout_s)?;
-    let options = unisono_bindings::Options { algorithm, label, timeout, ..Default::default() };
+    // SAFETY: as the caller promises.
+    let counts = unsafe { values::counts(options.counts, comm.ranks()) };
+    let options = unisono_bindings::Options { algorithm, label, timeout, counts, ..Default::default() };
     Ok(options.call(comm, make)?)
 }
 

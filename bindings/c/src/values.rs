@@ -51,6 +51,15 @@ pub(crate) fn op(number: i32) -> Result<ReduceOp> {
     found.copied().ok_or_else(|| argument(format!("{number} is not a reduction: UNISONO_SUM and so on are")))
 }
 
+/// One count for each of so many ranks; `None` if the pointer is null.
+///
+/// # Safety
+/// The pointer must be null or to so many counts, which outlive the result.
+pub(crate) unsafe fn counts<'a>(counts: *const usize, ranks: usize) -> Option<&'a [usize]> {
+    // SAFETY: as the caller promises.
+    (!counts.is_null()).then(|| unsafe { std::slice::from_raw_parts(counts, ranks) })
+}
+
 /// An array of the program's.
 ///
 /// # Errors

@@ -113,6 +113,55 @@ static void each_collective(int blocks)
     }
 }
 
+/* Parts of given sizes: rank r has r elements, and rank r sends r + s elements to rank s. */
+static void given_parts(int blocks)
+{
+    enum { MOST = 64 };
+    size_t counts[MOST], pairs[MOST], count = 0, between = 0;
+    int64_t *values, *sent, *received;
+    unisono_request *request = NULL;
+    unisono_call options = {.label = "parts"}, wrong = {0};
+    CHECK(ranks <= MOST);
+    for (int r = 0; r < ranks; r++) {
+        count += counts[r] = (size_t)r;
+        between += pairs[r] = (size_t)(rank + r);
+    }
+    options.counts = counts;
+    values = malloc((count + 1) * sizeof *values);
+    for (size_t i = 0; i < count; i++)
+        values[i] = rank;
+    if (blocks) {
+        OK(unisono_all_gather(comm, values, count, UNISONO_I64, &options));
+    } else {
+        OK(unisono_all_gather_async(comm, values, count, UNISONO_I64, &options, &request));
+        OK(unisono_wait(&request));
+    }
+    for (int r = 0, i = 0; r < ranks; r++)
+        for (int j = 0; j < r; j++)
+            CHECK(values[i++] == r);
+    wrong.counts = counts;
+    CHECK(unisono_all_gather(comm, values, count + 1, UNISONO_I64, &wrong) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_all_reduce(comm, values, count, UNISONO_I64, UNISONO_SUM, &wrong) == UNISONO_ERROR_ARGUMENT);
+
+    sent = malloc((between + 1) * sizeof *sent);
+    received = calloc(between + 1, sizeof *received);
+    for (size_t i = 0; i < between; i++)
+        sent[i] = rank;
+    if (blocks) {
+        OK(unisono_all_to_all_v(comm, sent, pairs, received, pairs, UNISONO_I64, NULL));
+    } else {
+        OK(unisono_all_to_all_v_async(comm, sent, pairs, received, pairs, UNISONO_I64, NULL, &request));
+        OK(unisono_wait(&request));
+    }
+    for (int r = 0, i = 0; r < ranks; r++)
+        for (int j = 0; j < rank + r; j++)
+            CHECK(received[i++] == r);
+    CHECK(unisono_all_to_all_v(comm, sent, NULL, received, pairs, UNISONO_I64, NULL) == UNISONO_ERROR_ARGUMENT);
+    free(values);
+    free(sent);
+    free(received);
+}
+
 /* Every type: the sum of ones. */
 static void each_type(void)
 {
@@ -353,6 +402,8 @@ int main(void)
     CHECK(threads() == 1);
     each_collective(0);
     CHECK(threads() == 2);
+    given_parts(1);
+    given_parts(0);
     each_type();
     messages();
     groups();

@@ -6,6 +6,8 @@ program everything
   integer(c_size_t), parameter :: count = 12
   real(c_double), target :: values(count)
   character(5, c_char), target :: ring = 'ring'//c_null_char
+  integer(c_size_t), target :: counts(2)
+  integer(c_size_t) :: sources(2)
   type(unisono_settings), target :: settings
   type(unisono_call), target :: options
   type(c_ptr) :: comm, group, request, memory
@@ -28,6 +30,19 @@ program everything
   call check(all(nint(values) == ranks - 1))
   call ok(unisono_own_part(comm, count, start, length))
   call check(start == rank * count / ranks .and. length == count / ranks)
+
+  ! Parts of given sizes, and a count for every pair: rank 0 has 3 elements and sends all, rank 1 has 9 and sends none.
+  counts = [3, 9]
+  options%counts = c_loc(counts)
+  values = rank
+  call ok(unisono_all_gather(comm, c_loc(values), count, unisono_f64, c_loc(options)))
+  call check(all(nint(values(:3)) == 0) .and. all(nint(values(4:)) == 1))
+  options%counts = c_null_ptr
+  values = rank
+  counts = [0_c_size_t, merge(3_c_size_t, 0_c_size_t, rank == 0)]
+  sources = [merge(3_c_size_t, 0_c_size_t, rank == 1), 0_c_size_t]
+  call ok(unisono_all_to_all_v(comm, c_loc(values), counts, c_loc(values(4)), sources, unisono_f64, c_null_ptr))
+  call check(nint(values(4)) == 0)
 
   ! A request.
   values = rank

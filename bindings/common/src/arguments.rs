@@ -50,6 +50,39 @@ pub fn members<N: Copy + Display + TryInto<usize>>(
     Ok(members)
 }
 
+/// Checks the number of elements of each rank in an array of `count`; `what` it is in the call.
+///
+/// # Errors
+/// If there is not one count for each rank, or the array has another number of elements than the counts together.
+pub fn counts(counts: &[usize], (count, ranks): (usize, usize), what: &str) -> Result<(), String> {
+    if counts.len() != ranks {
+        return Err(format!("{} counts of the {what}, in a communicator of {ranks} ranks", counts.len()));
+    }
+    let sum = counts.iter().try_fold(0_usize, |sum, &count| sum.checked_add(count));
+    if sum != Some(count) {
+        return Err(format!("the {what} has {count} elements, and not those of its counts {counts:?}"));
+    }
+    Ok(())
+}
+
+/// Checks the counts of an all-to-all with a count for every pair of ranks, for the arrays sent and received.
+///
+/// # Errors
+/// As [`counts`], and if this rank, `own`, expects another number of elements from itself than it sends.
+pub fn counts_of_pairs(
+    (sent, sent_counts): (usize, &[usize]),
+    (received, received_counts): (usize, &[usize]),
+    (own, ranks): (usize, usize),
+) -> Result<(), String> {
+    counts(sent_counts, (sent, ranks), "array to send")?;
+    counts(received_counts, (received, ranks), "array to receive")?;
+    let (to, from) = (sent_counts[own], received_counts[own]);
+    if to != from {
+        return Err(format!("rank {own} sends {to} elements to itself, and expects {from}"));
+    }
+    Ok(())
+}
+
 /// The number of words that hold so many bytes.
 ///
 /// # Errors

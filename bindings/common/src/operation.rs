@@ -4,6 +4,8 @@ use std::ops::DerefMut;
 
 use unisono::{Communicator, Element, ReduceOp, Request, Result};
 
+use super::arguments;
+
 /// A collective with its arguments, but for the array, on which all work in place.
 #[derive(Debug, Clone, Copy)]
 pub enum Operation {
@@ -30,15 +32,29 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Checks what the library takes for granted of the number of elements.
+    /// Checks the number of elements, and the counts of ranks if they are given.
     ///
     /// # Errors
-    /// If an all-to-all cannot divide the elements among the ranks, with the text of the error.
-    pub fn check(self, count: usize, ranks: usize) -> std::result::Result<(), String> {
+    /// If an all-to-all cannot divide the elements among the ranks, or the counts are not those of the elements, with the text of the
+    /// error.
+    pub fn check(
+        self,
+        count: usize,
+        ranks: usize,
+        counts: Option<&[usize]>,
+    ) -> std::result::Result<(), String> {
         if matches!(self, Self::AllToAll) && !count.is_multiple_of(ranks) {
             return Err(format!("an all-to-all of {count} elements, which are not {ranks} equal blocks"));
         }
-        Ok(())
+        let Some(counts) = counts else { return Ok(()) };
+        let has_parts =
+            matches!(self, Self::ReduceScatter(_) | Self::AllGather | Self::Gather(_) | Self::Scatter(_));
+        if !has_parts {
+            return Err(
+                "counts of ranks: only reduce-scatter, all-gather, gather and scatter have parts".into()
+            );
+        }
+        arguments::counts(counts, (count, ranks), "array")
     }
 
     /// Whether it moves elements, and reduces none.

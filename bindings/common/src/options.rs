@@ -45,13 +45,16 @@ pub struct Options<'a> {
     pub timeout: Option<Duration>,
     /// [`unisono::CallBuilder::element_bytes`].
     pub element_bytes: Option<NonZero<u16>>,
+    /// [`unisono::CallBuilder::counts`], which [`Operation::check`](crate::Operation::check) has checked.
+    pub counts: Option<&'a [usize]>,
 }
 
 impl Options<'_> {
     /// Makes a call with these options.
     pub fn call<R>(self, comm: &mut Communicator, make: impl FnOnce(&mut Communicator) -> R) -> R {
-        let Self { algorithm, label, timeout, element_bytes } = self;
-        if algorithm.is_none() && label.is_none() && timeout.is_none() && element_bytes.is_none() {
+        let Self { algorithm, label, timeout, element_bytes, counts } = self;
+        let is_plain = algorithm.is_none() && label.is_none() && timeout.is_none();
+        if is_plain && element_bytes.is_none() && counts.is_none() {
             return make(comm);
         }
         let mut call = comm.call();
@@ -66,6 +69,9 @@ impl Options<'_> {
         }
         if let Some(size) = element_bytes {
             call = call.element_bytes(size);
+        }
+        if let Some(counts) = counts {
+            call = call.counts(counts);
         }
         make(&mut call)
     }

@@ -71,6 +71,15 @@ impl Array {
         })
     }
 
+    /// # Errors
+    /// If another array has elements of another type.
+    pub(crate) fn check_same_elements(&self, other: &Self) -> PyResult<()> {
+        if (self.dtype, self.width) == (other.dtype, other.width) {
+            return Ok(());
+        }
+        Err(argument("the arrays have elements of different types"))
+    }
+
     /// The values of the elements, lent to one call.
     pub(crate) fn lent<T: Element>(&self) -> PyResult<Lent<T>> {
         // SAFETY: the array or the caller holds the memory, and the program leaves it alone until the call is done, as the

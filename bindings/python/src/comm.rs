@@ -103,7 +103,7 @@ impl Comm {
         operation: Operation,
         options: Options<'_>,
     ) -> PyResult<()> {
-        operation.check(array.count, self.size).map_err(argument)?;
+        operation.check(array.count, self.size, options.counts).map_err(argument)?;
         let options = Options { element_bytes: array.element_bytes()?, ..options };
         with_type!(array.dtype, T => {
             let mut values = array.lent::<T>()?;
@@ -118,12 +118,33 @@ impl Comm {
         operation: Operation,
         options: Options<'_>,
     ) -> PyResult<Request> {
-        operation.check(array.count, self.size).map_err(argument)?;
+        operation.check(array.count, self.size, options.counts).map_err(argument)?;
         let options = Options { element_bytes: array.element_bytes()?, ..options };
         with_type!(array.dtype, T => {
             let values = Kept::<T>::new(array)?;
             let started = self.on(py, move |comm| options.call(comm, |comm| operation.non_blocking(comm, values)))?;
             Ok(Request::new(Box::new(started)))
+        })
+    }
+
+    /// An all-to-all with these counts of what is sent and received.
+    fn exchange(
+        &self,
+        py: Python<'_>,
+        sent: &Array,
+        received: &Array,
+        (to, from): (&[usize], &[usize]),
+        options: Options<'_>,
+    ) -> PyResult<()> {
+        sent.check_same_elements(received)?;
+        arguments::counts_of_pairs((sent.count, to), (received.count, from), (self.rank, self.size))
+            .map_err(argument)?;
+        let options = Options { element_bytes: sent.element_bytes()?, ..options };
+        with_type!(sent.dtype, T => {
+            let (sent, mut received) = (sent.lent::<T>()?, received.lent::<T>()?);
+            self.on(py, move |comm| {
+                options.call(comm, |comm| comm.all_to_all_v(&sent, to, &mut received, from).map(drop))
+            })
         })
     }
 
@@ -139,7 +160,7 @@ fn closed() -> unisono::Error {
 #[pymethods]
 impl Comm {
     /// Makes a collective on an array, in place.
-    #[pyo3(signature = (name, array, op=None, root=None, algorithm=None, label=None, timeout=None))]
+    #[pyo3(signature = (name, array, op=None, root=None, algorithm=None, label=None, timeout=None, counts=None))]
     #[expect(clippy::too_many_arguments, reason = "they are those of the methods in the package")]
     fn call(
         &self,
@@ -151,14 +172,16 @@ impl Comm {
         algorithm: Option<&str>,
         label: Option<&str>,
         timeout: Option<f64>,
+        counts: Option<Vec<usize>>,
     ) -> PyResult<()> {
         let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
         let array = Array::new(array, operation.only_moves(), true)?;
-        self.blocking(py, &array, operation, options(algorithm, label, timeout)?)
+        let options = Options { counts: counts.as_deref(), ..options(algorithm, label, timeout)? };
+        self.blocking(py, &array, operation, options)
     }
 
     /// Starts a collective on an array, in place.
-    #[pyo3(signature = (name, array, op=None, root=None, algorithm=None, label=None, timeout=None))]
+    #[pyo3(signature = (name, array, op=None, root=None, algorithm=None, label=None, timeout=None, counts=None))]
     #[expect(clippy::too_many_arguments, reason = "they are those of the methods in the package")]
     fn start(
         &self,
@@ -170,14 +193,16 @@ impl Comm {
         algorithm: Option<&str>,
         label: Option<&str>,
         timeout: Option<f64>,
+        counts: Option<Vec<usize>>,
     ) -> PyResult<Request> {
         let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
         let array = Array::new(array, operation.only_moves(), true)?;
-        self.non_blocking(py, array, operation, options(algorithm, label, timeout)?)
+        let options = Options { counts: counts.as_deref(), ..options(algorithm, label, timeout)? };
+        self.non_blocking(py, array, operation, options)
     }
 
     /// Makes a collective on `count` elements at an address.
-    #[pyo3(signature = (name, address, count, element, op=None, root=None, timeout=None))]
+    #[pyo3(signature = (name, address, count, element, op=None, root=None, timeout=None, counts=None))]
     #[expect(clippy::too_many_arguments, reason = "an array is three of them")]
     fn call_at(
         &self,
@@ -189,10 +214,51 @@ impl Comm {
         op: Option<&Bound<'_, PyString>>,
         root: Option<usize>,
         timeout: Option<f64>,
+        counts: Option<Vec<usize>>,
     ) -> PyResult<()> {
         let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
         let array = Array::at(address, count, dtype(element)?);
-        self.blocking(py, &array, operation, options(None, None, timeout)?)
+        let options = Options { counts: counts.as_deref(), ..options(None, None, timeout)? };
+        self.blocking(py, &array, operation, options)
+    }
+
+    /// Sends to every rank a part of one array, and receives a part of another array from each.
+    #[pyo3(signature = (sent, sent_counts, received, received_counts, label=None, timeout=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are those of the method in the package")]
+    fn all_to_all_v(
+        &self,
+        py: Python<'_>,
+        sent: &Bound<'_, PyAny>,
+        sent_counts: Vec<usize>,
+        received: &Bound<'_, PyAny>,
+        received_counts: Vec<usize>,
+        label: Option<&str>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let (sent, received) = (Array::new(sent, true, false)?, Array::new(received, true, true)?);
+        let counts = (&sent_counts[..], &received_counts[..]);
+        self.exchange(py, &sent, &received, counts, options(None, label, timeout)?)
+    }
+
+    /// As `all_to_all_v`, on elements at addresses.
+    #[pyo3(signature = (sent, sent_counts, received, received_counts, element, timeout=None))]
+    #[expect(clippy::too_many_arguments, reason = "two arrays, their type and options")]
+    fn all_to_all_v_at(
+        &self,
+        py: Python<'_>,
+        sent: usize,
+        sent_counts: Vec<usize>,
+        received: usize,
+        received_counts: Vec<usize>,
+        element: &str,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let at = |address, counts: &[usize]| {
+            Ok::<_, PyErr>(Array::at(address, counts.iter().sum(), dtype(element)?))
+        };
+        let (sent, received) = (at(sent, &sent_counts)?, at(received, &received_counts)?);
+        let counts = (&sent_counts[..], &received_counts[..]);
+        self.exchange(py, &sent, &received, counts, options(None, None, timeout)?)
     }
 
     /// Waits until all ranks have called it.
@@ -261,8 +327,18 @@ impl Comm {
     }
 
     /// The elements of an array of `count` that belong to this rank.
-    fn own_part<'py>(&self, py: Python<'py>, count: usize) -> PyResult<Bound<'py, PySlice>> {
-        let own = self.on(py, |comm| Ok(comm.own_part(count)))?;
+    #[pyo3(signature = (count, counts=None))]
+    fn own_part<'py>(
+        &self,
+        py: Python<'py>,
+        count: usize,
+        counts: Option<Vec<usize>>,
+    ) -> PyResult<Bound<'py, PySlice>> {
+        if let Some(counts) = &counts {
+            arguments::counts(counts, (count, self.size), "array").map_err(argument)?;
+        }
+        let options = Options { counts: counts.as_deref(), ..Options::default() };
+        let own = self.on(py, |comm| options.call(comm, |comm| Ok(comm.own_part(count))))?;
         Ok(PySlice::new(py, own.start as isize, own.end as isize, 1))
     }
 

@@ -77,8 +77,10 @@ def values(dtype, count):
     dtype = np.dtype(dtype)
     return np.frombuffer(random.bytes(count * dtype.itemsize).replace(b"\\0", b"1"), dtype)
 
-def expected(name, op, arrays, root):
-    own, parts = comm.own_part(arrays[0].size), np.array_split(np.arange(arrays[0].size), size)
+def expected(name, op, arrays, root, counts):
+    everything = np.arange(arrays[0].size)
+    parts = np.array_split(everything, size) if counts is None else np.split(everything, np.cumsum(counts)[:-1])
+    own = parts[rank]
     gathered = np.concatenate([array[part] for array, part in zip(arrays, parts)])
     if name in ("all_gather", "gather"):
         return gathered if name == "all_gather" or rank == root else None
@@ -100,16 +102,21 @@ def try_one(name, dtype, count, is_async):
     arguments = {} if name in moves else {"op": str(op)}
     if name in ("broadcast", "gather", "scatter", "reduce"):
         arguments["root"] = root
+    counts = None
+    if name in ("all_gather", "gather", "scatter", "reduce_scatter") and random.integers(2):
+        # Some ranks have nothing.
+        weights = random.integers(0, 3, size) + np.eye(size, dtype="i8")[random.integers(size)]
+        counts = arguments["counts"] = random.multinomial(count, weights / weights.sum()).tolist()
     own = arrays[rank].copy()
     if is_async:
         getattr(comm, name + "_async")(own, **arguments).wait()
-        result = own[comm.own_part(own.size)] if name in ("scatter", "reduce_scatter") else own
+        result = own[comm.own_part(own.size, counts)] if name in ("scatter", "reduce_scatter") else own
     else:
         result = getattr(comm, name)(own, **arguments)
     if name in moves:
         # Only the bytes matter, and numpy changes their order in some copies.
         arrays = [array.view(f"V{array.dtype.itemsize}") for array in arrays]
-    correct = expected(name, op, arrays, root)
+    correct = expected(name, op, arrays, root, counts)
     if correct is not None:
         assert result.dtype == own.dtype and result.tobytes() == correct.tobytes(), (name, dtype, count, arguments, is_async)
 
@@ -120,7 +127,20 @@ def try_all(names, dtypes):
                 is_large = np.dtype(dtype).itemsize > 1000
                 try_one(name, dtype, int(count) % 20 if is_large else int(count), bool(random.integers(2)))
 
+def exchange(dtype):
+    counts = random.integers(0, random.choice([2, 20, 900]), (size, size))
+    arrays = [values(dtype, int(counts[sender].sum())) for sender in range(size)]
+    received = np.empty(int(counts[:, rank].sum()), dtype)
+    result = comm.all_to_all_v(arrays[rank], counts[rank].tolist(), received, counts[:, rank].tolist())
+    parts = [np.split(array, np.cumsum(counts[sender])[:-1])[rank] for sender, array in enumerate(arrays)]
+    correct = np.concatenate([part.view(f"V{part.dtype.itemsize}") for part in parts])
+    assert result is received and received.tobytes() == correct.tobytes(), (dtype, counts)
+
 try_all(moves, reduced + moved)
+for dtype in reduced + moved:
+    if np.dtype(dtype).itemsize < 1000:
+        for _ in range(5):
+            exchange(dtype)
 try_all(["all_reduce", "reduce", "reduce_scatter", "scan", "exclusive_scan"], reduced)
 
 for wrong, words in ((np.zeros(size + 1, "i2"), "equal blocks"), (np.zeros(size, "V65536"), "elements of 65536 bytes")):
@@ -240,6 +260,12 @@ refused(lambda: comm.all_reduce(np.zeros((4, 4))[:, 1]), "not contiguous")
 refused(lambda: comm.all_reduce(np.zeros(4, "c8")), "no reduction of elements of format")
 refused(lambda: comm.all_reduce(np.zeros(4), "median"), "sum, mean, min, max, product")
 refused(lambda: comm.broadcast(np.zeros(4), 2), "the root is 2, in a communicator of 2 ranks")
+refused(lambda: comm.all_gather(np.zeros(3), counts=[1, 1]), "has 3 elements")
+refused(lambda: comm.all_gather(np.zeros(3), counts=[3]), "1 counts of the array")
+refused(lambda: comm.all_reduce_async(np.zeros(3), counts=[1, 2]), "only reduce-scatter")
+refused(lambda: comm.all_to_all_v(np.zeros(3), [1, 2], np.zeros(1), [1, 1]), "array to receive has 1 elements")
+refused(lambda: comm.all_to_all_v(np.zeros(3), [1, 2], np.zeros(5), [2, 3]), "to itself")
+refused(lambda: comm.all_to_all_v(np.zeros(3), [1, 2], np.zeros(2, "i2"), [1, 1]), "different types")
 refused(lambda: comm.all_to_all(np.zeros(3)), "not 2 equal blocks")
 refused(lambda: comm.all_reduce(b"1234"), "read-only")
 refused(lambda: comm.all_reduce(object()), "has no buffer")

@@ -74,11 +74,22 @@ assert (output == rank).all()
 output = torch.zeros(3)
 dist.reduce_scatter(output, [torch.full((3,), float(other)) for other in range(size)])
 assert (output == rank * size).all()
+output = torch.zeros(rank + 1)
+dist.reduce_scatter(output, [torch.full((other + 1,), float(other)) for other in range(size)])
+assert (output == rank * size).all(), "of different sizes"
+output = torch.zeros(3)
 dist.reduce_scatter_tensor(output, torch.arange(size).repeat_interleave(3).float())
 assert (output == rank * size).all()
 output = torch.zeros(size, dtype=torch.int64)
 dist.all_to_all_single(output, torch.full((size,), rank))
 assert output.equal(everyone)
+for dtype in (torch.float32, torch.int16):
+    # Rank i sends i + j rows of two elements to rank j.
+    counts = [rank + other for other in range(size)]
+    output = torch.zeros(sum(counts), 2, dtype=dtype)
+    dist.all_to_all_single(output, torch.full((sum(counts), 2), rank, dtype=dtype), counts, counts)
+    expected = torch.cat([torch.full((rank + other, 2), other, dtype=dtype) for other in range(size)])
+    assert output.equal(expected), (output, expected)
 outputs = [torch.empty(rank + 1) for _ in range(size)]
 dist.all_to_all(outputs, [torch.full((other + 1,), float(rank)) for other in range(size)])
 assert all((tensor == other).all() for other, tensor in enumerate(outputs)), "of different sizes"

@@ -105,7 +105,7 @@ fn structure(code: &[&str]) -> String {
             Some(("}", end)) => name = end,
             Some((of, field)) => {
                 let (of, initial) = match of.trim() {
-                    "const char" => ("type(c_ptr)", "c_null_ptr"),
+                    "const char" | "const size_t" => ("type(c_ptr)", "c_null_ptr"),
                     "double" => ("real(c_double)", "0"),
                     "int" => ("integer(c_int)", "0"),
                     other => panic!("Fortran has no `{other}` yet"),
@@ -131,7 +131,11 @@ fn function(result: &str, name: &str, arguments: &str, pointed: &str) -> String 
         "void *" | "const char *" => ("type(c_ptr) function", "function"),
         other => panic!("Fortran has no `{other}` yet"),
     };
-    let mut text = format!("    {result} {name}({names}) bind(c)\n      import\n");
+    let mut head = format!("    {result} {name}({names}) bind(c)");
+    if head.len() > LINE {
+        head = format!("    {result} {name}( &\n      {names}) bind(c)");
+    }
+    let mut text = format!("{head}\n      import\n");
     for (of, argument) in arguments {
         let of = match of {
             "int" => "integer(c_int), value".to_owned(),
@@ -146,11 +150,9 @@ fn function(result: &str, name: &str, arguments: &str, pointed: &str) -> String 
             _ if of.ends_with('*') => "type(c_ptr), value".to_owned(),
             other => panic!("Fortran has no `{other}` yet"),
         };
-        let list = if ["comms", "ranks", "rows", "columns"].contains(&argument) && of.contains("intent") {
-            "(*)"
-        } else {
-            ""
-        };
+        let is_list =
+            ["comms", "ranks", "rows", "columns", "sent_counts", "received_counts"].contains(&argument);
+        let list = if is_list && of.contains("intent") { "(*)" } else { "" };
         text += &format!("      {of} :: {argument}{list}\n");
     }
     format!("{text}    end {kind}\n\n")

@@ -1,6 +1,6 @@
 """The compiled module. The package around it is what programs use."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any
 
@@ -41,6 +41,7 @@ class Comm:
         algorithm: str | None = None,
         label: str | None = None,
         timeout: float | None = None,
+        counts: Sequence[int] | None = None,
     ) -> None: ...
     def start(
         self,
@@ -51,6 +52,7 @@ class Comm:
         algorithm: str | None = None,
         label: str | None = None,
         timeout: float | None = None,
+        counts: Sequence[int] | None = None,
     ) -> Request: ...
     def call_at(
         self,
@@ -61,13 +63,32 @@ class Comm:
         op: str | None = None,
         root: int | None = None,
         timeout: float | None = None,
+        counts: Sequence[int] | None = None,
+    ) -> None: ...
+    def all_to_all_v(
+        self,
+        sent: Any,
+        sent_counts: Sequence[int],
+        received: Any,
+        received_counts: Sequence[int],
+        label: str | None = None,
+        timeout: float | None = None,
+    ) -> None: ...
+    def all_to_all_v_at(
+        self,
+        sent: int,
+        sent_counts: Sequence[int],
+        received: int,
+        received_counts: Sequence[int],
+        element: str,
+        timeout: float | None = None,
     ) -> None: ...
     def barrier(self, label: str | None = None, timeout: float | None = None) -> None: ...
     def send(self, array: Any, to: int, label: str | None = None, timeout: float | None = None) -> None: ...
     def receive(self, array: Any, from_: int | None = None, label: str | None = None, timeout: float | None = None) -> int: ...
     def split(self, color: int | None, key: int = 0) -> Comm | None: ...
     def group(self, ranks: list[int]) -> Comm | None: ...
-    def own_part(self, count: int) -> slice: ...
+    def own_part(self, count: int, counts: Sequence[int] | None = None) -> slice: ...
     def memory(self, size_bytes: int) -> Memory: ...
     def set_algorithm(self, name: str) -> None: ...
     def set_timeout(self, timeout: float) -> None: ...

@@ -37,7 +37,8 @@ class Comm:
     bytes: complex numbers, strings, records.
 
     Options of a call: `algorithm`, such as "ring"; `label`, a name of the call in errors; `timeout`, how long this rank waits for
-    another, in seconds. The first two are the same on all ranks.
+    another, in seconds. A reduce-scatter, all-gather, gather or scatter has `counts` too, the number of elements of each rank's part,
+    which may be 0 (MPI_Allgatherv); without it, they differ by at most one. All but the timeout are the same on all ranks.
 
     The forms that end in `_async` return a Request: leave the array alone until its `wait` has returned. They match the blocking
     forms, and run one after the other, in the order in which they were started.
@@ -72,7 +73,7 @@ class Comm:
     def reduce_scatter(self, array: Any, op: Op = "sum", **options: Any) -> Any:
         """Leaves on every rank its own part of the reduction (`own_part`), and returns it; the rest is undefined."""
         self._comm.call("reduce_scatter", _buffer(array), op, **options)
-        return _own(self, array)
+        return _own(self, array, options.get("counts"))
 
     def all_gather(self, array: Any, **options: Any) -> Any:
         """Every rank contributes its own part of the array (`own_part`) and ends with all parts."""
@@ -98,13 +99,28 @@ class Comm:
         """Leaves on every rank its own part of the root's array (`own_part`), and returns it; except on the root, the rest is
         undefined."""
         self._comm.call("scatter", _buffer(array), root=root, **options)
-        return _own(self, array)
+        return _own(self, array, options.get("counts"))
 
     def all_to_all(self, array: Any, **options: Any) -> Any:
         """Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements is a multiple of
         that of ranks."""
         self._comm.call("all_to_all", _buffer(array), **options)
         return array
+
+    def all_to_all_v(
+        self,
+        sent: Any,
+        sent_counts: Sequence[int],
+        received: Any,
+        received_counts: Sequence[int],
+        *,
+        label: str | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """Sends `sent_counts[j]` elements of one array to every rank j, in the order of ranks, and receives `received_counts[i]` from
+        every rank i into another array, which it returns (MPI_Alltoallv). Rank j expects as many from this rank."""
+        self._comm.all_to_all_v(_buffer(sent), sent_counts, _buffer(received), received_counts, label, timeout)
+        return received
 
     def scan(self, array: Any, op: Op = "sum", **options: Any) -> Any:
         """Leaves on every rank the reduction of the arrays of all ranks up to and including itself."""
@@ -179,9 +195,10 @@ class Comm:
         group = self._comm.group(list(ranks))
         return None if group is None else Comm(group)
 
-    def own_part(self, count: int) -> slice:
-        """The elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather."""
-        return self._comm.own_part(count)
+    def own_part(self, count: int, counts: Sequence[int] | None = None) -> slice:
+        """The elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather with these
+        `counts`."""
+        return self._comm.own_part(count, counts)
 
     def empty(self, shape: int | Sequence[int], dtype: Any = np.float32) -> np.ndarray:
         """An array of zeros in registered memory, on which a collective needs no copy. Other ranks need not make the same."""
@@ -231,9 +248,9 @@ def _buffer(array: Any) -> Any:
     return np.from_dlpack(array)
 
 
-def _own(comm: Comm, array: Any) -> np.ndarray:
+def _own(comm: Comm, array: Any, counts: Sequence[int] | None) -> np.ndarray:
     flat = np.asarray(_buffer(array)).reshape(-1)
-    return flat[comm.own_part(flat.size)]
+    return flat[comm.own_part(flat.size, counts)]
 
 
 @atexit.register

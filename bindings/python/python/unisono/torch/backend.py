@@ -90,18 +90,23 @@ class UnisonoBackend(Backend):
         with torch.profiler.record_function(f"unisono:{name}"):
             return self._lane.submit(run, result, is_async)
 
-    def _move(self, name: str, tensor: torch.Tensor, opts: Any, root: int | None = None) -> None:
-        """Makes a collective that moves elements, on a contiguous tensor."""
-        kind, count = element(tensor)
-        self._comm.call_at(name, tensor.data_ptr(), count, kind, None, root, _seconds(opts))
+    def _move(
+        self, name: str, tensor: torch.Tensor, opts: Any, root: int | None = None, counts: list[int] | None = None
+    ) -> None:
+        """Makes a collective that moves elements, on a contiguous tensor. `counts` are those of parts that differ."""
+        kind, width = element(tensor)
+        counts = counts and [count * width for count in counts]
+        self._comm.call_at(name, tensor.data_ptr(), tensor.numel() * width, kind, None, root, _seconds(opts), counts)
 
-    def _reduce(self, name: str, tensor: torch.Tensor, op: ReduceOp, opts: Any, root: int | None = None) -> None:
+    def _reduce(
+        self, name: str, tensor: torch.Tensor, op: ReduceOp, opts: Any, root: int | None = None, counts: list[int] | None = None
+    ) -> None:
         """Makes a collective that reduces, on a tensor that it leaves with the result."""
         if reduction(op) is None:
             return self._reduce_bitwise(tensor, op, opts)
         buffer = widened(tensor)
         kind = ELEMENTS[buffer.dtype]
-        self._comm.call_at(name, buffer.data_ptr(), buffer.numel(), kind, reduction(op), root, _seconds(opts))
+        self._comm.call_at(name, buffer.data_ptr(), buffer.numel(), kind, reduction(op), root, _seconds(opts), counts)
         give_back(buffer, tensor)
         return None
 
@@ -169,16 +174,13 @@ class UnisonoBackend(Backend):
         return self.allgather([list(places) for places in zip(*outputs, strict=True)], inputs, opts)
 
     def _gather_all(self, places: Tensors, own: torch.Tensor, opts: Any) -> None:
-        if any(place.numel() != own.numel() for place in places):
-            places[self._rank].copy_(own)
-            for root, place in enumerate(places):
-                self._broadcast(place, opts, root)
-            return
-        blocks = own.new_empty((self._size, *own.shape))
-        blocks[self._rank] = own
-        self._move("all_gather", blocks, opts)
-        for place, block in zip(places, blocks, strict=True):
-            place.copy_(block.view(place.shape))
+        sizes = [place.numel() for place in places]
+        buffer = own.new_empty(sum(sizes))
+        parts = buffer.split(sizes)
+        parts[self._rank].copy_(own.reshape(-1))
+        self._move("all_gather", buffer, opts, counts=_unequal(sizes))
+        for place, part in zip(places, parts, strict=True):
+            place.copy_(part.view(place.shape))
 
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Work:
         return self.all_gather_single_coalesced([output], [own], opts)
@@ -247,11 +249,12 @@ class UnisonoBackend(Backend):
     def _scatter_reduced(self, output: torch.Tensor, parts: Tensors, op: ReduceOp, opts: Any) -> None:
         # The library uses its input up: this is a copy.
         buffer = torch.cat([part.reshape(-1) for part in parts])
-        start = sum(part.numel() for part in parts[: self._rank])
-        # Parts of different sizes are not those of the library's reduce-scatter.
-        equal = reduction(op) is not None and all(part.numel() == output.numel() for part in parts)
-        self._reduce("reduce_scatter" if equal else "all_reduce", buffer, op, opts)
-        output.copy_(buffer[start : start + output.numel()].view(output.shape))
+        sizes = [part.numel() for part in parts]
+        if reduction(op) is None:
+            self._reduce("all_reduce", buffer, op, opts)
+        else:
+            self._reduce("reduce_scatter", buffer, op, opts, counts=_unequal(sizes))
+        output.copy_(buffer.split(sizes)[self._rank].view(output.shape))
 
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter_single_coalesced([output], [source], opts)
@@ -268,29 +271,45 @@ class UnisonoBackend(Backend):
     def all_to_all_single(
         self, output: torch.Tensor, source: torch.Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
     ) -> Work:
-        outputs = self._split(output, output_sizes, "output")
-        return self._exchange(outputs, self._split(source, input_sizes, "input"), [output], opts)
+        place, sent = checked(output), checked(source)
+        counts = (self._rows(sent, input_sizes, "input"), self._rows(place, output_sizes, "output"))
+        self._check_exchange(sent, place, *counts)
+
+        def run() -> None:
+            received = place.contiguous()
+            self._exchange(sent.contiguous(), received, *counts, opts)
+            give_back(received, place)
+
+        return self._submit("all_to_all", run, [output], opts)
 
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        return self._exchange(outputs, inputs, outputs, opts)
-
-    def _exchange(self, outputs: Tensors, inputs: Tensors, result: Tensors, opts: Any) -> Work:
         places, sources = [checked(place) for place in outputs], [checked(source) for source in inputs]
+        counts = ([source.numel() for source in sources], [place.numel() for place in places])
+        self._check_exchange(sources[0], places[0], *counts)
 
         def run() -> None:
-            most = torch.tensor([max(block.numel() for block in places + sources)])
-            # Blocks may differ, and then no rank knows the largest.
-            self._reduce("all_reduce", most, ReduceOp.MAX, opts)
-            blocks = places[0].new_empty((self._size, int(most)))
-            for block, source in zip(blocks, sources, strict=True):
-                block[: source.numel()] = source.reshape(-1)
-            self._move("all_to_all", blocks, opts)
-            for place, block in zip(places, blocks, strict=True):
-                place.copy_(block[: place.numel()].view(place.shape))
+            received = places[0].new_empty(sum(counts[1]))
+            self._exchange(torch.cat([source.reshape(-1) for source in sources]), received, *counts, opts)
+            for place, part in zip(places, received.split(counts[1]), strict=True):
+                place.copy_(part.view(place.shape))
 
-        return self._submit("all_to_all", run, result, opts)
+        return self._submit("all_to_all", run, outputs, opts)
+
+    def _check_exchange(self, sent: torch.Tensor, received: torch.Tensor, to: list[int], come: list[int]) -> None:
+        if sent.dtype != received.dtype:
+            raise TypeError(f"all_to_all: the tensors are of {sent.dtype} and {received.dtype}")
+        if to[self._rank] != come[self._rank]:
+            raise ValueError(
+                f"all_to_all: rank {self._rank} sends {to[self._rank]} elements to itself, and expects {come[self._rank]}"
+            )
+
+    def _exchange(self, sent: torch.Tensor, received: torch.Tensor, to: list[int], come: list[int], opts: Any) -> None:
+        """Sends `to[j]` elements to every rank j, and receives `come[i]` from every rank i, on contiguous tensors."""
+        kind, width = element(sent)
+        to, come = [count * width for count in to], [count * width for count in come]
+        self._comm.all_to_all_v_at(sent.data_ptr(), to, received.data_ptr(), come, kind, _seconds(opts))
 
     def barrier(self, opts: Any = None) -> Work:
         return self._submit("barrier", lambda: self._comm.barrier(None, _seconds(opts)), [], opts)
@@ -345,12 +364,21 @@ class UnisonoBackend(Backend):
         if whole.numel() != block.numel() * self._size:
             raise ValueError(f"{call}: the {what} has {whole.numel()} elements, which are not {self._size} blocks of {block.numel()}")
 
-    def _split(self, tensor: torch.Tensor, sizes: list[int], what: str) -> Tensors:
+    def _rows(self, tensor: torch.Tensor, sizes: list[int], what: str) -> list[int]:
+        """The number of elements for each rank: those of so many rows."""
+        rows = tensor.shape[0]
         if not sizes:
-            if tensor.shape[0] % self._size:
-                raise ValueError(f"all_to_all: the {what} has {tensor.shape[0]} rows, which {self._size} ranks do not divide")
-            sizes = [tensor.shape[0] // self._size] * self._size
-        return list(tensor.split(sizes))
+            if rows % self._size:
+                raise ValueError(f"all_to_all: the {what} has {rows} rows, which {self._size} ranks do not divide")
+            sizes = [rows // self._size] * self._size
+        if len(sizes) != self._size or sum(sizes) != rows:
+            raise ValueError(f"all_to_all: the {what} has {rows} rows, and is to be split into {sizes} for {self._size} ranks")
+        return [size * (tensor.numel() // rows) if rows else 0 for size in sizes]
+
+
+def _unequal(counts: list[int]) -> list[int] | None:
+    """The counts, if they differ."""
+    return counts if len(set(counts)) > 1 else None
 
 
 def _seconds(opts: Any) -> float | None:

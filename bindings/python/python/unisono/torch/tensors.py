@@ -95,6 +95,6 @@ def give_back(buffer: torch.Tensor, tensor: torch.Tensor) -> None:
 
 
 def element(tensor: torch.Tensor) -> tuple[str, int]:
-    """The element type and the number of elements of a tensor that is only moved: bytes where the library has no such type."""
+    """The element type of a tensor that is only moved, and how many of them an element is: bytes where the library has no such type."""
     name = ELEMENTS.get(tensor.dtype)
-    return (name, tensor.numel()) if name else ("u8", tensor.numel() * tensor.element_size())
+    return (name, 1) if name else ("u8", tensor.element_size())

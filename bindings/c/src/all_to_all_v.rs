@@ -1,0 +1,116 @@
+//! An all-to-all with a count for every pair of ranks.
+
+use std::ffi::{c_int, c_void};
+
+use unisono::{Communicator, Element};
+use unisono_bindings::{Lent, arguments, with_type};
+
+use super::comm::{Comm, on};
+use super::errors::{Result, argument};
+use super::options::{self, Call};
+use super::requests::{Request, start_on};
+use super::values::{self, lent};
+
+/// The arrays of a call, and the counts of their parts.
+#[derive(Clone, Copy)]
+struct Arrays {
+    sent: *const c_void,
+    sent_counts: *const usize,
+    received: *mut c_void,
+    received_counts: *const usize,
+}
+
+impl Arrays {
+    /// The counts that are sent and received.
+    ///
+    /// # Errors
+    /// If they are null, or differ for this rank itself.
+    ///
+    /// # Safety
+    /// The counts must be null, or one for each rank that outlives the result.
+    unsafe fn counts<'a>(self, comm: &Communicator) -> Result<(&'a [usize], &'a [usize])> {
+        let counts = |counts: *const usize, what: &str| {
+            // SAFETY: as the caller promises.
+            let counts = unsafe { values::counts(counts, comm.ranks()) };
+            counts.ok_or_else(|| argument(format!("the counts {what} are NULL")))
+        };
+        let (to, from) = (counts(self.sent_counts, "sent")?, counts(self.received_counts, "received")?);
+        arguments::counts_of_pairs((sum(to)?, to), (sum(from)?, from), (comm.rank(), comm.ranks()))
+            .map_err(argument)?;
+        Ok((to, from))
+    }
+
+    /// # Safety
+    /// As [`lent`], for as many elements as the counts have together. The array sent is only read.
+    unsafe fn lent<T: Element>(self, to: &[usize], from: &[usize]) -> Result<(Lent<T>, Lent<T>)> {
+        // SAFETY: as the caller promises.
+        unsafe { Ok((lent(self.sent.cast_mut(), sum(to)?)?, lent(self.received, sum(from)?)?)) }
+    }
+}
+
+fn sum(counts: &[usize]) -> Result<usize> {
+    let sum = counts.iter().try_fold(0_usize, |sum, &count| sum.checked_add(count));
+    sum.ok_or_else(|| argument(format!("the counts {counts:?} exceed the address space")))
+}
+
+/// Sends to every rank a part of one array, and receives a part of another array from each (`MPI_Alltoallv`, with contiguous parts in
+/// the order of ranks). `sent_counts[j]` is the number of elements for rank j, and `received_counts[i]` the number from rank i; both
+/// may be 0. Rank j must expect as many elements from this rank. The arrays must not overlap.
+///
+/// # Safety
+/// The handle must be live, the counts one for each rank, the arrays of as many elements, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_all_to_all_v(
+    comm: *mut Comm,
+    sent: *const c_void,
+    sent_counts: *const usize,
+    received: *mut c_void,
+    received_counts: *const usize,
+    dtype: c_int,
+    options: *const Call,
+) -> c_int {
+    let arrays = Arrays { sent, sent_counts, received, received_counts };
+    let body = |comm: &mut Communicator| {
+        with_type!(values::dtype(dtype)?, T => {
+            // SAFETY: as the caller promises.
+            unsafe {
+                let (to, from) = arrays.counts(comm)?;
+                let (sent, mut received) = arrays.lent::<T>(to, from)?;
+                options::call(comm, options, |comm| comm.all_to_all_v(&sent, to, &mut received, from).map(drop))
+            }
+        })
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// The non-blocking form of `unisono_all_to_all_v`. Leave both arrays alone until `unisono_wait` has returned; the counts are copied.
+///
+/// # Safety
+/// As the blocking form; the pointer to the request must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_all_to_all_v_async(
+    comm: *mut Comm,
+    sent: *const c_void,
+    sent_counts: *const usize,
+    received: *mut c_void,
+    received_counts: *const usize,
+    dtype: c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    let arrays = Arrays { sent, sent_counts, received, received_counts };
+    let start = |comm: &mut Communicator| {
+        with_type!(values::dtype(dtype)?, T => {
+            // SAFETY: as the caller promises.
+            unsafe {
+                let (to, from) = arrays.counts(comm)?;
+                let (sent, received) = arrays.lent::<T>(to, from)?;
+                let start = |comm: &mut Communicator| comm.all_to_all_v_async(sent, to, received, from);
+                Ok(Request::into_raw(options::call(comm, options, start)?))
+            }
+        })
+    };
+    // SAFETY: as the caller promises.
+    unsafe { start_on(comm, request, start) }
+}
