@@ -33,6 +33,7 @@ mod in_flight;
 mod lateness;
 mod own;
 mod per_call;
+mod plan;
 mod point_to_point;
 mod scans;
 mod setup;
@@ -44,6 +45,7 @@ use lateness::Asked;
 pub use lateness::{Lateness, Times};
 pub use per_call::CallBuilder;
 use per_call::PerCall;
+pub use plan::Planned;
 
 /// One rank's handle to a world of ranks.
 ///

@@ -70,7 +70,7 @@ pub use call::{Call, Memory, Ran, Why};
 pub use collective::Collective;
 #[cfg(feature = "nccl")]
 pub use communicator::DeviceRequest;
-pub use communicator::{CallBuilder, Communicator, Lateness, Times};
+pub use communicator::{CallBuilder, Communicator, Lateness, Planned, Times};
 pub use config::OnFailure;
 #[cfg(feature = "nccl")]
 pub use device::HostToDevice;

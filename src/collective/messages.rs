@@ -65,10 +65,10 @@ impl Engine {
     /// Waits until a counter in shared memory has a value, which another rank gives it.
     pub(crate) fn wait_until(
         &mut self,
+        operation: &'static str,
         other: Rank,
         options: &Options,
-        counter: &AtomicU64,
-        value: u64,
+        (counter, value): (&AtomicU64, u64),
     ) -> Result<()> {
         if counter.load(Ordering::Acquire) == value {
             return Ok(());
@@ -76,7 +76,7 @@ impl Engine {
         self.check_alive()?;
         let deadlines = self.deadlines(options);
         let waited = self.transport.wait_until(other, (counter, value), &deadlines);
-        self.ended(waited, "wait-until", value)
+        self.ended(waited, operation, value)
     }
 
     /// The result of message `number`, with the position of this rank in an error.

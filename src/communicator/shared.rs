@@ -101,7 +101,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Timeout`], [`Error::Left`] and [`Error::Aborted`] if that rank does not; the communicator is then lost.
     pub fn wait_until(&mut self, other: Rank, counter: &AtomicU64, value: u64) -> Result<()> {
-        self.seat.engine().wait_until(other, &self.per_call.options, counter, value)
+        self.seat.engine().wait_until("wait-until", other, &self.per_call.options, (counter, value))
     }
 }
 

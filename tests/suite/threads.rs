@@ -4,8 +4,8 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use unisono::{
-    Algorithm, Call, Choice, Communicator, DType, Error, ErrorCode, Method, ReduceOp, Topology, Unisono,
-    Vendor,
+    Algorithm, Call, Choice, Communicator, DType, Error, ErrorCode, Method, Operation, ReduceOp, Topology,
+    Unisono, Vendor,
 };
 use unisono_testing::suite::{Test, is_deep};
 use unisono_testing::tests;
@@ -30,6 +30,8 @@ pub(crate) fn tests() -> Vec<Test> {
         another_order_is_an_error_that_names_both,
         other_counts_are_an_error_that_names_both,
         counts_that_do_not_fit_are_refused,
+        ranks_that_plan_other_calls_are_told,
+        a_planned_call_that_a_rank_does_not_start_ends_at_the_deadline,
         a_counter_that_no_rank_will_raise_ends_the_wait,
         ranks_of_several_nodes_share_no_memory,
         a_rank_that_leaves_or_never_comes_is_named,
@@ -79,6 +81,7 @@ fn calls_at_random() {
         unisono::threads(ranks, |mut comm| {
             common::stress::calls(&mut comm, 400);
             common::parts::calls(&mut comm, 200);
+            common::plans::calls(&mut comm, 100);
         });
     }
 }
@@ -233,6 +236,38 @@ fn other_counts_are_an_error_that_names_both() {
         error.contains(&called(2, 8)) && error.contains(&called(1, 4))
     };
     assert!(errors.iter().any(names), "{errors:#?}");
+}
+
+fn ranks_that_plan_other_calls_are_told() {
+    let errors = unisono::threads(2, |mut comm| {
+        let op = if comm.rank() == 0 { ReduceOp::Sum } else { ReduceOp::Max };
+        comm.plan(Operation::AllReduce, Some(op), vec![0_u8; 3]).map(drop).unwrap_err().to_string()
+    });
+    for error in errors {
+        let both = ["plan of all-reduce of 3 u8, sum", "plan of all-reduce of 3 u8, max"];
+        assert!(both.iter().all(|call| error.contains(call)), "{error}");
+    }
+}
+
+fn a_planned_call_that_a_rank_does_not_start_ends_at_the_deadline() {
+    let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
+        let mut planned = comm.plan(Operation::AllReduce, Some(ReduceOp::Sum), vec![1.0_f32])?;
+        planned.start(&mut comm)?;
+        planned.wait(&mut comm)?;
+        comm.set_timeout(Duration::from_millis(300));
+        if comm.rank() == 0 {
+            planned.start(&mut comm)?;
+            let error = planned.wait(&mut comm).unwrap_err();
+            assert!(matches!(&error, Error::Timeout { other: 1, .. }), "{error}");
+            assert!(error.to_string().contains("planned all-reduce"), "{error}");
+            assert!(matches!(planned.start(&mut comm), Err(Error::Aborted { .. })));
+            return Err(error);
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        planned.start(&mut comm)
+    });
+    assert!(matches!(&ended[0], Err(Error::Timeout { .. })), "{ended:?}");
+    assert!(matches!(&ended[1], Err(Error::Aborted { .. })), "{ended:?}");
 }
 
 fn counts_that_do_not_fit_are_refused() {

@@ -17,6 +17,7 @@ pub mod groups;
 pub mod in_flight;
 pub mod memory;
 pub mod parts;
+pub mod plans;
 pub mod point_to_point;
 pub mod roles;
 pub mod small;

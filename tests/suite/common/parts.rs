@@ -195,10 +195,14 @@ fn by_mpi<T: Exact>(sent: &[T], to: &[usize], from: &[usize]) -> Vec<u8> {
         )
     };
     let ((to, to_starts), (from, from_starts)) = (bytes(to), bytes(from));
-    let mut received = vec![0_u8; from.iter().sum::<i32>() as usize];
-    let sent = Partition::new(bytemuck::cast_slice::<T, u8>(sent), to, to_starts);
+    let size_bytes = from.iter().sum::<i32>() as usize;
+    // An empty slice may have address 1, which is Open MPI's `MPI_IN_PLACE`: both have a byte too many.
+    let mut received = vec![0_u8; size_bytes + 1];
+    let sent = [bytemuck::cast_slice::<T, u8>(sent), &[0]].concat();
+    let sent = Partition::new(&sent[..], to, to_starts);
     let mut into = PartitionMut::new(&mut received[..], from, from_starts);
     SimpleCommunicator::world().all_to_all_varcount_into(&sent, &mut into);
     drop(into);
+    received.truncate(size_bytes);
     received
 }

@@ -7,7 +7,7 @@ use unisono_testing::launch::Ended;
 use unisono_testing::suite::is_deep;
 
 use super::memory::Memory;
-use super::{bits, errors, groups, in_flight, parts, point_to_point, stress, thresholds, vendors};
+use super::{bits, errors, groups, in_flight, parts, plans, point_to_point, stress, thresholds, vendors};
 
 const SEPARATOR: &str = " + ";
 
@@ -62,6 +62,7 @@ fn play_one(role: &str, comm: &mut Communicator) {
             let calls = if is_deep() { 300 } else { 100 };
             stress::calls(comm, calls);
             parts::calls(comm, calls);
+            plans::calls(comm, calls / 2);
         }
         "vendors" => vendors::agree(comm),
         "in flight" => in_flight::conformance(comm),

@@ -1,0 +1,244 @@
+//! Persistent collectives: planned once, carried out many times.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use bytemuck::{cast_slice, cast_slice_mut};
+use unisono_collectives::Operation;
+
+use super::Communicator;
+use super::per_call::PerCall;
+use crate::call::Call;
+use crate::codes::{Codes, OF_BARRIER};
+use crate::dtype::Element;
+use crate::error::{Error, Result};
+use crate::kernels::ReduceOp;
+use crate::method::Method;
+use crate::request::Request;
+
+mod slots;
+
+use slots::Slots;
+
+/// A collective on a buffer of its own, planned by [`Communicator::plan`] and carried out many times (`MPI_Allreduce_init` and its
+/// relatives, MPI 4.0, §6.13).
+///
+/// It dereferences to the buffer, except between [`start`](Self::start) and [`wait`](Self::wait).
+pub struct Planned<B> {
+    operation: Operation,
+    op: Option<ReduceOp>,
+    per_call: PerCall,
+    /// The way of a short all-reduce in shared memory; other calls run as if they were not planned.
+    slots: Option<Slots>,
+    state: State<B>,
+}
+
+enum State<B> {
+    Idle(B),
+    /// Started in slots.
+    Started(B),
+    InFlight(Request<B>),
+    /// The buffer was lost with a call that failed.
+    Failed,
+}
+
+impl Communicator {
+    /// Plans a collective on a buffer, which the plan owns. All ranks call it, with the same operation and number of elements, and then
+    /// start and wait for the plan equally often.
+    ///
+    /// The options of a [`Communicator::call`] apply to all calls of the plan. Plans do not disturb each other or other calls: several
+    /// may be in flight, and started in different orders on different ranks if they are short all-reduces among ranks that share
+    /// memory. These (at most 1 KiB on at most 8 ranks, unless an algorithm was chosen) exchange their values in memory of the plan,
+    /// without messages, and reduce them in the order of ranks; half-precision elements are rounded after every addition. Any other plan is carried out as the collective would be.
+    ///
+    /// ```
+    /// use unisono::{Operation, ReduceOp};
+    ///
+    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<f32> {
+    ///     let mut loss = comm.plan(Operation::AllReduce, Some(ReduceOp::Mean), vec![0.0_f32])?;
+    ///     for step in 0..3 {
+    ///         loss[0] = (step + comm.rank()) as f32;
+    ///         loss.start(&mut comm)?;
+    ///         // Meanwhile this thread computes.
+    ///         loss.wait(&mut comm)?;
+    ///     }
+    ///     Ok(loss[0])
+    /// });
+    /// assert!(ended.into_iter().all(|loss| loss.unwrap() == 2.5));
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if ranks plan different calls. Otherwise as [`Communicator::all_reduce`].
+    ///
+    /// # Panics
+    /// As the collective.
+    pub fn plan<T: Element, B>(
+        &mut self,
+        operation: Operation,
+        op: Option<ReduceOp>,
+        buffer: B,
+    ) -> Result<Planned<B>>
+    where
+        B: Deref<Target = [T]>,
+    {
+        let call = self.checked::<T>(operation, op, buffer.len());
+        self.check_choice_of_call()?;
+        self.agree_on_plan(&call)?;
+        let ranks = self.ranks();
+        let is_short = operation == Operation::AllReduce && Slots::fit(call.size_bytes(), ranks);
+        let may_choose = self.choice_of_call()?.method().is_none();
+        let is_shared = self.seat.engine().transport.is_shared_by(ranks);
+        let slots = (is_short && may_choose && is_shared).then(|| Slots::new(self, &call)).transpose()?;
+        let per_call = self.per_call.clone();
+        Ok(Planned { operation, op, per_call, slots, state: State::Idle(buffer) })
+    }
+
+    /// # Errors
+    /// [`Error::Mismatch`](crate::Error::Mismatch), if ranks plan different calls.
+    fn agree_on_plan(&mut self, call: &Call) -> Result<()> {
+        let codes = Codes::new(call, Method::Algorithm(OF_BARRIER));
+        let all = self.gather_words(&[
+            codes.bits(),
+            call.count as u64,
+            u64::from(self.per_call.options.label as u32),
+        ])?;
+        let called = |words: &[u64]| {
+            let codes = Codes::of_bits(words[0]);
+            let op = codes.op().map_or(String::new(), |op| format!(", {op}"));
+            let root = codes.root().map_or(String::new(), |root| format!(", root {root}"));
+            let label = if words[2] == 0 { String::new() } else { format!(", label {:08x}", words[2]) };
+            format!("plan of {} of {} {}{op}{root}{label}", codes.operation(), words[1], codes.dtype())
+        };
+        self.check_same("plan", &all, |words| words, called)
+    }
+}
+
+impl Communicator {
+    /// # Errors
+    /// [`Error::Aborted`] after a failure known to this thread.
+    #[inline]
+    fn check_plan(&mut self) -> Result<()> {
+        if self.seat.here().is_some() { self.seat.engine().begin() } else { Ok(()) }
+    }
+
+    /// # Errors
+    /// Always: a call of the plan has failed before.
+    #[cold]
+    fn lost_plan(&mut self) -> Result<()> {
+        self.check_plan()?;
+        Err(Error::Unsupported(
+            "the buffer of the plan was lost with a call that failed; plan it again".into(),
+        ))
+    }
+}
+
+impl<T: Element, B> Planned<B>
+where
+    B: DerefMut<Target = [T]> + Send + 'static,
+{
+    /// Starts the call (`MPI_Start`), on the communicator that planned it. It does not wait for other ranks.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_async`].
+    ///
+    /// # Panics
+    /// If it is started already.
+    #[inline]
+    pub fn start(&mut self, comm: &mut Communicator) -> Result<()> {
+        let state = std::mem::replace(&mut self.state, State::Failed);
+        let State::Idle(buffer) = state else {
+            assert!(
+                matches!(state, State::Failed),
+                "a planned call is started before the one before is done"
+            );
+            return comm.lost_plan();
+        };
+        if let Some(slots) = &mut self.slots {
+            comm.check_plan()?;
+            slots.publish(cast_slice(&buffer));
+            self.state = State::Started(buffer);
+            return Ok(());
+        }
+        let before = std::mem::replace(&mut comm.per_call, self.per_call.clone());
+        let started = comm.call_async(self.operation, self.op, buffer);
+        comm.per_call = before;
+        self.state = State::InFlight(started?);
+        Ok(())
+    }
+
+    /// Waits until the call that was started is done (`MPI_Wait`). The buffer then has the result.
+    ///
+    /// # Errors
+    /// As the collective; the communicator and the buffer are then lost.
+    ///
+    /// # Panics
+    /// If it is not started.
+    #[inline]
+    pub fn wait(&mut self, comm: &mut Communicator) -> Result<()> {
+        match std::mem::replace(&mut self.state, State::Failed) {
+            State::Started(mut buffer) => {
+                let slots = self.slots.as_mut().expect("a plan that is started in slots has them");
+                slots.reduce(comm, &self.per_call.options, cast_slice_mut(&mut buffer))?;
+                self.state = State::Idle(buffer);
+            }
+            State::InFlight(request) => self.state = State::Idle(request.wait()?),
+            State::Idle(_) => panic!("a planned call is waited for before it is started"),
+            State::Failed => return comm.lost_plan(),
+        }
+        Ok(())
+    }
+}
+
+impl<B> Planned<B> {
+    fn buffer(&self) -> Option<&B> {
+        match &self.state {
+            State::Idle(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// The buffer.
+    ///
+    /// # Panics
+    /// If the call is started, or has failed.
+    pub fn into_buffer(self) -> B {
+        match self.state {
+            State::Idle(buffer) => buffer,
+            _ => panic!("{IN_FLIGHT}"),
+        }
+    }
+}
+
+const IN_FLIGHT: &str = "the buffer of a planned call is in flight, or was lost with a call that failed";
+
+impl<B: Deref> Deref for Planned<B> {
+    type Target = B::Target;
+
+    /// # Panics
+    /// As [`Planned::into_buffer`].
+    fn deref(&self) -> &B::Target {
+        self.buffer().expect(IN_FLIGHT)
+    }
+}
+
+impl<B: DerefMut> DerefMut for Planned<B> {
+    fn deref_mut(&mut self) -> &mut B::Target {
+        match &mut self.state {
+            State::Idle(buffer) => buffer,
+            _ => panic!("{IN_FLIGHT}"),
+        }
+    }
+}
+
+impl<B> fmt::Debug for Planned<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operation, op, slots, .. } = self;
+        let is_idle = self.buffer().is_some();
+        f.debug_struct("Planned")
+            .field("operation", operation)
+            .field("op", op)
+            .field("has_slots", &slots.is_some())
+            .field("is_idle", &is_idle)
+            .finish_non_exhaustive()
+    }
+}
