@@ -190,6 +190,11 @@ where
 }
 
 impl<B> Planned<B> {
+    /// Whether the call is started, and not waited for.
+    pub fn is_started(&self) -> bool {
+        matches!(self.state, State::Started(_) | State::InFlight(_))
+    }
+
     fn buffer(&self) -> Option<&B> {
         match &self.state {
             State::Idle(buffer) => Some(buffer),

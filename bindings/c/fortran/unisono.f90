@@ -762,6 +762,56 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
+    ! Plans a collective on `count` elements (`MPI_Allreduce_init` and its relatives), to start it many times. `operation` is its
+    ! name, such as "all_reduce"; `op` is its reduction, and `root` its root, or -1 for an operation without. All ranks plan the
+    ! same. The array must exist as long as the plan.
+    !
+    ! Conditions:
+    ! The handle must be live, the name a string, the array one of `count` elements, the options null or valid, and the pointer to
+    ! the plan valid for writing.
+    integer(c_int) function unisono_plan_create(comm, operation, data, count, dtype, op, root, options, plan) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: operation
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      integer(c_int), value :: root
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: plan
+    end function
+
+    ! Starts a planned call on the communicator that planned it (`MPI_Start`). Leave the array alone until `unisono_plan_wait` has
+    ! returned.
+    !
+    ! Conditions:
+    ! The handles must be live.
+    integer(c_int) function unisono_plan_start(comm, plan) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: plan
+    end function
+
+    ! Waits until a planned call is done (`MPI_Wait`). The array then has the result.
+    !
+    ! Conditions:
+    ! The handles must be live.
+    integer(c_int) function unisono_plan_wait(comm, plan) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: plan
+    end function
+
+    ! Frees a plan, before or after its communicator, and not while its call is started. NULL is ignored.
+    !
+    ! Conditions:
+    ! The handle must be null or live, and not used afterwards.
+    subroutine unisono_plan_free(plan) bind(c)
+      import
+      type(c_ptr), value :: plan
+    end subroutine
+
     ! Whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
     !
     ! Conditions:

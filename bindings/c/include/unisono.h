@@ -113,6 +113,9 @@ typedef struct unisono_compressor unisono_compressor;
 // Registered memory: a collective on any part of it needs no copy.
 typedef struct unisono_memory unisono_memory;
 
+// A collective on one array, which is planned once and carried out many times.
+typedef struct unisono_plan unisono_plan;
+
 // A non-blocking call. Every one must be waited for.
 typedef struct unisono_request unisono_request;
 
@@ -644,6 +647,43 @@ int unisono_receive_async(unisono_comm *comm,
                           int from,
                           const unisono_call *options,
                           unisono_request **request);
+
+// Plans a collective on `count` elements (`MPI_Allreduce_init` and its relatives), to start it many times. `operation` is its name,
+// such as "all_reduce"; `op` is its reduction, and `root` its root, or -1 for an operation without. All ranks plan the same. The array
+// must exist as long as the plan.
+//
+// Conditions:
+// The handle must be live, the name a string, the array one of `count` elements, the options null or valid, and the pointer to the plan
+// valid for writing.
+int unisono_plan_create(unisono_comm *comm,
+                        const char *operation,
+                        void *data,
+                        size_t count,
+                        int dtype,
+                        int op,
+                        int root,
+                        const unisono_call *options,
+                        unisono_plan **plan);
+
+// Starts a planned call on the communicator that planned it (`MPI_Start`). Leave the array alone until `unisono_plan_wait` has
+// returned.
+//
+// Conditions:
+// The handles must be live.
+int unisono_plan_start(unisono_comm *comm,
+                       unisono_plan *plan);
+
+// Waits until a planned call is done (`MPI_Wait`). The array then has the result.
+//
+// Conditions:
+// The handles must be live.
+int unisono_plan_wait(unisono_comm *comm, unisono_plan *plan);
+
+// Frees a plan, before or after its communicator, and not while its call is started. NULL is ignored.
+//
+// Conditions:
+// The handle must be null or live, and not used afterwards.
+void unisono_plan_free(unisono_plan *plan);
 
 // Whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
 //

@@ -15,6 +15,7 @@ pub mod in_flight;
 pub mod memory;
 pub mod messages;
 pub mod options;
+pub mod plans;
 pub mod requests;
 pub mod values;
 pub mod waits;

@@ -162,6 +162,33 @@ static void given_parts(int blocks)
     free(received);
 }
 
+/* Two plans in flight at once, again and again. */
+static void plans(void)
+{
+    float sum[2];
+    int64_t copied[5];
+    unisono_plan *first = NULL, *second = NULL;
+    OK(unisono_plan_create(comm, "all_reduce", sum, 2, UNISONO_F32, UNISONO_SUM, -1, NULL, &first));
+    OK(unisono_plan_create(comm, "broadcast", copied, 5, UNISONO_I64, -1, 0, NULL, &second));
+    for (int step = 0; step < 5; step++) {
+        sum[0] = sum[1] = (float)(rank + step);
+        for (int i = 0; i < 5; i++)
+            copied[i] = rank + step;
+        OK(unisono_plan_start(comm, first));
+        OK(unisono_plan_start(comm, second));
+        CHECK(unisono_plan_start(comm, first) == UNISONO_ERROR_ARGUMENT);
+        OK(unisono_plan_wait(comm, second));
+        OK(unisono_plan_wait(comm, first));
+        CHECK(unisono_plan_wait(comm, first) == UNISONO_ERROR_ARGUMENT);
+        CHECK(sum[0] == (float)(ranks * (ranks - 1) / 2 + ranks * step) && sum[1] == sum[0]);
+        CHECK(copied[0] == step && copied[4] == step);
+    }
+    unisono_plan_free(first);
+    unisono_plan_free(second);
+    CHECK(unisono_plan_create(comm, "all_reduce", sum, 2, UNISONO_F32, -1, -1, NULL, &first) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_plan_create(comm, "median", sum, 2, UNISONO_F32, 0, -1, NULL, &first) == UNISONO_ERROR_ARGUMENT);
+}
+
 /* Every type: the sum of ones. */
 static void each_type(void)
 {
@@ -404,6 +431,7 @@ int main(void)
     CHECK(threads() == 2);
     given_parts(1);
     given_parts(0);
+    plans();
     each_type();
     messages();
     groups();

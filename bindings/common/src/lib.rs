@@ -8,7 +8,7 @@ mod options;
 mod owner;
 
 pub use array::Lent;
-pub use operation::Operation;
+pub use operation::{Operation, Plan};
 pub use options::{Options, Settings};
 pub use owner::Owner;
 pub use unisono::{DType, half};

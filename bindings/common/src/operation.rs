@@ -2,7 +2,7 @@
 
 use std::ops::DerefMut;
 
-use unisono::{Communicator, Element, ReduceOp, Request, Result};
+use unisono::{Communicator, Element, Planned, ReduceOp, Request, Result};
 
 use super::arguments;
 
@@ -32,6 +32,26 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// The operation with this name. It has a reduction if it reduces, and a root if it has one.
+    ///
+    /// # Errors
+    /// If there is none, with the text of the error.
+    pub fn named(name: &str, op: Option<ReduceOp>, root: Option<usize>) -> std::result::Result<Self, String> {
+        Ok(match (name, op, root) {
+            ("all_reduce", Some(op), None) => Self::AllReduce(op),
+            ("reduce_scatter", Some(op), None) => Self::ReduceScatter(op),
+            ("all_gather", None, None) => Self::AllGather,
+            ("broadcast", None, Some(root)) => Self::Broadcast(root),
+            ("reduce", Some(op), Some(root)) => Self::Reduce(op, root),
+            ("gather", None, Some(root)) => Self::Gather(root),
+            ("scatter", None, Some(root)) => Self::Scatter(root),
+            ("all_to_all", None, None) => Self::AllToAll,
+            ("scan", Some(op), None) => Self::Scan(op),
+            ("exclusive_scan", Some(op), None) => Self::ExclusiveScan(op),
+            _ => return Err(format!("no operation is called {name:?}, with these arguments")),
+        })
+    }
+
     /// Checks the number of elements, and the counts of ranks if they are given.
     ///
     /// # Errors
@@ -104,5 +124,63 @@ impl Operation {
             Self::Scan(op) => comm.scan_async(values, op),
             Self::ExclusiveScan(op) => comm.exclusive_scan_async(values, op),
         }
+    }
+
+    /// Plans the call.
+    ///
+    /// # Errors
+    /// As [`Communicator::plan`].
+    pub fn plan<T: Element, B>(self, comm: &mut Communicator, values: B) -> Result<Planned<B>>
+    where
+        B: DerefMut<Target = [T]>,
+    {
+        let (operation, op) = match self {
+            Self::AllReduce(op) => (unisono::Operation::AllReduce, Some(op)),
+            Self::ReduceScatter(op) => (unisono::Operation::ReduceScatter, Some(op)),
+            Self::AllGather => (unisono::Operation::AllGather, None),
+            Self::Broadcast(root) => (unisono::Operation::Broadcast { root }, None),
+            Self::Reduce(op, root) => (unisono::Operation::Reduce { root }, Some(op)),
+            Self::Gather(root) => (unisono::Operation::Gather { root }, None),
+            Self::Scatter(root) => (unisono::Operation::Scatter { root }, None),
+            Self::AllToAll => (unisono::Operation::AllToAll, None),
+            Self::Scan(op) => (unisono::Operation::Scan, Some(op)),
+            Self::ExclusiveScan(op) => (unisono::Operation::ExclusiveScan, Some(op)),
+        };
+        comm.plan(operation, op, values)
+    }
+}
+
+/// A planned call, whatever its buffer is.
+pub trait Plan: Send {
+    /// Starts the call.
+    ///
+    /// # Errors
+    /// As [`Planned::start`].
+    fn start(&mut self, comm: &mut Communicator) -> Result<()>;
+
+    /// Waits until it is done.
+    ///
+    /// # Errors
+    /// As [`Planned::wait`].
+    fn wait(&mut self, comm: &mut Communicator) -> Result<()>;
+
+    /// Whether it is started and not done.
+    fn is_started(&self) -> bool;
+}
+
+impl<T: Element, B> Plan for Planned<B>
+where
+    B: DerefMut<Target = [T]> + Send + 'static,
+{
+    fn start(&mut self, comm: &mut Communicator) -> Result<()> {
+        Planned::start(self, comm)
+    }
+
+    fn wait(&mut self, comm: &mut Communicator) -> Result<()> {
+        Planned::wait(self, comm)
+    }
+
+    fn is_started(&self) -> bool {
+        Planned::is_started(self)
     }
 }

@@ -10,10 +10,11 @@ use unisono::{Communicator, ReduceOp};
 use unisono_bindings::{Operation, Options, Owner, arguments, with_type};
 
 use super::array::{Array, dtype, reduction};
-use super::call::{operation, options};
+use super::call::options;
 use super::error::{UnisonoError, argument};
 use super::interrupt::{Ended, interruptible};
 use super::memory::Memory;
+use super::plan::Plan;
 use super::request::{Kept, Request};
 
 /// One rank's handle to a world of ranks, or to a group of them.
@@ -93,7 +94,7 @@ impl Comm {
         if let Some(root) = root {
             arguments::rank(root, self.size, "root").map_err(argument)?;
         }
-        operation(name, op, root)
+        Operation::named(name, op, root).map_err(argument)
     }
 
     fn blocking(
@@ -199,6 +200,46 @@ impl Comm {
         let array = Array::new(array, operation.only_moves(), true)?;
         let options = Options { counts: counts.as_deref(), ..options(algorithm, label, timeout)? };
         self.non_blocking(py, array, operation, options)
+    }
+
+    /// Plans a collective on an array, in place.
+    #[pyo3(signature = (name, array, op=None, root=None, algorithm=None, label=None, timeout=None, counts=None))]
+    #[expect(clippy::too_many_arguments, reason = "they are those of the methods in the package")]
+    fn plan(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        array: &Bound<'_, PyAny>,
+        op: Option<&Bound<'_, PyString>>,
+        root: Option<usize>,
+        algorithm: Option<&str>,
+        label: Option<&str>,
+        timeout: Option<f64>,
+        counts: Option<Vec<usize>>,
+    ) -> PyResult<Plan> {
+        let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
+        let array = Array::new(array, operation.only_moves(), true)?;
+        operation.check(array.count, self.size, counts.as_deref()).map_err(argument)?;
+        let element_bytes = array.element_bytes()?;
+        let options =
+            Options { counts: counts.as_deref(), element_bytes, ..options(algorithm, label, timeout)? };
+        with_type!(array.dtype, T => {
+            let values = Kept::<T>::new(array)?;
+            let planned = self.on(py, move |comm| options.call(comm, |comm| operation.plan(comm, values)))?;
+            Ok(Plan::new(Box::new(planned)))
+        })
+    }
+
+    /// Starts a planned call.
+    fn start_plan(&self, py: Python<'_>, plan: &Plan) -> PyResult<()> {
+        plan.check(false)?;
+        self.on(py, |comm| plan.start(comm))
+    }
+
+    /// Waits until a planned call is done.
+    fn wait_plan(&self, py: Python<'_>, plan: &Plan) -> PyResult<()> {
+        plan.check(true)?;
+        self.on(py, |comm| plan.wait(comm))
     }
 
     /// Makes a collective on `count` elements at an address.

@@ -47,6 +47,21 @@ requests = [comm.all_reduce_async(np.ones(10_000, "f4")) for _ in range(3)]
 for request in requests:
     request.wait()
     assert request.is_done
+array = np.zeros(3, "f4")
+plans = [comm.plan("all_reduce", array, "sum"), comm.plan("broadcast", np.zeros(9), root=size - 1)]
+for step in range(5):
+    array[:] = rank + step
+    for plan in plans:
+        plan.start()
+    try:
+        plans[0].start()
+    except ValueError as error:
+        assert "started already" in str(error), error
+    else:
+        raise AssertionError("a plan is started twice")
+    for plan in plans:
+        plan.wait()
+    assert (array == size * (size - 1) // 2 + size * step).all(), (step, array)
 registered = comm.empty((100, 10), "f8")
 registered[:] = rank
 comm.all_reduce(registered, "mean")

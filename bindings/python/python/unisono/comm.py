@@ -176,6 +176,11 @@ class Comm:
         """The non-blocking form of `all_to_all`."""
         return self._comm.start("all_to_all", _buffer(array), **options)
 
+    def plan(self, name: str, array: Any, op: Op | None = None, root: int | None = None, **options: Any) -> Plan:
+        """Plans a collective on an array, such as `plan("all_reduce", array, "sum")`, to start it many times (MPI_Allreduce_init). All
+        ranks plan the same."""
+        return Plan(self._comm, self._comm.plan(name, _buffer(array), op, root, **options))
+
     def send(self, array: Any, to: int, *, label: str | None = None, timeout: float | None = None) -> None:
         """Sends an array to rank `to`, which receives one of the same size and type (MPI_Send)."""
         self._comm.send(_buffer(array), to, label, timeout)
@@ -239,6 +244,21 @@ class Comm:
 
     def __repr__(self) -> str:
         return repr(self._comm)
+
+
+class Plan:
+    """A collective on one array, which is carried out many times. A short all-reduce takes less time than without a plan."""
+
+    def __init__(self, comm: _unisono.Comm, handle: _unisono.Plan) -> None:
+        self._comm, self._handle = comm, handle
+
+    def start(self) -> None:
+        """Starts the call: leave the array alone until `wait` has returned."""
+        self._comm.start_plan(self._handle)
+
+    def wait(self) -> None:
+        """Waits until the call is done; the array then has the result."""
+        self._comm.wait_plan(self._handle)
 
 
 def _buffer(array: Any) -> Any:

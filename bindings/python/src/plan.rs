@@ -1,0 +1,36 @@
+//! Planned calls.
+
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use unisono::Communicator;
+
+use super::error::argument;
+
+/// A collective on an array, which is planned once and carried out many times.
+#[pyclass(frozen, module = "unisono._unisono")]
+pub(crate) struct Plan(Mutex<Box<dyn unisono_bindings::Plan>>);
+
+impl Plan {
+    pub(crate) fn new(planned: Box<dyn unisono_bindings::Plan>) -> Self {
+        Self(Mutex::new(planned))
+    }
+
+    /// Checks that the call is started, or not, for a call of the communicator on it.
+    pub(crate) fn check(&self, is_started: bool) -> PyResult<()> {
+        let planned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match planned.is_started() == is_started {
+            true => Ok(()),
+            false if is_started => Err(argument("the planned call is not started")),
+            false => Err(argument("the planned call is started already: wait for it first")),
+        }
+    }
+
+    pub(crate) fn start(&self, comm: &mut Communicator) -> unisono::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).start(comm)
+    }
+
+    pub(crate) fn wait(&self, comm: &mut Communicator) -> unisono::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).wait(comm)
+    }
+}
