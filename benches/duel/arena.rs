@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde::Serialize;
 use unisono::mpi::topology::SimpleCommunicator;
 use unisono::mpi::traits::{Communicator as _, Root as _};
-use unisono::{Communicator, ReduceOp, Registered};
+use unisono::{Communicator, Planned, ReduceOp, Registered};
 
 use super::case::{Case, Operation, Place};
 use super::floor::Floor;
@@ -19,6 +19,8 @@ pub(crate) enum Contender {
     Registered,
     /// Unisono, on a slice.
     Slices,
+    /// A planned call of Unisono, on a slice of its own.
+    Planned,
     /// MPI's collective, on the same slices.
     Mpi,
     /// The bare loop over arrays in shared memory.
@@ -45,6 +47,7 @@ pub(crate) struct Arena<'a> {
     /// The input, if the call is out of place.
     input: Vec<f32>,
     floor: Option<Floor>,
+    planned: Option<Planned<Vec<f32>>>,
 }
 
 impl<'a> Arena<'a> {
@@ -62,7 +65,7 @@ impl<'a> Arena<'a> {
             Operation::Barrier => 0,
             _ => (case.size_bytes / size_of::<f32>()).max(1).next_multiple_of(case.part_of(ranks)),
         };
-        let mut needed = [((5 + arrays) * count * size_of::<f32>() * ranks) as u64, available_bytes()];
+        let mut needed = [((6 + arrays) * count * size_of::<f32>() * ranks) as u64, available_bytes()];
         world.process_at_rank(0).broadcast_into(&mut needed);
         if needed[0] > needed[1] / 2 {
             return None;
@@ -72,24 +75,36 @@ impl<'a> Arena<'a> {
         if case.operation == Operation::Barrier {
             contenders.remove(1);
         }
+        let has_plan = (case.operation, case.place) == (Operation::AllReduce, Place::InPlace);
+        if has_plan {
+            contenders.push(Contender::Planned);
+        }
         if has_floor {
             contenders.extend([Contender::FloorJoint, Contender::FloorExchange]);
         }
         let is_apart = case.place == Place::OutOfPlace;
+        let registered = (0..arrays).map(|_| comm.alloc(count).expect("memory for the duel")).collect();
+        let comm = group.unwrap_or(comm);
+        let plan = |comm: &mut Communicator| {
+            let sum = Some(ReduceOp::Sum);
+            comm.plan(unisono::Operation::AllReduce, sum, vec![0.0; count])
+                .expect("all ranks plan the same call")
+        };
         Some(Self {
             case,
             rank,
             ranks,
             contenders,
             barrier: Barrier::new(world),
-            registered: (0..arrays).map(|_| comm.alloc(count).expect("memory for the duel")).collect(),
+            registered,
+            planned: has_plan.then(|| plan(comm)),
             current: 0,
             slice: vec![0.0; count],
             input: vec![0.0; if is_apart { count } else { 0 }],
             floor: has_floor.then(|| Floor::new(world, count)),
             vendor: Vendor::new(world),
             root: 0,
-            comm: group.unwrap_or(comm),
+            comm,
         })
     }
 
@@ -104,6 +119,7 @@ impl<'a> Arena<'a> {
         match (contender, &mut self.floor) {
             (Contender::Registered, _) => &mut self.registered[self.current],
             (Contender::FloorJoint, Some(floor)) => floor.array(),
+            (Contender::Planned, _) => self.planned.as_mut().expect("there is a plan"),
             _ => &mut self.slice,
         }
     }
@@ -131,6 +147,11 @@ impl<'a> Arena<'a> {
         match contender {
             Contender::Mpi => self.run_mpi(),
             Contender::Registered | Contender::Slices => self.run_ours(contender),
+            Contender::Planned => {
+                let planned = self.planned.as_mut().expect("there is a plan");
+                planned.start(self.comm).expect("all ranks start it");
+                planned.wait(self.comm).expect("all ranks have started it");
+            }
             Contender::FloorJoint => self.floor.as_mut().expect("there is a floor").joint(),
             Contender::FloorExchange => {
                 self.floor.as_mut().expect("there is a floor").exchange(&mut self.slice);

@@ -17,9 +17,10 @@ pub(crate) enum Format {
 }
 
 /// The columns of times, with the contenders' names in JSON.
-const CONTENDERS: [(Contender, &str); 5] = [
+const CONTENDERS: [(Contender, &str); 6] = [
     (Contender::Registered, "registered"),
     (Contender::Slices, "slices"),
+    (Contender::Planned, "planned"),
     (Contender::Mpi, "mpi"),
     (Contender::FloorJoint, "floor_joint"),
     (Contender::FloorExchange, "floor_exchange"),
@@ -40,10 +41,11 @@ impl Format {
         if self == Self::Table {
             println!("\n# {}, {}, {}", case.operation.name(), case.place.name(), case.state.name());
             println!(
-                "#{:>7} {:>11} {:>11} {:>11} {:>11} {:>11} {:>7} {:>7} {:>8} {:>8} {:>7}",
+                "#{:>7} {:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>7} {:>7} {:>8} {:>8} {:>7}",
                 "bytes",
                 "registered",
                 "slices",
+                "planned",
                 "MPI's",
                 "joint",
                 "exchange",
