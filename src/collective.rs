@@ -150,7 +150,7 @@ impl Engine {
         call: &Call,
         buffer: &mut [u8],
     ) -> Result<Ran> {
-        check_mean(call)?;
+        check_reduction(call)?;
         self.begin()?;
         let planned = match choice.method() {
             Some(Method::Vendor(Vendor::Mpi)) if self.transport.has_mpi() => {
@@ -268,14 +268,26 @@ fn machines(transport: &Transport, tuning: &Tuning, cores: usize) -> Vec<Machine
 }
 
 /// # Errors
-/// [`Error::Unsupported`] for the mean of a scan, each of whose results is of another number of ranks.
+/// [`Error::Unsupported`] for a reduction that is not defined for the operation or the type of the elements.
 #[inline]
-fn check_mean(call: &Call) -> Result<()> {
-    if call.op == Some(ReduceOp::Mean) && matches!(call.operation, Operation::Scan | Operation::ExclusiveScan)
-    {
+pub(crate) fn check_reduction(call: &Call) -> Result<()> {
+    match call.op {
+        None | Some(ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max | ReduceOp::Product) => Ok(()),
+        Some(op) => check_limited(op, call),
+    }
+}
+
+#[inline(never)]
+fn check_limited(op: ReduceOp, call: &Call) -> Result<()> {
+    let Call { operation, dtype, .. } = call;
+    if op == ReduceOp::Mean && matches!(operation, Operation::Scan | Operation::ExclusiveScan) {
         return Err(Error::Unsupported(format!(
-            "a {} has no mean, since every rank has the values of another number of ranks; use a sum",
-            call.operation
+            "a {operation} has no mean, since every rank has the values of another number of ranks; use a sum"
+        )));
+    }
+    if !op.is_defined_for(*dtype) {
+        return Err(Error::Unsupported(format!(
+            "{op} is a reduction of integers, and the elements are {dtype}"
         )));
     }
     Ok(())

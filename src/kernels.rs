@@ -28,7 +28,9 @@ pub use codec::Codec;
 pub use copy::copy;
 pub use lanes::Lanes;
 pub use level::{Level, Pass};
-use number::{Larger, Number, Product, Smaller, Sum};
+use number::{
+    BitAnd, BitOr, BitXor, Larger, LogicalAnd, LogicalOr, LogicalXor, Number, Product, Smaller, Sum,
+};
 use passes::{Arithmetic, Divide, Join, Reduce};
 
 /// A reduction of two values.
@@ -52,11 +54,57 @@ pub enum ReduceOp {
     Max,
     /// Multiplies. Integers wrap around.
     Product,
+    /// The bits that are set in both integers.
+    BitAnd,
+    /// The bits that are set in either integer.
+    BitOr,
+    /// The bits that are set in exactly one of the integers.
+    BitXor,
+    /// 1 if both integers are nonzero, else 0.
+    ///
+    /// A result of one rank alone, such as that of a scan on rank 0, is the rank's value unchanged, as in MPI.
+    LogicalAnd,
+    /// 1 if either integer is nonzero, else 0; see [`ReduceOp::LogicalAnd`] for one rank.
+    LogicalOr,
+    /// 1 if exactly one of the integers is nonzero, else 0; see [`ReduceOp::LogicalAnd`] for one rank.
+    LogicalXor,
 }
 
 impl ReduceOp {
     /// All reductions.
-    pub const ALL: [Self; 5] = [Self::Sum, Self::Mean, Self::Min, Self::Max, Self::Product];
+    pub const ALL: [Self; 11] = [
+        Self::Sum,
+        Self::Mean,
+        Self::Min,
+        Self::Max,
+        Self::Product,
+        Self::BitAnd,
+        Self::BitOr,
+        Self::BitXor,
+        Self::LogicalAnd,
+        Self::LogicalOr,
+        Self::LogicalXor,
+    ];
+
+    /// Returns whether elements of a type can be reduced in this way: all can, except that bitwise and logical reductions
+    /// are of integers.
+    ///
+    /// ```
+    /// use unisono::{DType, ReduceOp};
+    ///
+    /// assert!(ReduceOp::BitXor.is_defined_for(DType::U32) && !ReduceOp::BitXor.is_defined_for(DType::F32));
+    /// ```
+    pub fn is_defined_for(self, dtype: DType) -> bool {
+        match self {
+            Self::Sum | Self::Mean | Self::Min | Self::Max | Self::Product => true,
+            Self::BitAnd
+            | Self::BitOr
+            | Self::BitXor
+            | Self::LogicalAnd
+            | Self::LogicalOr
+            | Self::LogicalXor => !dtype.is_float(),
+        }
+    }
 
     /// The name on the command line and in every table.
     pub fn name(self) -> &'static str {
@@ -66,6 +114,12 @@ impl ReduceOp {
             Self::Min => "min",
             Self::Max => "max",
             Self::Product => "product",
+            Self::BitAnd => "bit-and",
+            Self::BitOr => "bit-or",
+            Self::BitXor => "bit-xor",
+            Self::LogicalAnd => "logical-and",
+            Self::LogicalOr => "logical-or",
+            Self::LogicalXor => "logical-xor",
         }
     }
 }
@@ -113,6 +167,12 @@ fn reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Kernel {
         ReduceOp::Product => level.compiled::<T::Reduce<Product>>(),
         ReduceOp::Min => level.compiled::<Reduce<T, Smaller>>(),
         ReduceOp::Max => level.compiled::<Reduce<T, Larger>>(),
+        ReduceOp::BitAnd => level.compiled::<Reduce<T, BitAnd>>(),
+        ReduceOp::BitOr => level.compiled::<Reduce<T, BitOr>>(),
+        ReduceOp::BitXor => level.compiled::<Reduce<T, BitXor>>(),
+        ReduceOp::LogicalAnd => level.compiled::<Reduce<T, LogicalAnd>>(),
+        ReduceOp::LogicalOr => level.compiled::<Reduce<T, LogicalOr>>(),
+        ReduceOp::LogicalXor => level.compiled::<Reduce<T, LogicalXor>>(),
     }
 }
 
@@ -127,6 +187,12 @@ fn joint_reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Joint {
         ReduceOp::Product => level.compiled::<T::Join<Product>>(),
         ReduceOp::Min => level.compiled::<Join<T, Smaller>>(),
         ReduceOp::Max => level.compiled::<Join<T, Larger>>(),
+        ReduceOp::BitAnd => level.compiled::<Join<T, BitAnd>>(),
+        ReduceOp::BitOr => level.compiled::<Join<T, BitOr>>(),
+        ReduceOp::BitXor => level.compiled::<Join<T, BitXor>>(),
+        ReduceOp::LogicalAnd => level.compiled::<Join<T, LogicalAnd>>(),
+        ReduceOp::LogicalOr => level.compiled::<Join<T, LogicalOr>>(),
+        ReduceOp::LogicalXor => level.compiled::<Join<T, LogicalXor>>(),
     }
 }
 

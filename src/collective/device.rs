@@ -6,7 +6,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use unisono_collectives::execution::StagedPlan;
 use unisono_collectives::{Algorithm, Operation};
 
-use super::{Engine, Options};
+use super::{Engine, Options, check_reduction};
 use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
 use crate::device::{Gpu, Pipeline, Ranks};
@@ -76,6 +76,7 @@ impl Engine {
         span: &mut Span<'_>,
     ) -> Result<Ran> {
         let call = asked.call;
+        check_reduction(call)?;
         assert_eq!(span.size_bytes(), call.size_bytes(), "the buffer of {} {}", call.count, call.dtype);
         check_context(span.context(), asked.stream.context())?;
         let (method, why) = match choose::choose(choice, call, &gpu.inside, &self.topology)? {

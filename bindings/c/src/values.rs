@@ -36,6 +36,18 @@ pub const UNISONO_MIN: i32 = 2;
 pub const UNISONO_MAX: i32 = 3;
 /// Multiplies. Integers wrap around.
 pub const UNISONO_PRODUCT: i32 = 4;
+/// The bits that are set in both integers.
+pub const UNISONO_BIT_AND: i32 = 5;
+/// The bits that are set in either integer.
+pub const UNISONO_BIT_OR: i32 = 6;
+/// The bits that are set in exactly one of the integers.
+pub const UNISONO_BIT_XOR: i32 = 7;
+/// 1 if both integers are nonzero, else 0.
+pub const UNISONO_LOGICAL_AND: i32 = 8;
+/// 1 if either integer is nonzero, else 0.
+pub const UNISONO_LOGICAL_OR: i32 = 9;
+/// 1 if exactly one of the integers is nonzero, else 0.
+pub const UNISONO_LOGICAL_XOR: i32 = 10;
 
 /// The element type with this number.
 pub(crate) fn dtype(number: i32) -> Result<DType> {
@@ -90,9 +102,15 @@ mod tests {
             (UNISONO_MIN, ReduceOp::Min),
             (UNISONO_MAX, ReduceOp::Max),
             (UNISONO_PRODUCT, ReduceOp::Product),
+            (UNISONO_BIT_AND, ReduceOp::BitAnd),
+            (UNISONO_BIT_OR, ReduceOp::BitOr),
+            (UNISONO_BIT_XOR, ReduceOp::BitXor),
+            (UNISONO_LOGICAL_AND, ReduceOp::LogicalAnd),
+            (UNISONO_LOGICAL_OR, ReduceOp::LogicalOr),
+            (UNISONO_LOGICAL_XOR, ReduceOp::LogicalXor),
         ];
         assert_eq!(ops.map(|(_, op)| op), ReduceOp::ALL);
         assert!(ops.into_iter().all(|(number, expected)| op(number).unwrap() == expected));
-        assert!(dtype(9).is_err() && dtype(-1).is_err() && op(5).is_err());
+        assert!(dtype(9).is_err() && dtype(-1).is_err() && op(11).is_err());
     }
 }

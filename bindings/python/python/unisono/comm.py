@@ -16,7 +16,9 @@ import numpy as np
 from . import _unisono
 from ._unisono import Request
 
-Op = Literal["sum", "mean", "min", "max", "product"]
+Op = Literal[
+    "sum", "mean", "min", "max", "product", "bit-and", "bit-or", "bit-xor", "logical-and", "logical-or", "logical-xor"
+]
 
 
 class World(Protocol):

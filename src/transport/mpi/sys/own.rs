@@ -132,6 +132,12 @@ pub(super) fn reduction(op: ReduceOp) -> ffi::MPI_Op {
             ReduceOp::Min => ffi::RSMPI_MIN,
             ReduceOp::Max => ffi::RSMPI_MAX,
             ReduceOp::Product => ffi::RSMPI_PROD,
+            ReduceOp::BitAnd => ffi::RSMPI_BAND,
+            ReduceOp::BitOr => ffi::RSMPI_BOR,
+            ReduceOp::BitXor => ffi::RSMPI_BXOR,
+            ReduceOp::LogicalAnd => ffi::RSMPI_LAND,
+            ReduceOp::LogicalOr => ffi::RSMPI_LOR,
+            ReduceOp::LogicalXor => ffi::RSMPI_LXOR,
         }
     }
 }
