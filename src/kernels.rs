@@ -11,6 +11,7 @@ use crate::dtype::DType;
 mod accumulator;
 mod codec;
 mod copy;
+mod custom;
 mod fused;
 mod halves;
 #[allow(unsafe_code, reason = "instructions that not every processor has")]
@@ -26,6 +27,7 @@ pub mod sparse;
 pub use accumulator::Accumulator;
 pub use codec::Codec;
 pub use copy::copy;
+pub use custom::Custom;
 pub use lanes::Lanes;
 pub use level::{Level, Pass};
 use number::{
@@ -39,7 +41,6 @@ use passes::{Arithmetic, Divide, Join, Reduce};
 /// rank, so the number of roundings depends on the algorithm: `all-to-all`, `master-worker` and `round-robin` send only inputs
 /// and results, and round once; the others send partial results, and round at every hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum ReduceOp {
     /// Adds. Integers wrap around.
     Sum,
@@ -68,10 +69,12 @@ pub enum ReduceOp {
     LogicalOr,
     /// 1 if exactly one of the integers is nonzero, else 0; see [`ReduceOp::LogicalAnd`] for one rank.
     LogicalXor,
+    /// A function of the program's, made by [`ReduceOp::custom`].
+    Custom(Custom),
 }
 
 impl ReduceOp {
-    /// All reductions.
+    /// All reductions but those of the program.
     pub const ALL: [Self; 11] = [
         Self::Sum,
         Self::Mean,
@@ -87,7 +90,7 @@ impl ReduceOp {
     ];
 
     /// Returns whether elements of a type can be reduced in this way: all can, except that bitwise and logical reductions
-    /// are of integers.
+    /// are of integers, and those of the program of the type that it names.
     ///
     /// ```
     /// use unisono::{DType, ReduceOp};
@@ -103,6 +106,7 @@ impl ReduceOp {
             | Self::LogicalAnd
             | Self::LogicalOr
             | Self::LogicalXor => !dtype.is_float(),
+            Self::Custom(custom) => custom.element().0 == dtype,
         }
     }
 
@@ -120,7 +124,13 @@ impl ReduceOp {
             Self::LogicalAnd => "logical-and",
             Self::LogicalOr => "logical-or",
             Self::LogicalXor => "logical-xor",
+            Self::Custom(custom) => custom.name(),
         }
+    }
+
+    /// Returns whether the order of operands does not matter, as for all reductions but some of the program's.
+    pub fn is_commutative(self) -> bool {
+        !matches!(self, Self::Custom(custom) if !custom.is_commutative())
     }
 }
 
@@ -157,6 +167,9 @@ macro_rules! for_dtype {
 pub(crate) use for_dtype;
 
 /// The kernel for an element type and reduction, in the best instructions of this processor.
+///
+/// # Panics
+/// If the reduction is one of the program's.
 pub fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
     for_dtype!(dtype, reduction(Level::best(), op))
 }
@@ -173,10 +186,14 @@ fn reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Kernel {
         ReduceOp::LogicalAnd => level.compiled::<Reduce<T, LogicalAnd>>(),
         ReduceOp::LogicalOr => level.compiled::<Reduce<T, LogicalOr>>(),
         ReduceOp::LogicalXor => level.compiled::<Reduce<T, LogicalXor>>(),
+        ReduceOp::Custom(custom) => unreachable!("{custom:?} has a function of its own"),
     }
 }
 
 /// The same for two arrays that both receive the result.
+///
+/// # Panics
+/// As [`kernel()`].
 pub fn joint(dtype: DType, op: ReduceOp) -> Joint {
     for_dtype!(dtype, joint_reduction(Level::best(), op))
 }
@@ -193,6 +210,7 @@ fn joint_reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Joint {
         ReduceOp::LogicalAnd => level.compiled::<Join<T, LogicalAnd>>(),
         ReduceOp::LogicalOr => level.compiled::<Join<T, LogicalOr>>(),
         ReduceOp::LogicalXor => level.compiled::<Join<T, LogicalXor>>(),
+        ReduceOp::Custom(custom) => unreachable!("{custom:?} has a function of its own"),
     }
 }
 

@@ -230,9 +230,7 @@ fn on_bits(op: ReduceOp, one: u64, other: u64) -> u64 {
         ReduceOp::LogicalAnd => u64::from(is_one && is_other),
         ReduceOp::LogicalOr => u64::from(is_one || is_other),
         ReduceOp::LogicalXor => u64::from(is_one != is_other),
-        ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Min | ReduceOp::Max | ReduceOp::Product => {
-            unreachable!("{op} is not of bits")
-        }
+        _ => unreachable!("{op} is not of bits"),
     }
 }
 

@@ -98,6 +98,7 @@ fn plainly(dtype: DType, op: ReduceOp, held: &[u8], arrived: &[u8]) -> Vec<u8> {
                 ReduceOp::LogicalAnd => held.logical_and(arrived),
                 ReduceOp::LogicalOr => held.logical_or(arrived),
                 ReduceOp::LogicalXor => held.logical_xor(arrived),
+                ReduceOp::Custom(custom) => unreachable!("{custom:?}"),
             }
         });
         results.flat_map(|result| bytemuck::bytes_of(&result).to_vec()).collect()

@@ -20,6 +20,9 @@ pub(crate) fn tests() -> Vec<Test> {
         sizes_around_which_another_way_is_taken,
         same_bits,
         calls_at_random,
+        reductions_of_the_program,
+        reductions_of_other_names_are_told,
+        a_reduction_that_panics_reaches_every_rank,
         groups,
         a_group_that_fails_is_no_end_of_its_world,
         ranks_that_name_other_groups_are_told,
@@ -76,6 +79,20 @@ fn calls_at_random() {
     for ranks in 2..=5 {
         unisono::threads(ranks, |mut comm| common::stress::calls(&mut comm, 400));
     }
+}
+
+fn reductions_of_the_program() {
+    for ranks in 1..=9 {
+        unisono::threads(ranks, |mut comm| common::custom::conformance(&mut comm));
+    }
+}
+
+fn reductions_of_other_names_are_told() {
+    common::custom::other_names();
+}
+
+fn a_reduction_that_panics_reaches_every_rank() {
+    common::custom::panics();
 }
 
 fn groups() {

@@ -138,6 +138,7 @@ pub(super) fn reduction(op: ReduceOp) -> ffi::MPI_Op {
             ReduceOp::LogicalAnd => ffi::RSMPI_LAND,
             ReduceOp::LogicalOr => ffi::RSMPI_LOR,
             ReduceOp::LogicalXor => ffi::RSMPI_LXOR,
+            ReduceOp::Custom(custom) => unreachable!("a call of MPI's with {custom:?} is refused"),
         }
     }
 }
