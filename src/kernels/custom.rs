@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::num::NonZero;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{Mutex, PoisonError};
 
@@ -154,6 +155,12 @@ impl Custom {
     /// Whether the order of operands does not matter.
     pub fn is_commutative(self) -> bool {
         self.0.is_commutative
+    }
+
+    /// The size of elements that are not values of one type, which calls set by
+    /// [`CallBuilder::element_bytes`](crate::CallBuilder::element_bytes).
+    pub fn element_bytes(self) -> Option<NonZero<u16>> {
+        NonZero::new(self.0.width).filter(|width| width.get() > 1)
     }
 
     /// The type of values, and their number in an element.

@@ -31,7 +31,16 @@ pub(crate) fn rank(comm: &Communicator, rank: c_int, what: &str) -> Result<usize
 
 pub(crate) fn checked(comm: &Communicator, array: Array, operation: Operation) -> Result<DType> {
     operation.check(array.count, comm.ranks()).map_err(argument)?;
-    values::dtype(array.dtype)
+    let dtype = values::dtype(array.dtype)?;
+    if let Some(size) = operation.element_bytes()
+        && (dtype != DType::U8 || !array.count.is_multiple_of(size.get().into()))
+    {
+        return Err(argument(format!(
+            "{} {dtype} are not whole elements of the reduction, which have {size} bytes as UNISONO_U8",
+            array.count
+        )));
+    }
+    Ok(dtype)
 }
 
 /// # Safety

@@ -67,7 +67,7 @@ pub(crate) unsafe fn on_handle(
         // SAFETY: as the caller promises.
         let Comm { inner: comm, levels, .. } = unsafe { live(comm)? };
         catch_unwind(AssertUnwindSafe(|| looking(|| body(comm, levels)))).unwrap_or_else(|panic| {
-            comm.fail("a defect of unisono");
+            comm.fail(panic_text(&*panic).unwrap_or("a defect of unisono"));
             resume_unwind(panic)
         })
     })

@@ -14,6 +14,7 @@ pub mod in_flight;
 pub mod memory;
 pub mod messages;
 pub mod options;
+pub mod reductions;
 pub mod requests;
 pub mod values;
 pub mod waits;

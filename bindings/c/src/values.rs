@@ -6,6 +6,7 @@ use unisono::{DType, Element, ReduceOp};
 use unisono_bindings::Lent;
 
 use super::errors::{Result, argument};
+use super::reductions;
 
 /// 32-bit float.
 pub const UNISONO_F32: i32 = 0;
@@ -59,8 +60,12 @@ pub(crate) fn dtype(number: i32) -> Result<DType> {
 
 /// The reduction with this number.
 pub(crate) fn op(number: i32) -> Result<ReduceOp> {
-    let found = usize::try_from(number).ok().and_then(|number| ReduceOp::ALL.get(number));
-    found.copied().ok_or_else(|| argument(format!("{number} is not a reduction: UNISONO_SUM and so on are")))
+    let found = usize::try_from(number).ok().and_then(|number| ReduceOp::ALL.get(number).copied());
+    found.or_else(|| reductions::numbered(number)).ok_or_else(|| {
+        argument(format!(
+            "{number} is not a reduction: UNISONO_SUM and so on are, and what unisono_reduction_create defines"
+        ))
+    })
 }
 
 /// An array of the program's.

@@ -12,6 +12,7 @@ mod error;
 mod interrupt;
 mod mailbox;
 mod memory;
+mod reduction;
 mod request;
 mod start;
 
@@ -21,6 +22,7 @@ fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<comm::Comm>()?;
     module.add_class::<compressor::Compressor>()?;
     module.add_class::<memory::Memory>()?;
+    module.add_class::<reduction::Reduction>()?;
     module.add_class::<request::Request>()?;
     module.add_class::<mailbox::Mailbox>()?;
     module.add_function(wrap_pyfunction!(start::launched, module)?)?;

@@ -20,7 +20,7 @@ from ._unisono import (
     UnisonoError,
     __version__,
 )
-from .comm import Comm
+from .comm import Comm, Reduction
 from .compressor import Compressor
 from .start import from_all_gather, from_mpi4py, from_store, init
 
@@ -30,6 +30,7 @@ __all__ = [
     "Compressor",
     "LeftError",
     "MismatchError",
+    "Reduction",
     "Request",
     "TimeoutError",
     "UnisonoError",

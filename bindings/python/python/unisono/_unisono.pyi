@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 __version__: str
 
@@ -21,6 +21,13 @@ class Request:
     def is_done(self) -> bool: ...
     def wait(self) -> None: ...
 
+class Reduction:
+    def __new__(
+        cls, name: str, example: Any, is_commutative: bool, function: Callable[[bytes, bytes], bytes]
+    ) -> Self: ...
+    @property
+    def name(self) -> str: ...
+
 class Memory:
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -36,7 +43,7 @@ class Comm:
         self,
         name: str,
         array: Any,
-        op: str | None = None,
+        op: str | Reduction | None = None,
         root: int | None = None,
         algorithm: str | None = None,
         label: str | None = None,
@@ -46,7 +53,7 @@ class Comm:
         self,
         name: str,
         array: Any,
-        op: str | None = None,
+        op: str | Reduction | None = None,
         root: int | None = None,
         algorithm: str | None = None,
         label: str | None = None,
@@ -58,7 +65,7 @@ class Comm:
         address: int,
         count: int,
         element: str,
-        op: str | None = None,
+        op: str | Reduction | None = None,
         root: int | None = None,
         timeout: float | None = None,
     ) -> None: ...

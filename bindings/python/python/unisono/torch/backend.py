@@ -13,7 +13,7 @@ from torch.distributed import DistStoreError, ReduceOp, Store
 from ..comm import open_worlds
 from ..start import from_store
 from .messages import Messages
-from .tensors import ELEMENTS, bitwise, check_reduction, checked, element, give_back, reduction, widened
+from .tensors import ELEMENTS, check_reduction, checked, element, give_back, reduction, widened
 from .work import Lane
 
 Tensors = list[torch.Tensor]
@@ -97,23 +97,10 @@ class UnisonoBackend(Backend):
 
     def _reduce(self, name: str, tensor: torch.Tensor, op: ReduceOp, opts: Any, root: int | None = None) -> None:
         """Makes a collective that reduces, on a tensor that it leaves with the result."""
-        if reduction(op) is None:
-            return self._reduce_bitwise(tensor, op, opts)
         buffer = widened(tensor)
         kind = ELEMENTS[buffer.dtype]
         self._comm.call_at(name, buffer.data_ptr(), buffer.numel(), kind, reduction(op), root, _seconds(opts))
         give_back(buffer, tensor)
-        return None
-
-    def _reduce_bitwise(self, tensor: torch.Tensor, op: ReduceOp, opts: Any) -> None:
-        combine = bitwise(op, tensor)
-        all_values = tensor.new_empty((self._size, *tensor.shape))
-        all_values[self._rank] = tensor
-        self._move("all_gather", all_values, opts)
-        combined = all_values[0]
-        for values in all_values[1:]:
-            combined = combine(combined, values)
-        tensor.copy_(combined)
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
         op = opts.reduceOp if opts else ReduceOp.SUM
@@ -249,7 +236,7 @@ class UnisonoBackend(Backend):
         buffer = torch.cat([part.reshape(-1) for part in parts])
         start = sum(part.numel() for part in parts[: self._rank])
         # Parts of different sizes are not those of the library's reduce-scatter.
-        equal = reduction(op) is not None and all(part.numel() == output.numel() for part in parts)
+        equal = all(part.numel() == output.numel() for part in parts)
         self._reduce("reduce_scatter" if equal else "all_reduce", buffer, op, opts)
         output.copy_(buffer[start : start + output.numel()].view(output.shape))
 
