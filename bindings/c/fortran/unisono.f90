@@ -68,6 +68,18 @@ module unisono
   integer(c_int), parameter :: unisono_max = 3
   ! Multiplies. Integers wrap around.
   integer(c_int), parameter :: unisono_product = 4
+  ! The bits that are set in both integers.
+  integer(c_int), parameter :: unisono_bit_and = 5
+  ! The bits that are set in either integer.
+  integer(c_int), parameter :: unisono_bit_or = 6
+  ! The bits that are set in exactly one of the integers.
+  integer(c_int), parameter :: unisono_bit_xor = 7
+  ! 1 if both integers are nonzero, else 0.
+  integer(c_int), parameter :: unisono_logical_and = 8
+  ! 1 if either integer is nonzero, else 0.
+  integer(c_int), parameter :: unisono_logical_or = 9
+  ! 1 if exactly one of the integers is nonzero, else 0.
+  integer(c_int), parameter :: unisono_logical_xor = 10
 
   ! Options of one call. Set all bytes to 0, and then what is to differ from the communicator's; a null pointer stands for those.
   type, bind(c) :: unisono_call
@@ -96,6 +108,17 @@ module unisono
   end type
 
   abstract interface
+    ! Reduces `right` into `left`, element by element: `left[i] = left[i] ∘ right[i]`, for `count` elements. Returns 0, or
+    ! anything else if it failed, which loses the communicator. It is called on the thread that makes the call, or on the
+    ! communicator's thread for a non-blocking call; and on several threads at once if several communicators are used at once.
+    integer(c_int) function unisono_reduce_function(context, left, right, count) bind(c)
+      import
+      type(c_ptr), value :: context
+      type(c_ptr), value :: left
+      type(c_ptr), value :: right
+      integer(c_size_t), value :: count
+    end function
+
     ! A function that runs during waits. Returns 0, or anything else to end the wait.
     integer(c_int) function unisono_look_function() bind(c)
       import
@@ -722,6 +745,31 @@ module unisono
       integer(c_int), value :: from
       type(c_ptr), value :: options
       type(c_ptr), intent(out) :: request
+    end function
+
+    ! Defines a reduction by a function of the program, and writes its number, which calls take as their `op`, to `op`.
+    !
+    ! Its elements are of type `dtype`; or, if `element_bytes` is not 0, of so many bytes (a power of two of at most 64), of any
+    ! alignment, in arrays of UNISONO_U8, whose `count` is in bytes: rank r's own part is then of whole elements, `element_bytes`
+    ! times that of `unisono_own_part` for the number of elements.
+    !
+    ! The function must be associative. Results are x0 ∘ x1 ∘ … in the order of ranks unless `is_commutative` is not 0;
+    ! algorithms that do not keep this order are not chosen for it, and refused if they are named. All ranks define the same
+    ! function by the same name: ranks that call reductions of different names, types or commutativity get UNISONO_ERROR_MISMATCH.
+    ! The definition is kept until the process ends: define a reduction once, not for every call.
+    !
+    ! Conditions:
+    ! The name must be a string, the pointer to `op` valid for writing, and the function safe to call with `context` from any
+    ! thread, and on several at once, until the process ends.
+    integer(c_int) function unisono_reduction_create(name, dtype, element_bytes, is_commutative, function, context, op) bind(c)
+      import
+      type(c_ptr), value :: name
+      integer(c_int), value :: dtype
+      integer(c_size_t), value :: element_bytes
+      integer(c_int), value :: is_commutative
+      type(c_funptr), value :: function
+      type(c_ptr), value :: context
+      integer(c_int), intent(out) :: op
     end function
 
     ! Whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.

@@ -103,6 +103,24 @@
 // Multiplies. Integers wrap around.
 #define UNISONO_PRODUCT 4
 
+// The bits that are set in both integers.
+#define UNISONO_BIT_AND 5
+
+// The bits that are set in either integer.
+#define UNISONO_BIT_OR 6
+
+// The bits that are set in exactly one of the integers.
+#define UNISONO_BIT_XOR 7
+
+// 1 if both integers are nonzero, else 0.
+#define UNISONO_LOGICAL_AND 8
+
+// 1 if either integer is nonzero, else 0.
+#define UNISONO_LOGICAL_OR 9
+
+// 1 if exactly one of the integers is nonzero, else 0.
+#define UNISONO_LOGICAL_XOR 10
+
 // One rank's handle to a world of ranks, or to a group of them. One thread at a time uses it.
 typedef struct unisono_comm unisono_comm;
 
@@ -125,6 +143,11 @@ typedef struct {
   // How long this rank waits for another, in seconds, or 0.
   double timeout_s;
 } unisono_call;
+
+// Reduces `right` into `left`, element by element: `left[i] = left[i] ∘ right[i]`, for `count` elements. Returns 0, or anything else if
+// it failed, which loses the communicator. It is called on the thread that makes the call, or on the communicator's thread
+// for a non-blocking call; and on several threads at once if several communicators are used at once.
+typedef int (*unisono_reduce_function)(void *context, void *left, const void *right, size_t count);
 
 // A function that runs during waits. Returns 0, or anything else to end the wait.
 typedef int (*unisono_look_function)(void);
@@ -614,6 +637,28 @@ int unisono_receive_async(unisono_comm *comm,
                           int from,
                           const unisono_call *options,
                           unisono_request **request);
+
+// Defines a reduction by a function of the program, and writes its number, which calls take as their `op`, to `op`.
+//
+// Its elements are of type `dtype`; or, if `element_bytes` is not 0, of so many bytes (a power of two of at most 64), of any alignment,
+// in arrays of UNISONO_U8, whose `count` is in bytes: rank r's own part is then of whole elements, `element_bytes` times that of
+// `unisono_own_part` for the number of elements.
+//
+// The function must be associative. Results are x0 ∘ x1 ∘ … in the order of ranks unless `is_commutative` is not 0; algorithms that do not
+// keep this order are not chosen for it, and refused if they are named. All ranks define the same function by the same name: ranks that
+// call reductions of different names, types or commutativity get UNISONO_ERROR_MISMATCH. The definition is kept until the process
+// ends: define a reduction once, not for every call.
+//
+// Conditions:
+// The name must be a string, the pointer to `op` valid for writing, and the function safe to call with `context` from any thread, and on
+// several at once, until the process ends.
+int unisono_reduction_create(const char *name,
+                             int dtype,
+                             size_t element_bytes,
+                             int is_commutative,
+                             unisono_reduce_function function,
+                             void *context,
+                             int *op);
 
 // Whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
 //

@@ -7,7 +7,7 @@ use unisono::Communicator;
 use unisono::compress::Levels;
 use unisono_bindings::Owner;
 
-use super::errors::{Result, argument, guarded};
+use super::errors::{Result, argument, guarded, panic_text};
 use super::waits::looking;
 
 /// One rank's handle to a world of ranks, or to a group of them. One thread at a time uses it.
