@@ -40,24 +40,6 @@ module unisono
   integer(c_int), parameter :: unisono_error_failed = 105
   ! Lost: a defect of the library, which its text describes.
   integer(c_int), parameter :: unisono_error_panic = 150
-  ! 32-bit float.
-  integer(c_int), parameter :: unisono_f32 = 0
-  ! 64-bit float.
-  integer(c_int), parameter :: unisono_f64 = 1
-  ! IEEE 754 half precision.
-  integer(c_int), parameter :: unisono_f16 = 2
-  ! bfloat16.
-  integer(c_int), parameter :: unisono_bf16 = 3
-  ! Signed 32-bit integer.
-  integer(c_int), parameter :: unisono_i32 = 4
-  ! Signed 64-bit integer.
-  integer(c_int), parameter :: unisono_i64 = 5
-  ! Unsigned 8-bit integer.
-  integer(c_int), parameter :: unisono_u8 = 6
-  ! Unsigned 32-bit integer.
-  integer(c_int), parameter :: unisono_u32 = 7
-  ! Unsigned 64-bit integer.
-  integer(c_int), parameter :: unisono_u64 = 8
   ! Adds. Integers wrap around.
   integer(c_int), parameter :: unisono_sum = 0
   ! Adds, and divides by the number of ranks.
@@ -80,6 +62,24 @@ module unisono
   integer(c_int), parameter :: unisono_logical_or = 9
   ! 1 if exactly one of the integers is nonzero, else 0.
   integer(c_int), parameter :: unisono_logical_xor = 10
+  ! 32-bit float.
+  integer(c_int), parameter :: unisono_f32 = 0
+  ! 64-bit float.
+  integer(c_int), parameter :: unisono_f64 = 1
+  ! IEEE 754 half precision.
+  integer(c_int), parameter :: unisono_f16 = 2
+  ! bfloat16.
+  integer(c_int), parameter :: unisono_bf16 = 3
+  ! Signed 32-bit integer.
+  integer(c_int), parameter :: unisono_i32 = 4
+  ! Signed 64-bit integer.
+  integer(c_int), parameter :: unisono_i64 = 5
+  ! Unsigned 8-bit integer.
+  integer(c_int), parameter :: unisono_u8 = 6
+  ! Unsigned 32-bit integer.
+  integer(c_int), parameter :: unisono_u32 = 7
+  ! Unsigned 64-bit integer.
+  integer(c_int), parameter :: unisono_u64 = 8
 
   ! Options of one call. Set all bytes to 0, and then what is to differ from the communicator's; a null pointer stands for those.
   type, bind(c) :: unisono_call

@@ -61,33 +61,6 @@
 // Lost: a defect of the library, which its text describes.
 #define UNISONO_ERROR_PANIC 150
 
-// 32-bit float.
-#define UNISONO_F32 0
-
-// 64-bit float.
-#define UNISONO_F64 1
-
-// IEEE 754 half precision.
-#define UNISONO_F16 2
-
-// bfloat16.
-#define UNISONO_BF16 3
-
-// Signed 32-bit integer.
-#define UNISONO_I32 4
-
-// Signed 64-bit integer.
-#define UNISONO_I64 5
-
-// Unsigned 8-bit integer.
-#define UNISONO_U8 6
-
-// Unsigned 32-bit integer.
-#define UNISONO_U32 7
-
-// Unsigned 64-bit integer.
-#define UNISONO_U64 8
-
 // Adds. Integers wrap around.
 #define UNISONO_SUM 0
 
@@ -120,6 +93,33 @@
 
 // 1 if exactly one of the integers is nonzero, else 0.
 #define UNISONO_LOGICAL_XOR 10
+
+// 32-bit float.
+#define UNISONO_F32 0
+
+// 64-bit float.
+#define UNISONO_F64 1
+
+// IEEE 754 half precision.
+#define UNISONO_F16 2
+
+// bfloat16.
+#define UNISONO_BF16 3
+
+// Signed 32-bit integer.
+#define UNISONO_I32 4
+
+// Signed 64-bit integer.
+#define UNISONO_I64 5
+
+// Unsigned 8-bit integer.
+#define UNISONO_U8 6
+
+// Unsigned 32-bit integer.
+#define UNISONO_U32 7
+
+// Unsigned 64-bit integer.
+#define UNISONO_U64 8
 
 // One rank's handle to a world of ranks, or to a group of them. One thread at a time uses it.
 typedef struct unisono_comm unisono_comm;

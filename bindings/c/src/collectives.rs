@@ -11,6 +11,7 @@ use unisono_bindings::{Operation, arguments, with_type};
 use super::comm::{Comm, on};
 use super::errors::{Result, argument};
 use super::options::{self, Call};
+use super::reductions;
 use super::values::{self, lent};
 
 /// The array of a call.
@@ -80,7 +81,9 @@ pub unsafe extern "C" fn unisono_all_reduce(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::AllReduce(values::op(op)?)))
+        blocking(comm, Array { data, count, dtype }, options, |_| {
+            Ok(Operation::AllReduce(reductions::op(op)?))
+        })
     }
 }
 
@@ -101,7 +104,7 @@ pub unsafe extern "C" fn unisono_reduce_scatter(
     // SAFETY: as the caller promises.
     unsafe {
         blocking(comm, Array { data, count, dtype }, options, |_| {
-            Ok(Operation::ReduceScatter(values::op(op)?))
+            Ok(Operation::ReduceScatter(reductions::op(op)?))
         })
     }
 }
@@ -120,7 +123,9 @@ pub unsafe extern "C" fn unisono_scan(
     options: *const Call,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::Scan(values::op(op)?))) }
+    unsafe {
+        blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::Scan(reductions::op(op)?)))
+    }
 }
 
 /// Leaves on every rank the reduction of the arrays of all ranks before itself: `MPI_Exscan`. Rank 0's array is undefined.
@@ -139,7 +144,7 @@ pub unsafe extern "C" fn unisono_exclusive_scan(
     // SAFETY: as the caller promises.
     unsafe {
         blocking(comm, Array { data, count, dtype }, options, |_| {
-            Ok(Operation::ExclusiveScan(values::op(op)?))
+            Ok(Operation::ExclusiveScan(reductions::op(op)?))
         })
     }
 }
@@ -198,7 +203,7 @@ pub unsafe extern "C" fn unisono_reduce(
     // SAFETY: as the caller promises.
     unsafe {
         blocking(comm, Array { data, count, dtype }, options, |comm| {
-            Ok(Operation::Reduce(values::op(op)?, rank(comm, root, "root")?))
+            Ok(Operation::Reduce(reductions::op(op)?, rank(comm, root, "root")?))
         })
     }
 }

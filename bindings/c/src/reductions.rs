@@ -1,4 +1,4 @@
-//! Reductions by functions of the program.
+//! Reductions: those of the library, and by functions of the program.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -9,6 +9,29 @@ use unisono_bindings::with_type;
 use super::comm::{out, text};
 use super::errors::{Result, argument, guarded};
 use super::values;
+
+/// Adds. Integers wrap around.
+pub const UNISONO_SUM: i32 = 0;
+/// Adds, and divides by the number of ranks.
+pub const UNISONO_MEAN: i32 = 1;
+/// The smaller value; NaN if either is.
+pub const UNISONO_MIN: i32 = 2;
+/// The larger value; NaN if either is.
+pub const UNISONO_MAX: i32 = 3;
+/// Multiplies. Integers wrap around.
+pub const UNISONO_PRODUCT: i32 = 4;
+/// The bits that are set in both integers.
+pub const UNISONO_BIT_AND: i32 = 5;
+/// The bits that are set in either integer.
+pub const UNISONO_BIT_OR: i32 = 6;
+/// The bits that are set in exactly one of the integers.
+pub const UNISONO_BIT_XOR: i32 = 7;
+/// 1 if both integers are nonzero, else 0.
+pub const UNISONO_LOGICAL_AND: i32 = 8;
+/// 1 if either integer is nonzero, else 0.
+pub const UNISONO_LOGICAL_OR: i32 = 9;
+/// 1 if exactly one of the integers is nonzero, else 0.
+pub const UNISONO_LOGICAL_XOR: i32 = 10;
 
 /// Reduces `right` into `left`, element by element: `left[i] = left[i] ∘ right[i]`, for `count` elements. Returns 0, or anything else if
 /// it failed, which loses the communicator. It is called on the thread that makes the call, or on the communicator's thread
@@ -27,9 +50,18 @@ const FIRST: usize = 256;
 
 static ALL: Mutex<Vec<ReduceOp>> = Mutex::new(Vec::new());
 
-/// The reduction of the program with this number.
-pub(crate) fn numbered(number: c_int) -> Option<ReduceOp> {
-    let place = usize::try_from(number).ok()?.checked_sub(FIRST)?;
+/// The reduction with this number.
+pub(crate) fn op(number: c_int) -> Result<ReduceOp> {
+    let place = usize::try_from(number).ok();
+    let of_library = place.and_then(|place| ReduceOp::ALL.get(place).copied());
+    of_library.or_else(|| of_program(place?.checked_sub(FIRST)?)).ok_or_else(|| {
+        argument(format!(
+            "{number} is not a reduction: UNISONO_SUM and so on are, and what unisono_reduction_create defines"
+        ))
+    })
+}
+
+fn of_program(place: usize) -> Option<ReduceOp> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner).get(place).copied()
 }
 
@@ -117,4 +149,29 @@ fn define(function: Function, dtype: DType, element_bytes: usize, is_commutative
     Ok(ReduceOp::custom_bytes(&name, size, is_commutative, move |left, right| {
         function.call(left, right, left.len() / element_bytes);
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_the_header() {
+        let ops = [
+            (UNISONO_SUM, ReduceOp::Sum),
+            (UNISONO_MEAN, ReduceOp::Mean),
+            (UNISONO_MIN, ReduceOp::Min),
+            (UNISONO_MAX, ReduceOp::Max),
+            (UNISONO_PRODUCT, ReduceOp::Product),
+            (UNISONO_BIT_AND, ReduceOp::BitAnd),
+            (UNISONO_BIT_OR, ReduceOp::BitOr),
+            (UNISONO_BIT_XOR, ReduceOp::BitXor),
+            (UNISONO_LOGICAL_AND, ReduceOp::LogicalAnd),
+            (UNISONO_LOGICAL_OR, ReduceOp::LogicalOr),
+            (UNISONO_LOGICAL_XOR, ReduceOp::LogicalXor),
+        ];
+        assert_eq!(ops.map(|(_, op)| op), ReduceOp::ALL);
+        assert!(ops.into_iter().all(|(number, expected)| op(number).unwrap() == expected));
+        assert!(op(-1).is_err() && op(11).is_err() && op(FIRST as c_int + 1000).is_err());
+    }
 }
