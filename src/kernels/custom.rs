@@ -16,6 +16,9 @@ use crate::dtype::{DType, Element};
 #[derive(Clone, Copy)]
 pub struct Custom(&'static Definition);
 
+/// Reduces the second array into the first one, as their left and right operands.
+type Function = dyn Fn(&mut [u8], &[u8]) + Send + Sync;
+
 struct Definition {
     name: &'static str,
     dtype: DType,
@@ -24,7 +27,7 @@ struct Definition {
     is_commutative: bool,
     /// A hash of all of the above.
     fingerprint: u64,
-    reduce: Box<dyn Fn(&mut [u8], &[u8]) + Send + Sync>,
+    reduce: Box<Function>,
 }
 
 // After a panic of the function, only the program's own data may be inconsistent, which it shares with the function.
@@ -126,13 +129,7 @@ impl ReduceOp {
 }
 
 impl Custom {
-    fn define(
-        name: &str,
-        dtype: DType,
-        width: u16,
-        is_commutative: bool,
-        reduce: Box<dyn Fn(&mut [u8], &[u8]) + Send + Sync>,
-    ) -> ReduceOp {
+    fn define(name: &str, dtype: DType, width: u16, is_commutative: bool, reduce: Box<Function>) -> ReduceOp {
         let fingerprint = xxh3_64(format!("{name} {dtype} {width} {is_commutative}").as_bytes());
         let name = Box::leak(name.to_owned().into_boxed_str());
         let definition = Definition { name, dtype, width, is_commutative, fingerprint, reduce };
