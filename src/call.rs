@@ -39,7 +39,8 @@ impl Call {
     /// The same call on elements of `width` values.
     ///
     /// # Panics
-    /// If elements of several values would be reduced, if the values are not bytes, or if they are not whole elements.
+    /// If elements of several values would be reduced other than by [`ReduceOp::custom_bytes`], if the values are not bytes, or if they
+    /// are not whole elements.
     #[inline]
     pub(crate) fn in_elements_of(self, width: u16) -> Self {
         // A division would take a considerable part of the time of a short call.
@@ -47,7 +48,11 @@ impl Call {
             return self;
         }
         let Self { op, dtype, count, .. } = self;
-        assert!(op.is_none(), "elements of {width} bytes are moved, not reduced");
+        let is_of_program = matches!(op, None | Some(ReduceOp::Custom(_)));
+        assert!(
+            is_of_program,
+            "elements of {width} bytes are moved, or reduced by a function of the program's"
+        );
         assert!(dtype == DType::U8, "elements of {width} bytes are moved as u8, not as {dtype}");
         assert!(count.is_multiple_of(width.into()), "{count} bytes are not whole elements of {width} bytes");
         Self { count: count / usize::from(width), width, ..self }
@@ -81,6 +86,14 @@ impl Call {
     /// The byte range of a range of elements.
     pub(crate) fn bytes_of(&self, elements: Range<usize>) -> Range<usize> {
         scaled(elements, self.element_bytes())
+    }
+
+    /// The type of elements, for messages.
+    pub(crate) fn elements(&self) -> String {
+        match self.width {
+            1 => self.dtype.name().to_owned(),
+            width => format!("{width} bytes"),
+        }
     }
 
     /// The size of an element in bytes.

@@ -7,13 +7,14 @@ use unisono_collectives::{Algorithm, Operation, Rank};
 
 use crate::call::Call;
 use crate::dtype::DType;
-use crate::kernels::ReduceOp;
+use crate::kernels::{Custom, ReduceOp};
 use crate::method::Method;
 use crate::record::{BARRIER_NAME, MESSAGE_NAME};
 
 /// All of a call except its count, and its method: from the lowest bits, the root in 32 bits, and the operation, reduction, type
 /// and method in 8 each. All ones mean none. A call on wide elements, which has no reduction and whose type is `u8`, has their
-/// width in place of both.
+/// width in place of both. A call with a reduction of the program's has 16 bits of its fingerprint there, which includes the type, and
+/// the next 32 bits are combined with the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub(crate) struct Codes(u64);
@@ -21,9 +22,16 @@ pub(crate) struct Codes(u64);
 impl Codes {
     pub(crate) fn new(call: &Call, method: Method) -> Self {
         let root = call.operation.root().map_or(u32::MAX, |root| root as u32);
-        let op = call.op.map_or(u8::MAX, |op| op as u8);
+        let op = call.op.map_or(u8::MAX, op_code);
         let is_barrier = *call == Call::barrier() && method == Method::Algorithm(OF_BARRIER);
         let operation = if is_barrier { BARRIER } else { operation_code(call.operation) };
+        if let Some(ReduceOp::Custom(custom)) = call.op {
+            let fingerprint = custom.fingerprint();
+            let [low, high] = (fingerprint as u16).to_le_bytes();
+            let bytes = [operation | CUSTOM, low, high, method.code()];
+            let root = root ^ rooted(fingerprint);
+            return Self(u64::from(u32::from_le_bytes(bytes)) << 32 | u64::from(root));
+        }
         let bytes = match call.width {
             1 => [operation, op, call.dtype as u8, method.code()],
             width => {
@@ -55,7 +63,8 @@ impl Codes {
 
     /// The name of the operation, `barrier`, or `message`; `?` for an unknown code.
     pub(crate) fn operation(self) -> &'static str {
-        match if self.is_wide() { self.byte(0) & !WIDE } else { self.byte(0) } {
+        let flags = if self.byte(0) == u8::MAX { 0 } else { WIDE | CUSTOM };
+        match self.byte(0) & !flags {
             BARRIER => BARRIER_NAME,
             MESSAGE => MESSAGE_NAME,
             code => name(&Operation::all(0).map(Operation::name), code),
@@ -77,10 +86,28 @@ impl Codes {
         self.byte(0) & WIDE != 0 && self.byte(0) != u8::MAX
     }
 
+    /// Whether the reduction is one of the program's.
+    fn is_custom(self) -> bool {
+        self.byte(0) & (WIDE | CUSTOM) == CUSTOM
+    }
+
+    /// The reduction of the program's, if this process has defined it too.
+    fn custom(self) -> Option<Custom> {
+        let code = u16::from_le_bytes([self.byte(1), self.byte(2)]);
+        if self.is_custom() { Custom::known(code) } else { None }
+    }
+
     /// The name of the element type; `[u8; 3]` for elements of 3 bytes without one.
     pub(crate) fn dtype(self) -> Cow<'static, str> {
         if self.is_wide() {
             return format!("[u8; {}]", u16::from_le_bytes([self.byte(1), self.byte(2)])).into();
+        }
+        if self.is_custom() {
+            return match self.custom().map(Custom::element) {
+                Some((dtype, 1)) => dtype.name().into(),
+                Some((_, width)) => format!("[u8; {width}]").into(),
+                None => "elements".into(),
+            };
         }
         name(&DType::ALL.map(DType::name), self.byte(2)).into()
     }
@@ -91,18 +118,24 @@ impl Codes {
     }
 
     pub(crate) fn op(self) -> Option<&'static str> {
+        if self.is_custom() {
+            return Some(self.custom().map_or("a reduction that is not known here", Custom::name));
+        }
         (self.byte(1) != u8::MAX && !self.is_wide())
             .then(|| name(&ReduceOp::ALL.map(ReduceOp::name), self.byte(1)))
     }
 
     pub(crate) fn root(self) -> Option<Rank> {
-        let root = self.0 as u32;
+        let combined = if self.is_custom() { rooted(self.custom()?.fingerprint()) } else { 0 };
+        let root = self.0 as u32 ^ combined;
         (root != u32::MAX).then_some(root as Rank)
     }
 }
 
 /// Set in the code of an operation on wide elements.
 const WIDE: u8 = 0x80;
+/// Set in the code of an operation with a reduction of the program's.
+const CUSTOM: u8 = 0x40;
 /// The code of [`BARRIER_NAME`].
 const BARRIER: u8 = Operation::all(0).len() as u8;
 /// The code of [`MESSAGE_NAME`].
@@ -112,6 +145,17 @@ pub(crate) const OF_BARRIER: Algorithm = Algorithm::RecursiveDoubling;
 
 fn name(names: &[&'static str], code: u8) -> &'static str {
     names.get(usize::from(code)).copied().unwrap_or("?")
+}
+
+/// The bits of a fingerprint that are combined with the root.
+fn rooted(fingerprint: u64) -> u32 {
+    (fingerprint >> 16) as u32
+}
+
+/// The position among all reductions.
+fn op_code(op: ReduceOp) -> u8 {
+    let found = ReduceOp::ALL.iter().position(|known| *known == op);
+    found.map_or(u8::MAX, |position| position as u8)
 }
 
 /// The position among all operations.
@@ -162,6 +206,26 @@ mod tests {
             assert_eq!((codes.dtype().into_owned(), codes.method()), (format!("[u8; {width}]"), "ring"));
             assert!(!codes.is_barrier() && !codes.is_message());
         }
+    }
+
+    #[test]
+    fn custom_reductions_have_their_fingerprint_as_reduction_and_type() {
+        let ignore = |_: &mut [u8], _: &[u8]| {};
+        let pair = ReduceOp::custom_bytes("pair of codes", 16, true, ignore);
+        let reduce = Call { width: 16, ..Call::new(Operation::Reduce { root: 3 }, Some(pair), DType::U8, 7) };
+        let of = |call: &Call| Codes::new(call, Method::Algorithm(Algorithm::Ring));
+        let codes = of(&reduce);
+        assert_eq!((codes.operation(), codes.op(), codes.root()), ("reduce", Some("pair of codes"), Some(3)));
+        assert_eq!((&*codes.dtype(), codes.method()), ("[u8; 16]", "ring"));
+        let all_reduce = of(&Call { operation: Operation::AllReduce, ..reduce });
+        assert_eq!((all_reduce.operation(), all_reduce.root()), ("all-reduce", None));
+        let again = ReduceOp::custom_bytes("pair of codes", 16, true, ignore);
+        assert_eq!(of(&Call { op: Some(again), ..reduce }), codes);
+        let ordered = ReduceOp::custom_bytes("pair of codes", 16, false, ignore);
+        assert_ne!(of(&Call { op: Some(ordered), ..reduce }), codes);
+        // Of another process's, only some bits are known.
+        let unknown = Codes::of_bits(codes.bits() ^ 1 << 40);
+        assert_eq!((unknown.operation(), &*unknown.dtype(), unknown.root()), ("reduce", "elements", None));
     }
 
     #[test]

@@ -13,7 +13,6 @@ use crate::call::{Call, Memory, Ran};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::executor::{Executor, Task, agreement};
-use crate::kernels::ReduceOp;
 use crate::method::{Method, Vendor};
 use crate::record::FIRST_OF_SETUP;
 use crate::select::{Choice, Selection, Selector};
@@ -28,12 +27,14 @@ mod ending;
 mod messages;
 mod options;
 mod recent;
+mod reduction;
 mod vendor;
 
 #[cfg(feature = "nccl")]
 pub(crate) use device::DeviceCall;
 pub(crate) use options::Options;
 use recent::{Recent, RecentCalls};
+use reduction::needs_order;
 
 /// Carries out collective calls for one rank.
 ///
@@ -67,8 +68,9 @@ pub(crate) struct Engine {
     pub(crate) executor: Executor,
     /// The schedule by which ranks verify that they make the same call, before a vendor's collective.
     pub(crate) agreement: Schedule,
-    /// Compiled plans by call; `None` if the algorithm does not offer the operation. Programs repeat few different calls.
-    plans: HashMap<(Algorithm, Operation), Option<Arc<CompiledPlan>>>,
+    /// Compiled plans by call, and whether it needs the order of ranks; `None` if the algorithm does not offer it. Programs repeat few
+    /// different calls.
+    plans: HashMap<(Algorithm, Operation, bool), Option<Arc<CompiledPlan>>>,
     /// Recent kinds of call and their plans; most calls repeat one of them.
     recent: RecentCalls,
     selector: Selector,
@@ -152,7 +154,7 @@ impl Engine {
         call: &Call,
         buffer: &mut [u8],
     ) -> Result<Ran> {
-        check_mean(call)?;
+        self.check_reduction(choice, call)?;
         self.begin()?;
         let planned = match choice.method() {
             Some(Method::Vendor(Vendor::Mpi)) if self.transport.has_mpi() => {
@@ -215,11 +217,17 @@ impl Engine {
         options.deadlines(self.limits.of(self.calls.sequence)).into_owned()
     }
 
-    /// The compiled plan of this rank, if the algorithm offers the operation.
-    pub(crate) fn plan(&mut self, algorithm: Algorithm, operation: Operation) -> Option<Arc<CompiledPlan>> {
+    /// The compiled plan of this rank, if the algorithm offers the operation; if `in_order`, one that combines in the order of ranks.
+    pub(crate) fn plan(
+        &mut self,
+        algorithm: Algorithm,
+        operation: Operation,
+        in_order: bool,
+    ) -> Option<Arc<CompiledPlan>> {
         let (rank, topology) = (self.transport.rank(), &self.topology);
-        let make = || CompiledPlan::new(algorithm, operation, topology, rank).map(Arc::new);
-        self.plans.entry((algorithm, operation)).or_insert_with(make).clone()
+        let compile = if in_order { CompiledPlan::in_rank_order } else { CompiledPlan::new };
+        let make = || compile(algorithm, operation, topology, rank).map(Arc::new);
+        self.plans.entry((algorithm, operation, in_order)).or_insert_with(make).clone()
     }
 
     /// Finds the method and plan of a call: the chosen algorithm, if it offers the operation.
@@ -246,14 +254,22 @@ impl Engine {
     }
 
     fn look_up(&mut self, choice: &Choice, call: &Call) -> (Selection, Arc<CompiledPlan>) {
+        let in_order = needs_order(call);
         if let Some((algorithm, why)) = choice.wished(call.size_bytes())
-            && let Some(plan) = self.plan(algorithm, call.operation)
+            && let Some(plan) = self.plan(algorithm, call.operation, in_order)
         {
             return (Selection { algorithm, why }, plan);
         }
+        let keep = in_order.then(|| self.in_order(call.operation));
         let Self { selector, topology, .. } = self;
-        let selection = selector.select(call.operation, topology, call.size_bytes(), call.element_bytes());
-        let plan = self.plan(selection.algorithm, call.operation);
+        let (size_bytes, element_bytes) = (call.size_bytes(), call.element_bytes());
+        let selection = match keep {
+            None => selector.select(call.operation, topology, size_bytes, element_bytes),
+            Some(keep) => {
+                selector.select_in_order(&keep, call.operation, topology, (size_bytes, element_bytes))
+            }
+        };
+        let plan = self.plan(selection.algorithm, call.operation, in_order);
         (selection, plan.expect("what is selected offers the operation"))
     }
 
@@ -269,20 +285,6 @@ fn machines(transport: &Transport, tuning: &Tuning, cores: usize) -> Vec<Machine
     let mut machines = Memory::HOST.map(|memory| tuning.machine(transport.name(), memory, cores)).to_vec();
     machines.dedup();
     machines
-}
-
-/// # Errors
-/// [`Error::Unsupported`] for the mean of a scan, each of whose results is of another number of ranks.
-#[inline]
-fn check_mean(call: &Call) -> Result<()> {
-    if call.op == Some(ReduceOp::Mean) && matches!(call.operation, Operation::Scan | Operation::ExclusiveScan)
-    {
-        return Err(Error::Unsupported(format!(
-            "a {} has no mean, since every rank has the values of another number of ranks; use a sum",
-            call.operation
-        )));
-    }
-    Ok(())
 }
 
 fn check_size(call: &Call, buffer: &[u8]) {

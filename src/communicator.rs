@@ -252,7 +252,8 @@ impl Communicator {
         op: ReduceOp,
     ) -> Result<&'a mut [T]> {
         self.run(Operation::ReduceScatter, Some(op), buffer)?;
-        let own = self.own_part(buffer.len());
+        let width = usize::from(self.per_call.width());
+        let own = scaled(self.own_part(buffer.len() / width), width);
         Ok(&mut buffer[own])
     }
 

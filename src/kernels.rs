@@ -11,6 +11,7 @@ use crate::dtype::DType;
 mod accumulator;
 mod codec;
 mod copy;
+mod custom;
 mod fused;
 mod halves;
 #[allow(unsafe_code, reason = "instructions that not every processor has")]
@@ -26,9 +27,12 @@ pub mod sparse;
 pub use accumulator::Accumulator;
 pub use codec::Codec;
 pub use copy::copy;
+pub use custom::Custom;
 pub use lanes::Lanes;
 pub use level::{Level, Pass};
-use number::{Larger, Number, Product, Smaller, Sum};
+use number::{
+    BitAnd, BitOr, BitXor, Larger, LogicalAnd, LogicalOr, LogicalXor, Number, Product, Smaller, Sum,
+};
 use passes::{Arithmetic, Divide, Join, Reduce};
 
 /// A reduction of two values.
@@ -37,7 +41,6 @@ use passes::{Arithmetic, Divide, Join, Reduce};
 /// rank, so the number of roundings depends on the algorithm: `all-to-all`, `master-worker` and `round-robin` send only inputs
 /// and results, and round once; the others send partial results, and round at every hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum ReduceOp {
     /// Adds. Integers wrap around.
     Sum,
@@ -52,11 +55,60 @@ pub enum ReduceOp {
     Max,
     /// Multiplies. Integers wrap around.
     Product,
+    /// The bits that are set in both integers.
+    BitAnd,
+    /// The bits that are set in either integer.
+    BitOr,
+    /// The bits that are set in exactly one of the integers.
+    BitXor,
+    /// 1 if both integers are nonzero, else 0.
+    ///
+    /// A result of one rank alone, such as that of a scan on rank 0, is the rank's value unchanged, as in MPI.
+    LogicalAnd,
+    /// 1 if either integer is nonzero, else 0; see [`ReduceOp::LogicalAnd`] for one rank.
+    LogicalOr,
+    /// 1 if exactly one of the integers is nonzero, else 0; see [`ReduceOp::LogicalAnd`] for one rank.
+    LogicalXor,
+    /// A function of the program's, made by [`ReduceOp::custom`].
+    Custom(Custom),
 }
 
 impl ReduceOp {
-    /// All reductions.
-    pub const ALL: [Self; 5] = [Self::Sum, Self::Mean, Self::Min, Self::Max, Self::Product];
+    /// All reductions but those of the program.
+    pub const ALL: [Self; 11] = [
+        Self::Sum,
+        Self::Mean,
+        Self::Min,
+        Self::Max,
+        Self::Product,
+        Self::BitAnd,
+        Self::BitOr,
+        Self::BitXor,
+        Self::LogicalAnd,
+        Self::LogicalOr,
+        Self::LogicalXor,
+    ];
+
+    /// Returns whether elements of a type can be reduced in this way: all can, except that bitwise and logical reductions
+    /// are of integers, and those of the program of the type that it names.
+    ///
+    /// ```
+    /// use unisono::{DType, ReduceOp};
+    ///
+    /// assert!(ReduceOp::BitXor.is_defined_for(DType::U32) && !ReduceOp::BitXor.is_defined_for(DType::F32));
+    /// ```
+    pub fn is_defined_for(self, dtype: DType) -> bool {
+        match self {
+            Self::Sum | Self::Mean | Self::Min | Self::Max | Self::Product => true,
+            Self::BitAnd
+            | Self::BitOr
+            | Self::BitXor
+            | Self::LogicalAnd
+            | Self::LogicalOr
+            | Self::LogicalXor => !dtype.is_float(),
+            Self::Custom(custom) => custom.element().0 == dtype,
+        }
+    }
 
     /// The name on the command line and in every table.
     pub fn name(self) -> &'static str {
@@ -66,7 +118,19 @@ impl ReduceOp {
             Self::Min => "min",
             Self::Max => "max",
             Self::Product => "product",
+            Self::BitAnd => "bit-and",
+            Self::BitOr => "bit-or",
+            Self::BitXor => "bit-xor",
+            Self::LogicalAnd => "logical-and",
+            Self::LogicalOr => "logical-or",
+            Self::LogicalXor => "logical-xor",
+            Self::Custom(custom) => custom.name(),
         }
+    }
+
+    /// Returns whether the order of operands does not matter, as for all reductions but some of the program's.
+    pub fn is_commutative(self) -> bool {
+        !matches!(self, Self::Custom(custom) if !custom.is_commutative())
     }
 }
 
@@ -103,6 +167,9 @@ macro_rules! for_dtype {
 pub(crate) use for_dtype;
 
 /// The kernel for an element type and reduction, in the best instructions of this processor.
+///
+/// # Panics
+/// If the reduction is one of the program's.
 pub fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
     for_dtype!(dtype, reduction(Level::best(), op))
 }
@@ -113,10 +180,20 @@ fn reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Kernel {
         ReduceOp::Product => level.compiled::<T::Reduce<Product>>(),
         ReduceOp::Min => level.compiled::<Reduce<T, Smaller>>(),
         ReduceOp::Max => level.compiled::<Reduce<T, Larger>>(),
+        ReduceOp::BitAnd => level.compiled::<Reduce<T, BitAnd>>(),
+        ReduceOp::BitOr => level.compiled::<Reduce<T, BitOr>>(),
+        ReduceOp::BitXor => level.compiled::<Reduce<T, BitXor>>(),
+        ReduceOp::LogicalAnd => level.compiled::<Reduce<T, LogicalAnd>>(),
+        ReduceOp::LogicalOr => level.compiled::<Reduce<T, LogicalOr>>(),
+        ReduceOp::LogicalXor => level.compiled::<Reduce<T, LogicalXor>>(),
+        ReduceOp::Custom(custom) => unreachable!("{custom:?} has a function of its own"),
     }
 }
 
 /// The same for two arrays that both receive the result.
+///
+/// # Panics
+/// As [`kernel()`].
 pub fn joint(dtype: DType, op: ReduceOp) -> Joint {
     for_dtype!(dtype, joint_reduction(Level::best(), op))
 }
@@ -127,6 +204,13 @@ fn joint_reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Joint {
         ReduceOp::Product => level.compiled::<T::Join<Product>>(),
         ReduceOp::Min => level.compiled::<Join<T, Smaller>>(),
         ReduceOp::Max => level.compiled::<Join<T, Larger>>(),
+        ReduceOp::BitAnd => level.compiled::<Join<T, BitAnd>>(),
+        ReduceOp::BitOr => level.compiled::<Join<T, BitOr>>(),
+        ReduceOp::BitXor => level.compiled::<Join<T, BitXor>>(),
+        ReduceOp::LogicalAnd => level.compiled::<Join<T, LogicalAnd>>(),
+        ReduceOp::LogicalOr => level.compiled::<Join<T, LogicalOr>>(),
+        ReduceOp::LogicalXor => level.compiled::<Join<T, LogicalXor>>(),
+        ReduceOp::Custom(custom) => unreachable!("{custom:?} has a function of its own"),
     }
 }
 

@@ -76,7 +76,7 @@ pub use config::OnFailure;
 pub use device::HostToDevice;
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorCode, Place, Result};
-pub use kernels::{ReduceOp, copy};
+pub use kernels::{Custom, ReduceOp, copy};
 pub use memory::{Registered, Shared, SharedCounters};
 pub use method::{Method, Vendor};
 pub use request::Request;

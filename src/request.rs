@@ -139,7 +139,12 @@ impl Seat {
             let began = Instant::now();
             let ran = catch_unwind(AssertUnwindSafe(|| call(engine, &mut buffer)));
             outcome.flight.get_or_init(|| (began, Instant::now()));
-            let ran = ran.unwrap_or_else(|_| Err(engine.fail("a collective in flight panicked")));
+            let ran = ran.unwrap_or_else(|panic| {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+                let why = text.map_or(String::new(), |text| format!(": {text}"));
+                Err(engine.fail(&format!("a collective in flight panicked{why}")))
+            });
             outcome.set(ran.map(|()| buffer));
         });
         let mut state = background.lock();

@@ -20,7 +20,7 @@ pub use rules::{InvalidChoice, Rules};
 
 /// The largest world for which the cost model is run before a call. (For 64 ranks it takes 10 to 20 ms per size class, for 256
 /// up to 0.3 s.)
-const MOST_RANKS: usize = 256;
+pub(crate) const MOST_RANKS: usize = 256;
 /// Above this number of ranks, only some algorithms are predicted.
 const MANY_RANKS: usize = 64;
 /// In those worlds, up to this array size the number of steps decides, and above it the number of bytes.
@@ -167,6 +167,21 @@ pub fn select(
     element_size_bytes: usize,
 ) -> Selection {
     let candidates = candidates(operation, topology);
+    if candidates.len() > 1 && topology.ranks() > MOST_RANKS {
+        return usual(operation, topology, size_bytes);
+    }
+    select_among(&candidates, operation, topology, machines, size_bytes, element_size_bytes)
+}
+
+/// Selects one of some algorithms that offer the operation: in worlds too large for predictions the last one.
+fn select_among(
+    candidates: &[Algorithm],
+    operation: Operation,
+    topology: &Topology,
+    machines: &[Machine],
+    size_bytes: usize,
+    element_size_bytes: usize,
+) -> Selection {
     if let [algorithm] = candidates[..] {
         return Selection { algorithm, why: Why::OnlyOne };
     }
@@ -174,7 +189,8 @@ pub fn select(
         return Selection { algorithm: candidates[0], why: Why::Usual("there is no other rank") };
     }
     if topology.ranks() > MOST_RANKS {
-        return usual(operation, topology, size_bytes);
+        let algorithm = candidates[candidates.len() - 1];
+        return Selection { algorithm, why: Why::Usual("many ranks, in their order: fewest steps") };
     }
     let times_us = |machine: &Machine| {
         let time_us = |&algorithm| {
@@ -209,8 +225,9 @@ pub fn select(
 fn candidates(operation: Operation, topology: &Topology) -> Vec<Algorithm> {
     let has_levels = topology.nodes() > 1;
     let differs = |algorithm: &Algorithm| has_levels || algorithm.descriptor().levels.is_none();
-    let worth =
-        |algorithm: &Algorithm| topology.ranks() <= MANY_RANKS || !algorithm.descriptor().is_quadratic;
+    // Quadratic algorithms reduce to parts, or to one rank, for the order of additions: others are never slower.
+    let is_small = topology.ranks() <= MANY_RANKS && operation == Operation::AllReduce;
+    let worth = |algorithm: &Algorithm| is_small || !algorithm.descriptor().is_quadratic;
     let offers = |algorithm: &Algorithm| algorithm.plan(operation, topology, 0).is_some();
     Algorithm::ALL.into_iter().filter(differs).filter(worth).filter(offers).collect()
 }
@@ -247,11 +264,13 @@ fn usual(operation: Operation, topology: &Topology, size_bytes: usize) -> Select
 pub(crate) struct Selector {
     machines: Vec<Machine>,
     made: HashMap<(Operation, usize, usize), Selection>,
+    /// Among algorithms that keep the order of ranks.
+    made_in_order: HashMap<(Operation, usize, usize), Selection>,
 }
 
 impl Selector {
     pub(crate) fn new(machines: Vec<Machine>) -> Self {
-        Self { machines, made: HashMap::new() }
+        Self { machines, made: HashMap::new(), made_in_order: HashMap::new() }
     }
 
     /// The machine of a kind of memory, by its number; the last one if there are no more.
@@ -267,9 +286,23 @@ impl Selector {
         element_size_bytes: usize,
     ) -> Selection {
         let class_bytes = class_bytes(size_bytes);
-        let Self { machines, made } = self;
+        let Self { machines, made, .. } = self;
         let make = || select(operation, topology, machines, class_bytes, element_size_bytes);
         *made.entry((operation, class_bytes, element_size_bytes)).or_insert_with(make)
+    }
+
+    /// The same among the algorithms that keep the order of ranks.
+    pub(crate) fn select_in_order(
+        &mut self,
+        keep: &[Algorithm],
+        operation: Operation,
+        topology: &Topology,
+        (size_bytes, element_size_bytes): (usize, usize),
+    ) -> Selection {
+        let class_bytes = class_bytes(size_bytes);
+        let Self { machines, made_in_order, .. } = self;
+        let make = || select_among(keep, operation, topology, machines, class_bytes, element_size_bytes);
+        *made_in_order.entry((operation, class_bytes, element_size_bytes)).or_insert_with(make)
     }
 }
 

@@ -14,8 +14,8 @@ use crate::world::{Rank, Topology};
 pub struct Direct {
     /// The chunks that each rank reduces, by rank: a partition.
     pub owned: Vec<Chunks>,
-    /// The other ranks, in the order in which their inputs are added to this rank's own.
-    pub from: Vec<Rank>,
+    /// The other ranks, in the order in which their inputs are reduced into this rank's own, and on which side.
+    pub from: Vec<(Rank, Combine)>,
 }
 
 impl Direct {
@@ -23,24 +23,27 @@ impl Direct {
     /// it is for all, provided that the schedules are correct.)
     ///
     /// ```
-    /// use unisono_collectives::{Algorithm, Chunks, Direct, Operation, Topology};
+    /// use unisono_collectives::{Algorithm, Chunks, Combine, Direct, Operation, Topology};
     ///
     /// let direct = |algorithm: Algorithm, ranks| {
     ///     let plan = algorithm.plan(Operation::AllReduce, &Topology::single_node(ranks), 0).unwrap();
     ///     Direct::recognise(&plan.flattened(), 0, ranks)
     /// };
     /// let owned = (0..4).map(Chunks::one).collect();
-    /// assert_eq!(direct(Algorithm::RoundRobin, 4), Some(Direct { owned, from: vec![3, 2, 1] }));
+    /// let from = [3, 2, 1].map(|rank| (rank, Combine::Reduce)).to_vec();
+    /// assert_eq!(direct(Algorithm::RoundRobin, 4), Some(Direct { owned, from }));
     /// assert_eq!(direct(Algorithm::Ring, 4), None);
     /// // On two ranks, a ring has the same steps.
     /// assert_eq!(direct(Algorithm::Ring, 2), direct(Algorithm::RoundRobin, 2));
     /// ```
     pub fn recognise(schedule: &Schedule, rank: Rank, ranks: usize) -> Option<Self> {
         let steps = schedule.steps();
-        let reduces = |receive: &Receive| receive.combine == Combine::Reduce;
+        let reduces = |receive: &Receive| receive.combine.reduces();
         let receives = || steps.iter().filter_map(|step| step.receive);
         let own = receives().find(reduces)?.chunks;
-        let from: Vec<_> = receives().filter(reduces).map(|receive| receive.from).collect();
+        let from: Vec<_> =
+            receives().filter(reduces).map(|receive| (receive.from, receive.combine)).collect();
+        let others: Vec<_> = from.iter().map(|(rank, _)| *rank).collect();
 
         // First all inputs, then all results: in each half, one message from and one to every other rank.
         let (inwards, outwards) = steps.split_at(steps.len() / 2);
@@ -54,14 +57,14 @@ impl Direct {
             && inwards.iter().filter_map(|step| step.receive).all(|receive| reduces(&receive) && receive.chunks == own)
             && !results.iter().any(reduces)
             && handed_out.iter().all(|send| send.chunks == own && send.source == Source::Current)
-            && same_ranks(&from, handed_out.iter().map(|send| send.to))
+            && same_ranks(&others, handed_out.iter().map(|send| send.to))
             // Every rank gets its input where its result comes from, and nothing of this rank's own.
             && given.iter().all(|send| {
                 !send.chunks.overlaps(own)
                     && results.iter().any(|result| (result.from, result.chunks) == (send.to, send.chunks))
             })
-            && same_ranks(&from, given.iter().map(|send| send.to))
-            && same_ranks(&from, results.iter().map(|result| result.from))
+            && same_ranks(&others, given.iter().map(|send| send.to))
+            && same_ranks(&others, results.iter().map(|result| result.from))
             && own.count() + results.iter().map(|result| result.chunks.count()).sum::<usize>() == schedule.chunk_count();
         let of = |owner: Rank| {
             let result = results.iter().find(|result| result.from == owner);

@@ -4,7 +4,7 @@ use crate::cost;
 use crate::interpret::{self, Event, Values};
 use crate::operation::Operation;
 use crate::plan::Plan;
-use crate::schedule::{Chunks, Combine};
+use crate::schedule::Chunks;
 use crate::world::{Rank, Topology};
 
 mod program;
@@ -151,7 +151,7 @@ impl Drawing<'_> {
         let sent = sent.map(|event| format!("{}→{}", chunks(event.sent), event.rank));
         let received = arrivals.iter().filter(|event| event.rank == rank);
         let received = received.map(|event| {
-            let sign = if event.combine == Combine::Reduce { '+' } else { '=' };
+            let sign = if event.combine.reduces() { '+' } else { '=' };
             format!("{sign}{}←{}", chunks(event.received), event.from)
         });
         sent.chain(received).collect::<Vec<_>>().join(" ")

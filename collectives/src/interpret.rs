@@ -146,7 +146,7 @@ fn deliver<T: Values>(
     for (held, arrived) in held.iter_mut().zip(sender.sent.drain(..)) {
         match event.combine {
             Combine::Replace => *held = arrived,
-            Combine::Reduce => values.reduce(event, held, &arrived),
+            Combine::Reduce | Combine::ReduceBefore => values.reduce(event, held, &arrived),
         }
     }
 }

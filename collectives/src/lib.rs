@@ -51,6 +51,7 @@ mod interpret;
 pub mod model;
 pub mod names;
 mod operation;
+mod order;
 pub mod partition;
 pub mod pipeline;
 mod plan;

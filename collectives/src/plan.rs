@@ -92,6 +92,11 @@ impl Plan {
         &self.phases
     }
 
+    /// The steps of all phases, in order.
+    pub(crate) fn steps_mut(&mut self) -> impl Iterator<Item = &mut Step> {
+        self.phases.iter_mut().flat_map(|phase| phase.schedule.steps_mut())
+    }
+
     /// All phases as one schedule of world ranks, which is verified, priced, drawn and simulated.
     pub fn flattened(&self) -> Schedule {
         let world = |phase: &Phase| {

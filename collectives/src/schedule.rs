@@ -56,8 +56,23 @@ pub enum Source {
 pub enum Combine {
     /// It replaces the existing contents.
     Replace,
-    /// It is reduced into the existing contents.
+    /// It is reduced into the existing contents, and is the right operand. Without an order of the operands, `Reduce` and
+    /// `ReduceBefore` are the same.
     Reduce,
+    /// It is reduced into the existing contents, and is the left operand.
+    ReduceBefore,
+}
+
+impl Combine {
+    /// Whether it reduces.
+    pub fn reduces(self) -> bool {
+        self != Self::Replace
+    }
+
+    /// The two operands of a reduction, from left to right.
+    pub(crate) fn operands<T>(self, held: T, arrived: T) -> (T, T) {
+        if self == Self::ReduceBefore { (arrived, held) } else { (held, arrived) }
+    }
 }
 
 /// The sending half of a step.
@@ -171,6 +186,11 @@ impl Schedule {
     /// The steps, in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
+    }
+
+    /// The steps, for a change of what receives do.
+    pub(crate) fn steps_mut(&mut self) -> &mut [Step] {
+        &mut self.steps
     }
 
     /// Appends another schedule.

@@ -11,7 +11,7 @@ use crate::schedule::Chunks;
 
 /// Returns the final buffer of every rank after running the plans of all ranks (rank 0's first) on `inputs`.
 ///
-/// `reduce(held, arrived)` is the operation on one element. All inputs have the same length.
+/// `reduce(left, right)` is the operation on one element. All inputs have the same length.
 ///
 /// ```
 /// use unisono_collectives::{Algorithm, Operation, Topology, simulate};
@@ -53,9 +53,10 @@ impl<T, F: Fn(T, T) -> T> Elementwise<T, F> {
 impl<T: Copy, F: Fn(T, T) -> T> Values for Elementwise<T, F> {
     type Value = Vec<T>;
 
-    fn reduce(&mut self, _: Event, held: &mut Vec<T>, arrived: &Vec<T>) {
+    fn reduce(&mut self, at: Event, held: &mut Vec<T>, arrived: &Vec<T>) {
         for (held, arrived) in held.iter_mut().zip(arrived) {
-            *held = (self.0)(*held, *arrived);
+            let (left, right) = at.combine.operands(*held, *arrived);
+            *held = (self.0)(left, right);
         }
     }
 }

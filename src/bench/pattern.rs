@@ -96,6 +96,20 @@ const LARGEST: usize = 255;
 /// at indices that are closer than this prime number.
 const MOVED_PERIOD: usize = 251;
 
+/// The period of bitwise and logical reductions: prime, so that worlds of few ranks have every pair of values.
+const BITS_PERIOD: usize = 23;
+
+/// The value of a rank at a place of the period: few ranks clear or set a bit, or have a false or true value.
+fn of_a_few_bits(op: ReduceOp, place: usize) -> u8 {
+    let bit = 1_u8.checked_shl(place as u32).unwrap_or(0);
+    match op {
+        ReduceOp::BitAnd => !bit,
+        ReduceOp::LogicalAnd => 2 * u8::from(place > 2),
+        ReduceOp::LogicalOr => 2 * u8::from(place < 3),
+        _ => bit,
+    }
+}
+
 /// The inputs of the ranks.
 struct Inputs {
     /// The reduction, unless values are only moved.
@@ -111,6 +125,7 @@ impl Inputs {
             None => 101 * rank + index,
             // At most seven ranks have a 2.
             Some(ReduceOp::Product) => return 1 + u8::from((rank + index).is_multiple_of(period)),
+            Some(op) if !op.is_defined_for(DType::F64) => return of_a_few_bits(op, (rank + index) % period),
             Some(_) if rank >= LARGEST => return 0,
             Some(_) => 7 * rank + 13 * index + rank * index,
         };
@@ -121,6 +136,7 @@ impl Inputs {
         match self.op {
             None => MOVED_PERIOD,
             Some(ReduceOp::Product) => self.ranks.div_ceil(7),
+            Some(op) if !op.is_defined_for(DType::F64) => BITS_PERIOD,
             Some(_) => (LARGEST / self.ranks.min(LARGEST) + 1).min(11),
         }
     }
@@ -175,12 +191,17 @@ impl Inputs {
         result[0]
     }
 
-    fn exact(&self, inputs: impl Iterator<Item = u8>) -> u8 {
+    fn exact(&self, mut inputs: impl Iterator<Item = u8>) -> u8 {
         match self.op {
             None | Some(ReduceOp::Sum | ReduceOp::Mean) => inputs.sum(),
             Some(ReduceOp::Min) => inputs.min().unwrap_or(0),
             Some(ReduceOp::Max) => inputs.max().unwrap_or(0),
             Some(ReduceOp::Product) => inputs.product(),
+            Some(op) => {
+                // A value of one rank alone is not reduced.
+                let first = inputs.next().unwrap_or(0);
+                inputs.fold(first, |held, input| on_bits(op, held.into(), input.into()) as u8)
+            }
         }
     }
 
@@ -194,7 +215,22 @@ impl Inputs {
             Some(ReduceOp::Max) if is_signed => others.max().unwrap_or(u64::MAX),
             Some(ReduceOp::Min | ReduceOp::Max) => u64::MAX,
             None | Some(ReduceOp::Sum | ReduceOp::Mean) => others.fold(u64::MAX, u64::wrapping_add),
+            Some(op) => others.fold(u64::MAX, |held, other| on_bits(op, held, other)),
         })
+    }
+}
+
+/// A bitwise or logical reduction of two integers.
+fn on_bits(op: ReduceOp, one: u64, other: u64) -> u64 {
+    let (is_one, is_other) = (one != 0, other != 0);
+    match op {
+        ReduceOp::BitAnd => one & other,
+        ReduceOp::BitOr => one | other,
+        ReduceOp::BitXor => one ^ other,
+        ReduceOp::LogicalAnd => u64::from(is_one && is_other),
+        ReduceOp::LogicalOr => u64::from(is_one || is_other),
+        ReduceOp::LogicalXor => u64::from(is_one != is_other),
+        _ => unreachable!("{op} is not of bits"),
     }
 }
 
@@ -257,6 +293,14 @@ mod tests {
         assert_eq!(count_wrong(ReduceOp::Max, larger), 0);
         assert_eq!(count_wrong(ReduceOp::Product, i64::wrapping_mul), 0);
         assert_eq!(count_wrong(ReduceOp::Sum, |one: f64, other| one + other), 0);
+        assert_eq!(count_wrong(ReduceOp::BitAnd, |one: u8, other| one & other), 0);
+        assert!(count_wrong(ReduceOp::BitAnd, |one: u8, other| one | other) > 0);
+        assert_eq!(count_wrong(ReduceOp::BitXor, |one: i64, other| one ^ other), 0);
+        assert!(count_wrong(ReduceOp::BitXor, |one: i64, other| one | other) > 0);
+        let all = |one: u32, other: u32| u32::from(one != 0 && other != 0);
+        assert_eq!(count_wrong(ReduceOp::LogicalAnd, all), 0);
+        assert!(count_wrong(ReduceOp::LogicalAnd, |one: u32, other| one & other) > 0);
+        assert!(count_wrong(ReduceOp::LogicalOr, all) > 0);
     }
 
     #[test]

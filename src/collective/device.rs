@@ -6,6 +6,7 @@ use cudarc::driver::{CudaContext, CudaStream};
 use unisono_collectives::execution::StagedPlan;
 use unisono_collectives::{Algorithm, Operation};
 
+use super::reduction::check_defined;
 use super::{Engine, Options};
 use crate::call::{Call, Ran, Why};
 use crate::codes::Codes;
@@ -76,6 +77,7 @@ impl Engine {
         span: &mut Span<'_>,
     ) -> Result<Ran> {
         let call = asked.call;
+        check_on_gpu(call)?;
         assert_eq!(span.size_bytes(), call.size_bytes(), "the buffer of {} {}", call.count, call.dtype);
         check_context(span.context(), asked.stream.context())?;
         let (method, why) = match choose::choose(choice, call, &gpu.inside, &self.topology)? {
@@ -117,7 +119,8 @@ impl Engine {
         span: &mut Span<'_>,
     ) -> Result<()> {
         let DeviceCall { call, options, stream } = asked;
-        let compiled = self.plan(algorithm, Operation::AllReduce).expect("every algorithm offers all-reduce");
+        let compiled =
+            self.plan(algorithm, Operation::AllReduce, false).expect("every algorithm offers all-reduce");
         let staged = Arc::clone(gpu.plans.entry((algorithm, vendor.is_some())).or_insert_with(|| {
             Arc::new(match vendor {
                 Some(_) => StagedPlan::with_vendor(&compiled),
@@ -183,4 +186,16 @@ fn check_context(known: &CudaContext, given: &CudaContext) -> Result<()> {
         known.ordinal(),
         given.ordinal()
     )))
+}
+
+/// # Errors
+/// [`Error::Unsupported`] for a reduction that is not defined for the elements, and for one of the program's.
+fn check_on_gpu(call: &Call) -> Result<()> {
+    match call.op {
+        Some(op @ ReduceOp::Custom(_)) => Err(Error::Unsupported(format!(
+            "`{op}` is a function of the program's on the host, and the array is in GPU memory; copy it to host memory"
+        ))),
+        Some(op) => check_defined(op, call),
+        None => Ok(()),
+    }
 }

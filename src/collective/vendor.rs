@@ -37,6 +37,13 @@ impl Engine {
                 call.width
             )));
         }
+        if method.vendor() == Some(Vendor::Mpi)
+            && let Some(op @ ReduceOp::Custom(_)) = call.op
+        {
+            return Err(Error::Unsupported(format!(
+                "MPI's own collectives do not have `{op}`, a function of the program's; choose another algorithm"
+            )));
+        }
         let accumulates = |op| match method {
             // Sums of half-precision elements are accumulated as `f32`.
             Method::InNodes(_, Vendor::Mpi) => Some(Accumulator::of(call.dtype, op).is_some()),

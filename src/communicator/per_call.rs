@@ -185,7 +185,7 @@ impl CallBuilder<'_> {
     /// assert!(ended.into_iter().all(|bytes| bytes.unwrap() == [1, 1, 1, 1, 2, 2]));
     /// ```
     ///
-    /// The call panics if it reduces, if its buffer is not of `u8`, or if that does not consist of whole elements.
+    /// The call panics if it reduces other than by [`ReduceOp::custom_bytes`](crate::ReduceOp::custom_bytes), if its buffer is not of `u8`, or if that does not consist of whole elements.
     pub fn element_bytes(self, size: NonZero<u16>) -> Self {
         self.comm.per_call.element_bytes = Some(size);
         self

@@ -82,13 +82,13 @@ impl Communicator {
         B: Deref<Target = [T]>,
     {
         let call = self.checked::<T>(operation, op, buffer.len());
-        self.check_choice_of_call()?;
+        let choice = self.choice_of_call()?.clone();
+        self.seat.engine().check_reduction(&choice, &call)?;
         self.agree_on_plan(&call)?;
         let ranks = self.ranks();
-        let is_short = operation == Operation::AllReduce && Slots::fit(call.size_bytes(), ranks);
-        let may_choose = self.choice_of_call()?.method().is_none();
         let is_shared = self.seat.engine().transport.is_shared_by(ranks);
-        let slots = (is_short && may_choose && is_shared).then(|| Slots::new(self, &call)).transpose()?;
+        let has_slots = is_shared && choice.method().is_none() && Slots::fit(&call, ranks);
+        let slots = has_slots.then(|| Slots::new(self, &call)).transpose()?;
         let per_call = self.per_call.clone();
         Ok(Planned { operation, op, per_call, slots, state: State::Idle(buffer) })
     }

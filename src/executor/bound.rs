@@ -231,7 +231,7 @@ impl Bound {
         &self,
         program::Incoming { from, part, combine }: program::Incoming,
     ) -> Result<Receive, &'static str> {
-        if combine == Combine::Reduce && self.call.op.is_none() {
+        if combine.reduces() && self.call.op.is_none() {
             return Err("a call without a reduction reduces");
         }
         Ok(Receive { from, piece: self.piece_of(Source::Current, part), combine })

@@ -3,7 +3,7 @@
 use unisono_collectives::Combine;
 
 use crate::call::Call;
-use crate::kernels::{self, Accumulator, Kernel};
+use crate::kernels::{self, Accumulator, Custom, Kernel, ReduceOp};
 use crate::transport::Target;
 
 /// The formats of elements: held during a collective, and on the wire.
@@ -13,6 +13,8 @@ pub(super) struct Format {
     pub(super) wire_size_bytes: usize,
     /// The reduction, if the operation reduces.
     reduce: Option<Kernel>,
+    /// The reduction in place of a kernel, if it is the program's.
+    pub(super) custom: Option<Custom>,
     /// Set if elements are accumulated in a wider format than on the wire.
     pub(super) accumulator: Option<Accumulator>,
 }
@@ -23,11 +25,16 @@ impl Format {
         let Call { dtype, op, .. } = *call;
         let accumulator = op.filter(|_| accumulates).and_then(|op| Accumulator::of(dtype, op));
         let wire_size_bytes = call.element_bytes();
-        let kernel = op.map(|op| kernels::kernel(dtype, op));
+        let custom = match op {
+            Some(ReduceOp::Custom(custom)) => Some(custom),
+            _ => None,
+        };
+        let kernel = op.filter(|_| custom.is_none()).map(|op| kernels::kernel(dtype, op));
         Self {
             held_size_bytes: accumulator.map_or(wire_size_bytes, |_| size_of::<f32>()),
             wire_size_bytes,
             reduce: accumulator.map(|accumulator| accumulator.reduce).or(kernel),
+            custom,
             accumulator,
         }
     }
@@ -37,12 +44,21 @@ impl Format {
         let decode = self.accumulator.map(|accumulator| accumulator.codec.decode);
         let kernel = match combine {
             Combine::Replace => decode,
-            Combine::Reduce => Some(self.reduce.expect("an operation that reduces has a reduction")),
+            // All kernels are commutative.
+            Combine::Reduce | Combine::ReduceBefore => match self.reduce {
+                Some(kernel) => Some(kernel),
+                None => return self.custom_target(held, combine),
+            },
         };
         let (held_size_bytes, wire_size_bytes) = (self.held_size_bytes, self.wire_size_bytes);
         match kernel {
             None => Target::Place(held),
             Some(kernel) => Target::Apply { held, held_size_bytes, wire_size_bytes, kernel },
         }
+    }
+
+    fn custom_target<'a>(&self, held: &'a mut [u8], combine: Combine) -> Target<'a> {
+        let custom = self.custom.expect("an operation that reduces has a reduction");
+        Target::Custom { held, element_bytes: self.wire_size_bytes, combine, custom }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use unisono_collectives::execution::{Capabilities, CompiledPlan};
 use unisono_collectives::program::{self, Program};
-use unisono_collectives::{Algorithm, Defect, Operation, Topology};
+use unisono_collectives::{Algorithm, Defect, Operation, Rank, Topology};
 use unisono_testing::mutants::mutants;
 
 use super::capabilities::capabilities;
@@ -25,14 +25,42 @@ struct Sample {
     compiled: Vec<Arc<CompiledPlan>>,
     programs: Vec<Program>,
     inputs: Vec<Vec<f32>>,
+    reduce: fn(f32, f32) -> f32,
+}
+
+fn add(left: f32, right: f32) -> f32 {
+    left + right
+}
+
+/// Whatever the side of an operand matters to.
+fn lean(left: f32, right: f32) -> f32 {
+    left * 0.75 - right
 }
 
 impl Sample {
     fn new(algorithm: Algorithm, operation: Operation, ranks: usize, count: usize) -> Self {
         let op = operation.reduces().then_some(ReduceOp::Sum);
+        Self::of((algorithm, operation, op), add, CompiledPlan::new, ranks, count)
+    }
+
+    /// With a reduction that is not commutative.
+    fn in_order(algorithm: Algorithm, operation: Operation, ranks: usize, count: usize) -> Self {
+        let op = ReduceOp::custom("lean", false, |left: &mut [f32], right: &[f32]| {
+            left.iter_mut().zip(right).for_each(|(left, right)| *left = lean(*left, *right));
+        });
+        Self::of((algorithm, operation, Some(op)), lean, CompiledPlan::in_rank_order, ranks, count)
+    }
+
+    fn of(
+        (algorithm, operation, op): (Algorithm, Operation, Option<ReduceOp>),
+        reduce: fn(f32, f32) -> f32,
+        compile: fn(Algorithm, Operation, &Topology, Rank) -> Option<CompiledPlan>,
+        ranks: usize,
+        count: usize,
+    ) -> Self {
         let (call, method) = (Call::new(operation, op, DType::F32, count), Method::Algorithm(algorithm));
         let topology = Topology::single_node(ranks);
-        let compile = |rank| Arc::new(CompiledPlan::new(algorithm, operation, &topology, rank).unwrap());
+        let compile = |rank| Arc::new(compile(algorithm, operation, &topology, rank).unwrap());
         let compiled: Vec<_> = (0..ranks).map(compile).collect();
         let threads = Transport::threads(ranks).unwrap();
         let capabilities = capabilities(&threads[0], ranks, &call, method);
@@ -41,7 +69,7 @@ impl Sample {
         // Signs and magnitudes differ, so every order of additions rounds differently.
         let mut value = || (random.f32() - 0.5) * 10_f32.powi(random.i32(-3..4));
         let inputs = (0..ranks).map(|_| (0..count).map(|_| value()).collect()).collect();
-        Self { call, method, compiled, programs, inputs }
+        Self { call, method, compiled, programs, inputs, reduce }
     }
 
     /// Runs programs over threads. `None` if the executor refuses one of them.
@@ -78,7 +106,7 @@ impl Sample {
 #[test]
 fn programs_and_their_mutants_do_what_the_interpreter_does() {
     use Algorithm::{Butterfly, MasterWorker, RecursiveDoubling, Ring, RoundRobin, Tree};
-    use Operation::{AllGather, AllReduce, AllToAll, Broadcast};
+    use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter, Scan};
     // Chunks of equal sizes: a mutant that exchanges two of them still sends as many bytes as are expected.
     let samples = [
         Sample::new(RecursiveDoubling, AllReduce, 4, 8),
@@ -92,6 +120,11 @@ fn programs_and_their_mutants_do_what_the_interpreter_does() {
         Sample::new(RoundRobin, AllGather, 3, 9000),
         Sample::new(RoundRobin, AllToAll, 3, 9000),
         Sample::new(MasterWorker, Broadcast { root: 1 }, 4, 500_000),
+        Sample::in_order(RecursiveDoubling, AllReduce, 4, 8),
+        Sample::in_order(RecursiveDoubling, Scan, 4, 9000),
+        Sample::in_order(Algorithm::AllToAll, ReduceScatter, 3, 9000),
+        Sample::in_order(Algorithm::AllToAll, Reduce { root: 1 }, 3, 8),
+        Sample::in_order(RoundRobin, AllReduce, 2, 9000),
     ];
     let bits = |values: &Vec<f32>| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     let (mut computed, mut failed, mut refused) = (0, 0, 0);
@@ -99,7 +132,7 @@ fn programs_and_their_mutants_do_what_the_interpreter_does() {
         let unchanged = std::iter::once(("unchanged".to_owned(), sample.programs.clone()));
         for (change, programs) in unchanged.chain(mutants(&sample.programs)) {
             let name = format!("{}, {}: {change}", sample.method, sample.call.operation);
-            match program::run(&programs, &sample.inputs, |held, arrived| held + arrived) {
+            match program::run(&programs, &sample.inputs, sample.reduce) {
                 Ok(expected) => match sample.run(&programs, Duration::from_secs(60)) {
                     Some(done) => {
                         for (rank, (done, expected)) in done.iter().zip(&expected).enumerate() {

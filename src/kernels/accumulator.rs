@@ -42,7 +42,7 @@ impl Accumulator {
         let reduce = match op {
             ReduceOp::Sum | ReduceOp::Mean => level.compiled::<Reading<ReduceWidened<H, Sum>>>(),
             ReduceOp::Product => level.compiled::<Reading<ReduceWidened<H, Product>>>(),
-            ReduceOp::Min | ReduceOp::Max => return None,
+            _ => return None,
         };
         let round = level.compiled::<Writing<Round<H>>>();
         Some(Self { codec: Codec::of_half::<H>(level), reduce, round })

@@ -10,6 +10,24 @@ pub(super) trait Number: bytemuck::Pod {
     fn product(self, other: Self) -> Self;
     fn smaller(self, other: Self) -> Self;
     fn larger(self, other: Self) -> Self;
+    // Calls reduce only integers by these; for other types they are operations on their bits, and on whether they are zero.
+    fn bit_and(self, other: Self) -> Self;
+    fn bit_or(self, other: Self) -> Self;
+    fn bit_xor(self, other: Self) -> Self;
+    fn is_true(self) -> bool;
+    fn of_truth(truth: bool) -> Self;
+    #[inline(always)]
+    fn logical_and(self, other: Self) -> Self {
+        Self::of_truth(self.is_true() & other.is_true())
+    }
+    #[inline(always)]
+    fn logical_or(self, other: Self) -> Self {
+        Self::of_truth(self.is_true() | other.is_true())
+    }
+    #[inline(always)]
+    fn logical_xor(self, other: Self) -> Self {
+        Self::of_truth(self.is_true() ^ other.is_true())
+    }
     /// Divides all elements.
     fn divide(elements: &mut [Self], divisor: usize);
 }
@@ -33,11 +51,46 @@ macro_rules! operators {
     )*};
 }
 
-operators!(Sum => sum, Product => product, Smaller => smaller, Larger => larger);
+operators!(
+    Sum => sum, Product => product, Smaller => smaller, Larger => larger, BitAnd => bit_and, BitOr => bit_or, BitXor => bit_xor,
+    LogicalAnd => logical_and, LogicalOr => logical_or, LogicalXor => logical_xor
+);
+
+/// The bitwise operations on a type that has its bits as an integer, and its truth.
+macro_rules! bitwise {
+    ($bits:expr, $of_bits:expr, $zero:expr, $one:expr) => {
+        #[inline(always)]
+        fn bit_and(self, other: Self) -> Self {
+            $of_bits($bits(self) & $bits(other))
+        }
+
+        #[inline(always)]
+        fn bit_or(self, other: Self) -> Self {
+            $of_bits($bits(self) | $bits(other))
+        }
+
+        #[inline(always)]
+        fn bit_xor(self, other: Self) -> Self {
+            $of_bits($bits(self) ^ $bits(other))
+        }
+
+        #[inline(always)]
+        fn is_true(self) -> bool {
+            self != $zero
+        }
+
+        #[inline(always)]
+        fn of_truth(truth: bool) -> Self {
+            if truth { $one } else { $zero }
+        }
+    };
+}
 
 macro_rules! floats {
     ($($float:ty),*) => {$(
         impl Number for $float {
+            bitwise!(Self::to_bits, Self::from_bits, 0.0, 1.0);
+
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 self + other
@@ -88,6 +141,8 @@ fn ordered(bits: i16) -> i16 {
 macro_rules! halves {
     ($($half:ty),*) => {$(
         impl Number for $half {
+            bitwise!(Self::to_bits, Self::from_bits, Self::ZERO, Self::ONE);
+
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 Self::rounded(self.widened() + other.widened())
@@ -129,6 +184,8 @@ macro_rules! halves {
 macro_rules! integers {
     ($($integer:ty),*) => {$(
         impl Number for $integer {
+            bitwise!(Self::from, Self::from, 0, 1);
+
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
                 self.wrapping_add(other)

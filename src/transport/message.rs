@@ -1,9 +1,9 @@
 //! The data of an exchange: outgoing bytes, and the target of incoming ones.
 
-use unisono_collectives::Rank;
+use unisono_collectives::{Combine, Rank};
 
 use super::Header;
-use crate::kernels::{self, Kernel};
+use crate::kernels::{self, Custom, Kernel};
 
 /// The largest segment between nodes: MPIs send messages of up to 64 KiB, including their own header, eagerly over TCP, and use
 /// a rendezvous for longer ones. The rendezvous takes longer than the transfer: it leaves a 1 Gbit/s link idle for more than
@@ -53,6 +53,8 @@ pub(crate) enum Target<'a> {
         wire_size_bytes: usize,
         kernel: Kernel,
     },
+    /// Combines them with the held elements by a function of the program's.
+    Custom { held: &'a mut [u8], element_bytes: usize, combine: Combine, custom: Custom },
 }
 
 impl Target<'_> {
@@ -60,6 +62,7 @@ impl Target<'_> {
     pub(crate) fn size_bytes(&self) -> usize {
         match self {
             Self::Place(place) => place.len(),
+            Self::Custom { held, .. } => held.len(),
             Self::Apply { held, held_size_bytes, wire_size_bytes, .. } => {
                 converted(held.len(), *held_size_bytes, *wire_size_bytes)
             }
@@ -73,6 +76,9 @@ impl Target<'_> {
             &mut Self::Apply { ref mut held, held_size_bytes, wire_size_bytes, kernel } => {
                 Target::Apply { held, held_size_bytes, wire_size_bytes, kernel }
             }
+            &mut Self::Custom { ref mut held, element_bytes, combine, custom } => {
+                Target::Custom { held, element_bytes, combine, custom }
+            }
         }
     }
 
@@ -81,6 +87,7 @@ impl Target<'_> {
         match *self {
             Self::Place(_) => 1,
             Self::Apply { wire_size_bytes, .. } => wire_size_bytes,
+            Self::Custom { element_bytes, .. } => element_bytes,
         }
     }
 
@@ -91,6 +98,9 @@ impl Target<'_> {
             Self::Apply { held, held_size_bytes, wire_size_bytes, kernel } => {
                 let held_at = |wire_bytes| converted(wire_bytes, *wire_size_bytes, *held_size_bytes);
                 kernel(&mut held[held_at(offset_bytes)..held_at(offset_bytes + piece.len())], piece);
+            }
+            Self::Custom { held, combine, custom, .. } => {
+                custom.reduce(*combine, &mut held[offset_bytes..offset_bytes + piece.len()], piece);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use unisono::{Algorithm, Choice, Communicator, DType, Operation, ReduceOp};
+use unisono::{Algorithm, Choice, Communicator, DType, Operation};
 use unisono_testing::launch::{self, Ended};
 use unisono_testing::random::Random;
 use unisono_testing::soak::Soak;
@@ -13,7 +13,7 @@ use unisono_testing::suite::{self, Test, is_deep};
 
 use crate::common::calls::{Made, Own, Ranks};
 use crate::common::memory::Memory;
-use crate::common::small;
+use crate::common::{reductions, small};
 
 /// Where ranks that are to be stopped leave their process numbers.
 const PROCESSES: &str = "UNISONO_TEST_PROCESSES";
@@ -168,11 +168,12 @@ fn calls(comm: &mut Communicator, case: u64) -> unisono::Result<bool> {
     for number in 0..CALLS {
         let algorithm = common.one_of(&Algorithm::ALL);
         let longest = common.one_of(&[10, 1000, 10_000, 100_000]);
+        let dtype = common.one_of(&DType::ALL);
         let call = Made {
             operation: Operation::AllReduce,
             choice: Choice::from(algorithm),
-            dtype: common.one_of(&DType::ALL),
-            op: common.one_of(&ReduceOp::ALL),
+            dtype,
+            op: common.one_of(&reductions(dtype)),
             count: common.below(longest),
             label: "",
         };

@@ -186,7 +186,19 @@ const WORLDS: [World; 11] = [
         &[
             (2, IN_SHARED_MEMORY),
             (3, IN_SHARED_MEMORY),
-            (4, &["conformance", "bits", "stress", "in flight", "vendors", "point to point", "deadlines"]),
+            (
+                4,
+                &[
+                    "custom",
+                    "conformance",
+                    "bits",
+                    "stress",
+                    "in flight",
+                    "vendors",
+                    "point to point",
+                    "deadlines",
+                ],
+            ),
             (5, &["conformance", "bits"]),
         ],
     ),
@@ -199,8 +211,8 @@ const WORLDS: [World; 11] = [
         "mpi",
         &[
             (2, &["conformance", "bits", "point to point"]),
-            (3, &["conformance", "bits", "blocks", "stress", "in flight", "point to point"]),
-            (4, &["conformance", "bits", "point to point", "groups", "groups conform"]),
+            (3, &["custom", "conformance", "bits", "blocks", "stress", "in flight", "point to point"]),
+            (4, &["custom", "conformance", "bits", "point to point", "groups", "groups conform"]),
         ],
     ),
     (
@@ -210,6 +222,7 @@ const WORLDS: [World; 11] = [
         &[(
             4,
             &[
+                "custom",
                 "nodes",
                 "conformance",
                 "bits",
@@ -222,7 +235,7 @@ const WORLDS: [World; 11] = [
             ],
         )],
     ),
-    ("three and one", UNEVEN, "shm+mpi", &[(4, &["conformance", "bits", "blocks", "stress"])]),
+    ("three and one", UNEVEN, "shm+mpi", &[(4, &["custom", "conformance", "bits", "blocks", "stress"])]),
     (
         "connections",
         CONNECTED_ALONE,
@@ -236,6 +249,7 @@ const WORLDS: [World; 11] = [
         &[(
             4,
             &[
+                "custom",
                 "conformance",
                 "bits",
                 "stress",

@@ -44,18 +44,23 @@ const WORLDS: [World; 6] = [
         2,
         &[],
         "shm",
-        &["conformance", "registered", "bits", "in flight", "point to point", "refused", "groups"],
+        &["conformance", "registered", "bits", "in flight", "point to point", "refused", "groups", "custom"],
     ),
-    (3, &[], "shm", &["conformance", "bits", "in flight", "point to point", "stress", "refused", "groups"]),
-    (4, &[], "shm", &["conformance", "point to point", "groups", "groups conform"]),
+    (
+        3,
+        &[],
+        "shm",
+        &["custom", "conformance", "bits", "in flight", "point to point", "stress", "refused", "groups"],
+    ),
+    (4, &[], "shm", &["custom", "conformance", "point to point", "groups", "groups conform"]),
     (
         3,
         CONNECTED,
         "shm+tcp",
-        &["conformance", "registered", "bits", "in flight", "point to point", "stress", "groups"],
+        &["custom", "conformance", "registered", "bits", "in flight", "point to point", "stress", "groups"],
     ),
     // From eight leaders on, compressed arrays are merged by recursive doubling.
-    (8, EIGHT_NODES, "tcp", &["compressed"]),
+    (8, EIGHT_NODES, "tcp", &["compressed", "custom"]),
 ];
 
 pub(crate) fn tests() -> Vec<Test> {

@@ -20,6 +20,9 @@ pub(crate) fn tests() -> Vec<Test> {
         sizes_around_which_another_way_is_taken,
         same_bits,
         calls_at_random,
+        reductions_of_the_program,
+        reductions_of_other_names_are_told,
+        a_reduction_that_panics_reaches_every_rank,
         groups,
         a_group_that_fails_is_no_end_of_its_world,
         ranks_that_name_other_groups_are_told,
@@ -84,6 +87,20 @@ fn calls_at_random() {
             common::plans::calls(&mut comm, 100);
         });
     }
+}
+
+fn reductions_of_the_program() {
+    for ranks in 1..=9 {
+        unisono::threads(ranks, |mut comm| common::custom::conformance(&mut comm));
+    }
+}
+
+fn reductions_of_other_names_are_told() {
+    common::custom::other_names();
+}
+
+fn a_reduction_that_panics_reaches_every_rank() {
+    common::custom::panics();
 }
 
 fn groups() {
@@ -239,6 +256,10 @@ fn other_counts_are_an_error_that_names_both() {
 }
 
 fn ranks_that_plan_other_calls_are_told() {
+    let refused = unisono::threads(2, |mut comm| {
+        comm.plan(Operation::AllReduce, Some(ReduceOp::BitAnd), vec![0.0_f32; 3]).map(drop)
+    });
+    assert!(refused.iter().all(|refused| matches!(refused, Err(Error::Unsupported(_)))), "{refused:?}");
     let errors = unisono::threads(2, |mut comm| {
         let op = if comm.rank() == 0 { ReduceOp::Sum } else { ReduceOp::Max };
         comm.plan(Operation::AllReduce, Some(op), vec![0_u8; 3]).map(drop).unwrap_err().to_string()

@@ -11,6 +11,7 @@ use unisono_bindings::{Operation, arguments, with_type};
 use super::comm::{Comm, on};
 use super::errors::{Result, argument};
 use super::options::{self, Call};
+use super::reductions;
 use super::values::{self, lent};
 
 /// The array of a call.
@@ -40,7 +41,16 @@ pub(crate) unsafe fn checked(
     // SAFETY: as the caller promises.
     let counts = unsafe { options::counts(options, comm.ranks()) };
     operation.check(array.count, comm.ranks(), counts).map_err(argument)?;
-    values::dtype(array.dtype)
+    let dtype = values::dtype(array.dtype)?;
+    if let Some(size) = operation.element_bytes()
+        && (dtype != DType::U8 || !array.count.is_multiple_of(size.get().into()))
+    {
+        return Err(argument(format!(
+            "{} {dtype} are not whole elements of the reduction, which have {size} bytes as UNISONO_U8",
+            array.count
+        )));
+    }
+    Ok(dtype)
 }
 
 /// # Safety
@@ -82,7 +92,9 @@ pub unsafe extern "C" fn unisono_all_reduce(
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::AllReduce(values::op(op)?)))
+        blocking(comm, Array { data, count, dtype }, options, |_| {
+            Ok(Operation::AllReduce(reductions::op(op)?))
+        })
     }
 }
 
@@ -103,7 +115,7 @@ pub unsafe extern "C" fn unisono_reduce_scatter(
     // SAFETY: as the caller promises.
     unsafe {
         blocking(comm, Array { data, count, dtype }, options, |_| {
-            Ok(Operation::ReduceScatter(values::op(op)?))
+            Ok(Operation::ReduceScatter(reductions::op(op)?))
         })
     }
 }
@@ -122,7 +134,9 @@ pub unsafe extern "C" fn unisono_scan(
     options: *const Call,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::Scan(values::op(op)?))) }
+    unsafe {
+        blocking(comm, Array { data, count, dtype }, options, |_| Ok(Operation::Scan(reductions::op(op)?)))
+    }
 }
 
 /// Leaves on every rank the reduction of the arrays of all ranks before itself: `MPI_Exscan`. Rank 0's array is undefined.
@@ -141,7 +155,7 @@ pub unsafe extern "C" fn unisono_exclusive_scan(
     // SAFETY: as the caller promises.
     unsafe {
         blocking(comm, Array { data, count, dtype }, options, |_| {
-            Ok(Operation::ExclusiveScan(values::op(op)?))
+            Ok(Operation::ExclusiveScan(reductions::op(op)?))
         })
     }
 }
@@ -200,7 +214,7 @@ pub unsafe extern "C" fn unisono_reduce(
     // SAFETY: as the caller promises.
     unsafe {
         blocking(comm, Array { data, count, dtype }, options, |comm| {
-            Ok(Operation::Reduce(values::op(op)?, rank(comm, root, "root")?))
+            Ok(Operation::Reduce(reductions::op(op)?, rank(comm, root, "root")?))
         })
     }
 }

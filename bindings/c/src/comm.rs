@@ -7,7 +7,7 @@ use unisono::Communicator;
 use unisono::compress::Levels;
 use unisono_bindings::Owner;
 
-use super::errors::{Result, argument, guarded};
+use super::errors::{Result, argument, guarded, panic_text};
 use super::waits::looking;
 
 /// One rank's handle to a world of ranks, or to a group of them. One thread at a time uses it.
@@ -67,7 +67,7 @@ pub(crate) unsafe fn on_handle(
         // SAFETY: as the caller promises.
         let Comm { inner: comm, levels, .. } = unsafe { live(comm)? };
         catch_unwind(AssertUnwindSafe(|| looking(|| body(comm, levels)))).unwrap_or_else(|panic| {
-            comm.fail("a defect of unisono");
+            comm.fail(panic_text(&*panic).unwrap_or("a defect of unisono"));
             resume_unwind(panic)
         })
     })

@@ -1,5 +1,6 @@
 //! Errors: a code for the caller, and a text for whoever reads it.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -69,6 +70,11 @@ fn keep(text: String, rank: Option<usize>) {
     LAST.with(|last| *last.borrow_mut() = Last { text, rank: rank.map_or(-1, |rank| rank as c_int) });
 }
 
+/// The text of a panic.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
+    panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied())
+}
+
 /// Runs the body of a function: keeps the text of an error, and returns its code.
 pub(crate) fn guarded(body: impl FnOnce() -> Result<()>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -82,9 +88,8 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<()>) -> c_int {
             error.code().number()
         }
         Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            keep(format!("unisono panicked: {}", text.unwrap_or("for an unknown reason")), None);
+            let text = panic_text(&*panic).unwrap_or("for an unknown reason");
+            keep(format!("unisono panicked: {text}"), None);
             UNISONO_ERROR_PANIC
         }
     }

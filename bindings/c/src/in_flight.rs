@@ -9,8 +9,8 @@ use super::collectives::{Array, checked, rank};
 use super::comm::Comm;
 use super::errors::Result;
 use super::options::{self, Call};
+use super::reductions;
 use super::requests::{Request, start_on, started};
-use super::values;
 
 /// # Safety
 /// As [`start_on`] and [`started`].
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn unisono_all_reduce_async(
     // SAFETY: as the caller promises.
     unsafe {
         non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
-            Ok(Operation::AllReduce(values::op(op)?))
+            Ok(Operation::AllReduce(reductions::op(op)?))
         })
     }
 }
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn unisono_reduce_scatter_async(
     // SAFETY: as the caller promises.
     unsafe {
         non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
-            Ok(Operation::ReduceScatter(values::op(op)?))
+            Ok(Operation::ReduceScatter(reductions::op(op)?))
         })
     }
 }
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn unisono_scan_async(
     // SAFETY: as the caller promises.
     unsafe {
         non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
-            Ok(Operation::Scan(values::op(op)?))
+            Ok(Operation::Scan(reductions::op(op)?))
         })
     }
 }
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn unisono_exclusive_scan_async(
     // SAFETY: as the caller promises.
     unsafe {
         non_blocking(comm, Array { data, count, dtype }, options, request, |_| {
-            Ok(Operation::ExclusiveScan(values::op(op)?))
+            Ok(Operation::ExclusiveScan(reductions::op(op)?))
         })
     }
 }
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn unisono_reduce_async(
     // SAFETY: as the caller promises.
     unsafe {
         non_blocking(comm, Array { data, count, dtype }, options, request, |comm| {
-            Ok(Operation::Reduce(values::op(op)?, rank(comm, root, "root")?))
+            Ok(Operation::Reduce(reductions::op(op)?, rank(comm, root, "root")?))
         })
     }
 }

@@ -16,6 +16,7 @@ pub mod memory;
 pub mod messages;
 pub mod options;
 pub mod plans;
+pub mod reductions;
 pub mod requests;
 pub mod values;
 pub mod waits;

@@ -9,6 +9,7 @@ use super::collectives::{Array, checked, rank};
 use super::comm::{Comm, on, out, text};
 use super::errors::{Failure, Result, argument};
 use super::options::{self, Call};
+use super::reductions;
 use super::values;
 
 /// A collective on one array, which is planned once and carried out many times.
@@ -46,7 +47,7 @@ pub unsafe extern "C" fn unisono_plan_create(
         // SAFETY: as the caller promises, for both.
         let (place, name) = unsafe { (out(plan, "the plan")?, text(operation, "the operation")?) };
         let name = name.ok_or_else(|| argument("the operation is NULL"))?;
-        let op = (op != -1).then(|| values::op(op)).transpose()?;
+        let op = (op != -1).then(|| reductions::op(op)).transpose()?;
         let root = (root != -1).then(|| rank(comm, root, "root")).transpose()?;
         let operation = Operation::named(name, op, root).map_err(argument)?;
         // SAFETY: as the caller promises.

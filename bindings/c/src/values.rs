@@ -1,8 +1,8 @@
-//! Arrays of the program: element types, reductions and pointers.
+//! Arrays of the program: element types and pointers.
 
 use std::ffi::c_void;
 
-use unisono::{DType, Element, ReduceOp};
+use unisono::{DType, Element};
 use unisono_bindings::Lent;
 
 use super::errors::{Result, argument};
@@ -26,29 +26,12 @@ pub const UNISONO_U32: i32 = 7;
 /// Unsigned 64-bit integer.
 pub const UNISONO_U64: i32 = 8;
 
-/// Adds. Integers wrap around.
-pub const UNISONO_SUM: i32 = 0;
-/// Adds, and divides by the number of ranks.
-pub const UNISONO_MEAN: i32 = 1;
-/// The smaller value; NaN if either is.
-pub const UNISONO_MIN: i32 = 2;
-/// The larger value; NaN if either is.
-pub const UNISONO_MAX: i32 = 3;
-/// Multiplies. Integers wrap around.
-pub const UNISONO_PRODUCT: i32 = 4;
-
 /// The element type with this number.
 pub(crate) fn dtype(number: i32) -> Result<DType> {
     let found = usize::try_from(number).ok().and_then(|number| DType::ALL.get(number));
     found
         .copied()
         .ok_or_else(|| argument(format!("{number} is not an element type: UNISONO_F32 and so on are")))
-}
-
-/// The reduction with this number.
-pub(crate) fn op(number: i32) -> Result<ReduceOp> {
-    let found = usize::try_from(number).ok().and_then(|number| ReduceOp::ALL.get(number));
-    found.copied().ok_or_else(|| argument(format!("{number} is not a reduction: UNISONO_SUM and so on are")))
 }
 
 /// One count for each of so many ranks; `None` if the pointer is null.
@@ -93,15 +76,6 @@ mod tests {
         for (number, expected) in types {
             assert_eq!(dtype(number).unwrap(), expected);
         }
-        let ops = [
-            (UNISONO_SUM, ReduceOp::Sum),
-            (UNISONO_MEAN, ReduceOp::Mean),
-            (UNISONO_MIN, ReduceOp::Min),
-            (UNISONO_MAX, ReduceOp::Max),
-            (UNISONO_PRODUCT, ReduceOp::Product),
-        ];
-        assert_eq!(ops.map(|(_, op)| op), ReduceOp::ALL);
-        assert!(ops.into_iter().all(|(number, expected)| op(number).unwrap() == expected));
-        assert!(dtype(9).is_err() && dtype(-1).is_err() && op(5).is_err());
+        assert!(dtype(9).is_err() && dtype(-1).is_err());
     }
 }

@@ -204,6 +204,89 @@ static void each_type(void)
     }
 }
 
+/* The composition of functions x -> a * x + b modulo 2^32: not commutative. */
+struct line { uint32_t a, b; };
+
+static int compose(void *context, void *left, const void *right, size_t count)
+{
+    size_t *calls = context;
+    struct line one, other;
+    for (size_t i = 0; i < count; i++) {
+        memcpy(&one, (char *)left + i * sizeof one, sizeof one);
+        memcpy(&other, (const char *)right + i * sizeof other, sizeof other);
+        one = (struct line){one.a * other.a, one.a * other.b + one.b};
+        memcpy((char *)left + i * sizeof one, &one, sizeof one);
+    }
+    *calls += 1;
+    return 0;
+}
+
+static int longest(void *context, void *left, const void *right, size_t count)
+{
+    double *held = left;
+    const double *arrived = right;
+    for (size_t i = 0; i < count; i++)
+        if (arrived[i] * arrived[i] > held[i] * held[i])
+            held[i] = arrived[i];
+    return context == NULL ? 0 : 1;
+}
+
+static struct line line_of(int of_rank, int i)
+{
+    return (struct line){(uint32_t)(2 * of_rank + 3), (uint32_t)(of_rank + i + 1)};
+}
+
+static void reductions(void)
+{
+    static size_t calls;
+    enum { LINES = 100 };
+    int composed = -1, of_longest = -1;
+    OK(unisono_reduction_create("compose", UNISONO_U8, sizeof(struct line), 0, compose, &calls, &composed));
+    OK(unisono_reduction_create("longest", UNISONO_F64, 0, 1, longest, NULL, &of_longest));
+    CHECK(composed != of_longest);
+    for (int way = 0; way < 3; way++) {
+        struct line lines[LINES];
+        for (int i = 0; i < LINES; i++)
+            lines[i] = line_of(rank, i);
+        unisono_request *request = NULL;
+        if (way == 0) {
+            OK(unisono_all_reduce(comm, lines, sizeof lines, UNISONO_U8, composed, NULL));
+        } else if (way == 1) {
+            OK(unisono_scan_async(comm, lines, sizeof lines, UNISONO_U8, composed, NULL, &request));
+            OK(unisono_wait(&request));
+        } else {
+            OK(unisono_reduce(comm, lines, sizeof lines, UNISONO_U8, composed, ranks - 1, NULL));
+            if (rank < ranks - 1)
+                continue;
+        }
+        for (int i = 0; i < LINES; i++) {
+            struct line expected = line_of(0, i);
+            for (int r = 1; r < (way == 1 ? rank + 1 : ranks); r++) {
+                const struct line other = line_of(r, i);
+                expected = (struct line){expected.a * other.a, expected.a * other.b + expected.b};
+            }
+            CHECK(lines[i].a == expected.a && lines[i].b == expected.b);
+        }
+    }
+    CHECK(calls > 0 || ranks == 1);
+    double value = rank % 2 ? rank : -rank - 0.5;
+    OK(unisono_all_reduce(comm, &value, 1, UNISONO_F64, of_longest, NULL));
+    CHECK(value == (ranks % 2 ? -(ranks - 1) - 0.5 : ranks - 1));
+
+    /* What is not valid is refused, and harms nothing. */
+    int op = -1;
+    uint32_t bits = 1U << rank;
+    CHECK(unisono_reduction_create("odd", UNISONO_U8, 12, 0, compose, NULL, &op) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_reduction_create("none", UNISONO_U8, 0, 0, NULL, NULL, &op) == UNISONO_ERROR_ARGUMENT);
+    CHECK(unisono_all_reduce(comm, &value, 1, UNISONO_F32, of_longest, NULL) == UNISONO_ERROR_UNSUPPORTED);
+    CHECK(strstr(unisono_last_error(), "longest") != NULL);
+    CHECK(unisono_all_reduce(comm, &value, 1, UNISONO_F64, UNISONO_BIT_OR, NULL) == UNISONO_ERROR_UNSUPPORTED);
+    OK(unisono_all_reduce(comm, &bits, 1, UNISONO_U32, UNISONO_BIT_OR, NULL));
+    CHECK(bits == (1U << ranks) - 1);
+    OK(unisono_all_reduce(comm, &bits, 1, UNISONO_U32, UNISONO_LOGICAL_AND, NULL));
+    CHECK(bits == 1 || ranks == 1);
+}
+
 static void messages(void)
 {
     float one = (float)rank, other = -1;
@@ -433,6 +516,7 @@ int main(void)
     given_parts(0);
     plans();
     each_type();
+    reductions();
     messages();
     groups();
     compressors();

@@ -1,8 +1,9 @@
 //! Collectives as values.
 
+use std::num::NonZero;
 use std::ops::DerefMut;
 
-use unisono::{Communicator, Element, Planned, ReduceOp, Request, Result};
+use unisono::{Communicator, DType, Element, Planned, ReduceOp, Request, Result};
 
 use super::arguments;
 
@@ -85,11 +86,45 @@ impl Operation {
         )
     }
 
+    /// Whether it takes elements of types that the library does not know: those that it moves, or that the program reduces.
+    pub fn takes_any_type(self) -> bool {
+        let by_program = matches!(
+            self,
+            Self::AllReduce(ReduceOp::Custom(_))
+                | Self::ReduceScatter(ReduceOp::Custom(_))
+                | Self::Reduce(ReduceOp::Custom(_), _)
+                | Self::Scan(ReduceOp::Custom(_))
+                | Self::ExclusiveScan(ReduceOp::Custom(_))
+        );
+        by_program || self.only_moves()
+    }
+
+    /// The size of the elements of a reduction of the program's that are not values of one type.
+    pub fn element_bytes(self) -> Option<NonZero<u16>> {
+        match self {
+            Self::AllReduce(ReduceOp::Custom(custom))
+            | Self::ReduceScatter(ReduceOp::Custom(custom))
+            | Self::Reduce(ReduceOp::Custom(custom), _)
+            | Self::Scan(ReduceOp::Custom(custom))
+            | Self::ExclusiveScan(ReduceOp::Custom(custom)) => custom.element_bytes(),
+            _ => None,
+        }
+    }
+
     /// Makes the call.
     ///
     /// # Errors
     /// As the call.
     pub fn blocking<T: Element>(self, comm: &mut Communicator, values: &mut [T]) -> Result<()> {
+        match self.element_bytes() {
+            Some(size) if T::DTYPE == DType::U8 => {
+                self.make_blocking(&mut comm.call().element_bytes(size), values)
+            }
+            _ => self.make_blocking(comm, values),
+        }
+    }
+
+    fn make_blocking<T: Element>(self, comm: &mut Communicator, values: &mut [T]) -> Result<()> {
         match self {
             Self::AllReduce(op) => comm.all_reduce(values, op).map(drop),
             Self::ReduceScatter(op) => comm.reduce_scatter(values, op).map(|_| ()),
@@ -109,6 +144,18 @@ impl Operation {
     /// # Errors
     /// As the call.
     pub fn non_blocking<T: Element, B>(self, comm: &mut Communicator, values: B) -> Result<Request<B>>
+    where
+        B: DerefMut<Target = [T]> + Send + 'static,
+    {
+        match self.element_bytes() {
+            Some(size) if T::DTYPE == DType::U8 => {
+                self.start_non_blocking(&mut comm.call().element_bytes(size), values)
+            }
+            _ => self.start_non_blocking(comm, values),
+        }
+    }
+
+    fn start_non_blocking<T: Element, B>(self, comm: &mut Communicator, values: B) -> Result<Request<B>>
     where
         B: DerefMut<Target = [T]> + Send + 'static,
     {

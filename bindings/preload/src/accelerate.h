@@ -113,7 +113,7 @@ struct settings {
 };
 
 /* Reductions of floating-point numbers. */
-#define FLOATS (1U << 8)
+#define FLOATS (1U << 31)
 
 /* What all ranks of MPI_COMM_WORLD have set; all call it. Ends the job if one has set what is not valid. */
 struct settings settings_agreed(void);

@@ -156,7 +156,8 @@ bool decides_reduction(struct call *call, enum function function, MPI_Comm comm,
     if (call->op == NONE)
         return leave(call, OTHER_OPERATION);
     const struct type *type = type_of(to.type);
-    if (type == NULL || type->dtype == NONE)
+    /* MPI decides whether it reduces the bits of a float, or its truth. */
+    if (type == NULL || type->dtype == NONE || (type->is_float && call->op >= UNISONO_BIT_AND))
         return leave(call, OTHER_TYPE);
     if (type->is_float && !(settings.reductions & FLOATS))
         return leave(call, LEFT_BY_SETTING);

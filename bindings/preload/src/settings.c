@@ -16,7 +16,9 @@ static const struct {
     unsigned bit;
 } REDUCTION_NAMES[] = {
     { "sum", 1U << UNISONO_SUM }, { "prod", 1U << UNISONO_PRODUCT }, { "min", 1U << UNISONO_MIN },
-    { "max", 1U << UNISONO_MAX }, { "floats", FLOATS },
+    { "max", 1U << UNISONO_MAX }, { "band", 1U << UNISONO_BIT_AND }, { "bor", 1U << UNISONO_BIT_OR },
+    { "bxor", 1U << UNISONO_BIT_XOR }, { "land", 1U << UNISONO_LOGICAL_AND }, { "lor", 1U << UNISONO_LOGICAL_OR },
+    { "lxor", 1U << UNISONO_LOGICAL_XOR }, { "floats", FLOATS },
 };
 
 enum { REDUCTIONS = sizeof(REDUCTION_NAMES) / sizeof(*REDUCTION_NAMES) };

@@ -100,5 +100,17 @@ int reduction_of(MPI_Op op)
         return UNISONO_MAX;
     if (op == MPI_MIN)
         return UNISONO_MIN;
-    return op == MPI_PROD ? UNISONO_PRODUCT : NONE;
+    if (op == MPI_PROD)
+        return UNISONO_PRODUCT;
+    if (op == MPI_BAND)
+        return UNISONO_BIT_AND;
+    if (op == MPI_BOR)
+        return UNISONO_BIT_OR;
+    if (op == MPI_BXOR)
+        return UNISONO_BIT_XOR;
+    if (op == MPI_LAND)
+        return UNISONO_LOGICAL_AND;
+    if (op == MPI_LOR)
+        return UNISONO_LOGICAL_OR;
+    return op == MPI_LXOR ? UNISONO_LOGICAL_XOR : NONE;
 }

@@ -175,9 +175,12 @@ static void types(MPI_Comm comm)
             MPI_Allreduce(from + 1, ours + 1, COUNT, types[t].type, MPI_SUM, comm);
             PMPI_Allreduce(from + 1, theirs + 1, COUNT, types[t].type, MPI_SUM, comm);
             check(memcmp(ours, theirs, bytes + 1) == 0, "sum of a type", (long)t);
-            MPI_Allreduce(from + 1, ours + 1, 3, types[t].type, MPI_BOR, comm);
-            PMPI_Allreduce(from + 1, theirs + 1, 3, types[t].type, MPI_BOR, comm);
-            check(memcmp(ours, theirs, bytes + 1) == 0, "bits of a type", (long)t);
+            const MPI_Op of_bits[] = { MPI_BAND, MPI_BOR, MPI_BXOR, MPI_LAND, MPI_LOR, MPI_LXOR };
+            for (size_t o = 0; o < sizeof(of_bits) / sizeof(*of_bits); o++) {
+                MPI_Allreduce(from + 1, ours + 1, 3, types[t].type, of_bits[o], comm);
+                PMPI_Allreduce(from + 1, theirs + 1, 3, types[t].type, of_bits[o], comm);
+                check(memcmp(ours, theirs, bytes + 1) == 0, "bits of a type", (long)t);
+            }
         }
         MPI_Bcast(from + 1, COUNT, types[t].type, 0, comm);
         for (size_t i = 0; i < bytes; i += (size_t)types[t].size)

@@ -5,8 +5,7 @@ use std::num::NonZero;
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
-use unisono::{DType, Element, ReduceOp};
+use unisono::{DType, Element};
 use unisono_bindings::Lent;
 
 use super::error::argument;
@@ -110,15 +109,6 @@ fn element(format: &CStr, size_bytes: usize) -> Option<DType> {
         (b'L' | b'Q', 8) => Some(DType::U64),
         _ => None,
     }
-}
-
-/// The reduction with this name.
-pub(crate) fn reduction(name: &Bound<'_, PyString>) -> PyResult<ReduceOp> {
-    let name = name.to_str()?;
-    name.parse().map_err(|_| {
-        let names = ReduceOp::ALL.map(ReduceOp::name).join(", ");
-        argument(format!("no reduction is called {name:?}; these are: {names}"))
-    })
 }
 
 /// The element type with this name.

@@ -1,20 +1,22 @@
 //! Communicators.
 
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::{PySlice, PyString};
+use pyo3::types::PySlice;
 use unisono::compress::Levels;
 use unisono::{Communicator, ReduceOp};
 use unisono_bindings::{Operation, Options, Owner, arguments, with_type};
 
-use super::array::{Array, dtype, reduction};
+use super::array::{Array, dtype};
 use super::call::options;
 use super::error::{UnisonoError, argument};
 use super::interrupt::{Ended, interruptible};
 use super::memory::Memory;
 use super::plan::Plan;
+use super::reduction::{raised, reduction};
 use super::request::{Kept, Request};
 
 /// One rank's handle to a world of ranks, or to a group of them.
@@ -66,14 +68,22 @@ impl Comm {
         body: impl FnOnce(&mut Communicator) -> unisono::Result<R> + Send,
     ) -> PyResult<R> {
         self.owner.check().map_err(argument)?;
+        let mut by_reduction = None;
         let done = interruptible(py, &self.ended, || {
             let mut inner = self.lock();
             let comm = inner.as_mut().ok_or_else(closed)?;
             catch_unwind(AssertUnwindSafe(|| body(comm))).unwrap_or_else(|panic| {
-                comm.fail("a defect of unisono");
-                resume_unwind(panic)
+                by_reduction = raised();
+                match &by_reduction {
+                    Some(raised) => comm.fail(&raised.to_string()),
+                    None => comm.fail("a defect of unisono"),
+                }
+                if by_reduction.is_none() { resume_unwind(panic) } else { Err(closed()) }
             })
         });
+        if let Some(raised) = by_reduction {
+            return Err(raised);
+        }
         // What a signal handler has raised. The program cannot know how far the call got, so nothing may follow it.
         if let Err(raised) = &done
             && !raised.is_instance_of::<UnisonoError>(py)
@@ -105,7 +115,7 @@ impl Comm {
         options: Options<'_>,
     ) -> PyResult<()> {
         operation.check(array.count, self.size, options.counts).map_err(argument)?;
-        let options = Options { element_bytes: array.element_bytes()?, ..options };
+        let options = Options { element_bytes: element_bytes(array, operation)?, ..options };
         with_type!(array.dtype, T => {
             let mut values = array.lent::<T>()?;
             self.on(py, move |comm| options.call(comm, |comm| operation.blocking(comm, &mut values)))
@@ -120,7 +130,7 @@ impl Comm {
         options: Options<'_>,
     ) -> PyResult<Request> {
         operation.check(array.count, self.size, options.counts).map_err(argument)?;
-        let options = Options { element_bytes: array.element_bytes()?, ..options };
+        let options = Options { element_bytes: element_bytes(&array, operation)?, ..options };
         with_type!(array.dtype, T => {
             let values = Kept::<T>::new(array)?;
             let started = self.on(py, move |comm| options.call(comm, |comm| operation.non_blocking(comm, values)))?;
@@ -154,6 +164,18 @@ impl Comm {
     }
 }
 
+/// The size of the elements of a call, if the library does not know their type.
+fn element_bytes(array: &Array, operation: Operation) -> PyResult<Option<NonZero<u16>>> {
+    let size = array.element_bytes()?;
+    let (found, expected) = (size.map_or(1, NonZero::get), operation.element_bytes().map_or(1, NonZero::get));
+    if operation.takes_any_type() && !operation.only_moves() && found != expected {
+        return Err(argument(format!(
+            "the reduction is of elements of {expected} values or bytes, and those of the array have {found}"
+        )));
+    }
+    Ok(size)
+}
+
 fn closed() -> unisono::Error {
     unisono::Error::Setting("the communicator is closed".to_owned())
 }
@@ -168,7 +190,7 @@ impl Comm {
         py: Python<'_>,
         name: &str,
         array: &Bound<'_, PyAny>,
-        op: Option<&Bound<'_, PyString>>,
+        op: Option<&Bound<'_, PyAny>>,
         root: Option<usize>,
         algorithm: Option<&str>,
         label: Option<&str>,
@@ -176,7 +198,7 @@ impl Comm {
         counts: Option<Vec<usize>>,
     ) -> PyResult<()> {
         let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
-        let array = Array::new(array, operation.only_moves(), true)?;
+        let array = Array::new(array, operation.takes_any_type(), true)?;
         let options = Options { counts: counts.as_deref(), ..options(algorithm, label, timeout)? };
         self.blocking(py, &array, operation, options)
     }
@@ -189,7 +211,7 @@ impl Comm {
         py: Python<'_>,
         name: &str,
         array: &Bound<'_, PyAny>,
-        op: Option<&Bound<'_, PyString>>,
+        op: Option<&Bound<'_, PyAny>>,
         root: Option<usize>,
         algorithm: Option<&str>,
         label: Option<&str>,
@@ -197,7 +219,7 @@ impl Comm {
         counts: Option<Vec<usize>>,
     ) -> PyResult<Request> {
         let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
-        let array = Array::new(array, operation.only_moves(), true)?;
+        let array = Array::new(array, operation.takes_any_type(), true)?;
         let options = Options { counts: counts.as_deref(), ..options(algorithm, label, timeout)? };
         self.non_blocking(py, array, operation, options)
     }
@@ -210,7 +232,7 @@ impl Comm {
         py: Python<'_>,
         name: &str,
         array: &Bound<'_, PyAny>,
-        op: Option<&Bound<'_, PyString>>,
+        op: Option<&Bound<'_, PyAny>>,
         root: Option<usize>,
         algorithm: Option<&str>,
         label: Option<&str>,
@@ -218,9 +240,9 @@ impl Comm {
         counts: Option<Vec<usize>>,
     ) -> PyResult<Plan> {
         let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
-        let array = Array::new(array, operation.only_moves(), true)?;
+        let array = Array::new(array, operation.takes_any_type(), true)?;
         operation.check(array.count, self.size, counts.as_deref()).map_err(argument)?;
-        let element_bytes = array.element_bytes()?;
+        let element_bytes = element_bytes(&array, operation)?;
         let options =
             Options { counts: counts.as_deref(), element_bytes, ..options(algorithm, label, timeout)? };
         with_type!(array.dtype, T => {
@@ -252,7 +274,7 @@ impl Comm {
         address: usize,
         count: usize,
         element: &str,
-        op: Option<&Bound<'_, PyString>>,
+        op: Option<&Bound<'_, PyAny>>,
         root: Option<usize>,
         timeout: Option<f64>,
         counts: Option<Vec<usize>>,

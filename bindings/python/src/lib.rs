@@ -13,6 +13,7 @@ mod interrupt;
 mod mailbox;
 mod memory;
 mod plan;
+mod reduction;
 mod request;
 mod start;
 
@@ -23,6 +24,7 @@ fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<compressor::Compressor>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<plan::Plan>()?;
+    module.add_class::<reduction::Reduction>()?;
     module.add_class::<request::Request>()?;
     module.add_class::<mailbox::Mailbox>()?;
     module.add_function(wrap_pyfunction!(start::launched, module)?)?;

@@ -81,6 +81,11 @@ def test_every_type_and_count_gives_what_numpy_gives(ranks: int, network: str) -
         + """
 reduced = ["f2", "f4", "f8", "i4", "i8", "u1", "u4", "u8"]
 moved = ["?", "i1", "i2", "u2", ">f4", "c8", "c16", "S3", "U3", "S700", "V5", "V65535", [("a", "i2"), ("b", "f8")]]
+FUNCTIONS = {
+    "sum": np.add, "min": np.minimum, "max": np.maximum, "product": np.multiply,
+    "bit-and": np.bitwise_and, "bit-or": np.bitwise_or, "bit-xor": np.bitwise_xor,
+    "logical-and": np.logical_and, "logical-or": np.logical_or, "logical-xor": np.logical_xor,
+}
 moves = ["all_gather", "gather", "scatter", "broadcast", "all_to_all"]
 # The same on all ranks.
 random = np.random.default_rng(31)
@@ -106,12 +111,15 @@ def expected(name, op, arrays, root, counts):
     arrays = {"scan": arrays[: rank + 1], "exclusive_scan": arrays[:rank]}.get(name, arrays)
     if not arrays:
         return None
-    result = {"sum": np.sum, "min": np.min, "max": np.max, "product": np.prod}[op](arrays, axis=0)
-    result = result.astype(arrays[0].dtype)
+    result = arrays[0]
+    for array in arrays[1:]:
+        # One after the other: of one rank alone, a logical reduction is the rank's value.
+        result = FUNCTIONS[op](result, array).astype(array.dtype)
     return {"reduce": result if rank == root else None, "reduce_scatter": result[own]}.get(name, result)
 
 def try_one(name, dtype, count, is_async):
-    op, root = random.choice(["sum", "min", "max", "product"]), int(random.integers(size))
+    ops = [op for op in FUNCTIONS if dtype in reduced and np.issubdtype(dtype, np.integer) or not op.startswith(("bit", "logical"))]
+    op, root = random.choice(ops), int(random.integers(size))
     count *= size if name == "all_to_all" else 1
     arrays = [values(dtype, count) for _ in range(size)]
     arguments = {} if name in moves else {"op": str(op)}
@@ -273,7 +281,7 @@ def refused(call, words):
 
 refused(lambda: comm.all_reduce(np.zeros((4, 4))[:, 1]), "not contiguous")
 refused(lambda: comm.all_reduce(np.zeros(4, "c8")), "no reduction of elements of format")
-refused(lambda: comm.all_reduce(np.zeros(4), "median"), "sum, mean, min, max, product")
+refused(lambda: comm.all_reduce(np.zeros(4), "median"), "sum, mean, min, max, product, bit-and, bit-or, bit-xor, logical-and, logical-or, logical-xor")
 refused(lambda: comm.broadcast(np.zeros(4), 2), "the root is 2, in a communicator of 2 ranks")
 refused(lambda: comm.all_gather(np.zeros(3), counts=[1, 1]), "has 3 elements")
 refused(lambda: comm.all_gather(np.zeros(3), counts=[3]), "1 counts of the array")

@@ -9,6 +9,9 @@
 //! a different order, and floating-point sums would differ.) At time 2r a rank meets itself: a local step adds its own input at
 //! its place in the order.
 //!
+//! A **reduce-scatter** and a **reduce** send parts, or arrays to one rank, at the same times: contributions are added in the order of
+//! ranks, which reductions need that are not commutative.
+//!
 //! **Cost**, all-reduce: 2(p−1) steps, in which every rank sends p−1 times; n(p−1) bytes; scratch: n for
 //! the original input and one segment.
 //!
@@ -16,6 +19,8 @@
 //! the array is not small: it sends p/2 times as much as a ring.
 //!
 //! **Source**: the naive algorithm that every paper starts from; the diagonal order is our own.
+
+use std::ops::Range;
 
 use super::descriptor::Descriptor;
 use crate::operation::Operation;
@@ -29,19 +34,49 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> {
-    (operation == Operation::AllReduce).then(|| all_reduce(rank, ranks))
+    match operation {
+        Operation::AllReduce => Some(all_reduce(rank, ranks)),
+        Operation::ReduceScatter => Some(reduce_scatter(rank, ranks)),
+        Operation::Reduce { root } => Some(reduce(root, rank, ranks)),
+        _ => None,
+    }
 }
 
 /// The all-reduce, written directly: it does not divide into two halves.
 pub fn all_reduce(rank: Rank, ranks: usize) -> Schedule {
     let whole = Chunks::one(0);
+    let step = |other| add(Step::new().send_original(other, whole), other, whole);
+    Schedule::new(1, contributors(rank, ranks).map(step))
+}
+
+/// The reduce-scatter: rank r sends part i to rank i, and adds all contributions to part r in the order of ranks.
+pub fn reduce_scatter(rank: Rank, ranks: usize) -> Schedule {
+    let own = Chunks::one(rank);
+    let step = |other| add(Step::new().send_original(other, Chunks::one(other)), other, own);
+    Schedule::new(ranks, contributors(rank, ranks).map(step))
+}
+
+/// The reduce: the root adds the arrays of all ranks in the order of ranks.
+pub fn reduce(root: Rank, rank: Rank, ranks: usize) -> Schedule {
+    let whole = Chunks::one(0);
+    if rank != root {
+        return Schedule::new(1, [Step::new().send_original(root, whole)]);
+    }
     let step = |other| {
-        let step = Step::new().send_original(other, whole);
-        if other == 0 { step.replace(other, whole) } else { step.reduce(other, whole) }
+        let step = Step::new();
+        add(if other == root { step.send_original(root, whole) } else { step }, other, whole)
     };
-    // Rank 0 starts with its own contribution in place.
-    let others = if rank == 0 { 1..ranks } else { 0..ranks };
-    Schedule::new(1, others.map(step))
+    Schedule::new(1, contributors(root, ranks).map(step))
+}
+
+/// Adds the contribution of a rank; that of rank 0 is the first.
+fn add(step: Step, other: Rank, chunks: Chunks) -> Step {
+    if other == 0 { step.replace(other, chunks) } else { step.reduce(other, chunks) }
+}
+
+/// The ranks whose contributions a rank adds, in order. Rank 0 starts with its own in place.
+fn contributors(rank: Rank, ranks: usize) -> Range<Rank> {
+    if rank == 0 { 1..ranks } else { 0..ranks }
 }
 
 #[cfg(test)]

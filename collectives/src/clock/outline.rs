@@ -4,7 +4,7 @@ use super::Unpredictable;
 use crate::model::Machine;
 use crate::partition::Partition;
 use crate::plan::Plan;
-use crate::schedule::{Combine, Source};
+use crate::schedule::Source;
 use crate::world::{Rank, Topology};
 
 /// The limits of a simulation.
@@ -170,7 +170,7 @@ fn outline(plan: &Plan, rank: Rank, ranks: usize, count: usize, steps: &mut Vec<
             to: step.send.map(|send| places(send.to)),
             from: step.receive.map(|receive| places(receive.from)),
             sent_count: step.send.map_or(0, |send| partition.count(send.chunks)),
-            reduces: step.receive.is_some_and(|receive| receive.combine == Combine::Reduce),
+            reduces: step.receive.is_some_and(|receive| receive.combine.reduces()),
             copies: step.send.zip(step.receive).is_some_and(|(send, receive)| {
                 send.source == Source::Current && send.chunks.overlaps(receive.chunks)
             }),

@@ -4,9 +4,10 @@ use super::{BLOCK_BYTES, Capabilities, Execution, Traits};
 use crate::algorithm::Algorithm;
 use crate::direct::Direct;
 use crate::operation::Operation;
+use crate::order;
 use crate::plan::Plan;
 use crate::program::Program;
-use crate::schedule::{Combine, Source};
+use crate::schedule::Source;
 use crate::world::{Rank, Topology};
 
 mod lower;
@@ -31,12 +32,42 @@ pub struct CompiledPlan {
 impl CompiledPlan {
     /// A rank's plan, if the algorithm offers the operation.
     pub fn new(algorithm: Algorithm, operation: Operation, topology: &Topology, rank: Rank) -> Option<Self> {
-        let plan = algorithm.plan(operation, topology, rank)?;
+        Some(Self::of_plan(algorithm.plan(operation, topology, rank)?, algorithm, operation, topology, rank))
+    }
+
+    /// A rank's plan for a reduction that is not commutative, if the algorithm offers the operation and keeps the order of ranks: each
+    /// result is x0 ∘ x1 ∘ … of the ranks that contribute to it. The plans of all ranks are examined.
+    ///
+    /// ```
+    /// use unisono_collectives::execution::CompiledPlan;
+    /// use unisono_collectives::{Algorithm, Operation, Topology};
+    ///
+    /// let world = Topology::single_node(5);
+    /// let keeps = |algorithm| CompiledPlan::in_rank_order(algorithm, Operation::AllReduce, &world, 0).is_some();
+    /// assert!(keeps(Algorithm::RecursiveDoubling) && !keeps(Algorithm::Ring));
+    /// ```
+    pub fn in_rank_order(
+        algorithm: Algorithm,
+        operation: Operation,
+        topology: &Topology,
+        rank: Rank,
+    ) -> Option<Self> {
+        let mut plans = order::in_rank_order(algorithm.plans(operation, topology)?, operation)?;
+        Some(Self::of_plan(plans.swap_remove(rank), algorithm, operation, topology, rank))
+    }
+
+    fn of_plan(
+        plan: Plan,
+        algorithm: Algorithm,
+        operation: Operation,
+        topology: &Topology,
+        rank: Rank,
+    ) -> Self {
         let (ranks, all_reduce) = (topology.ranks(), operation == Operation::AllReduce);
         let direct = all_reduce.then(|| Direct::recognise(&plan.flattened(), rank, ranks)).flatten();
         let traits = Some(Traits::of(algorithm, operation, topology));
         let accumulates = accumulates(&plan);
-        Some(Self { plan, operation, rank, ranks, traits, direct, accumulates })
+        Self { plan, operation, rank, ranks, traits, direct, accumulates }
     }
 
     /// A part of this plan, such as the phases that a vendor does not carry out. Since the parts of other ranks may differ, it
@@ -145,7 +176,7 @@ fn accumulates(plan: &Plan) -> bool {
         }
         let Some(receive) = step.receive else { return false };
         let target = &mut is_unsent_sum[receive.chunks.start..receive.chunks.end];
-        let reduces = receive.combine == Combine::Reduce;
+        let reduces = receive.combine.reduces();
         let again = reduces && target.contains(&true);
         target.fill(reduces);
         again

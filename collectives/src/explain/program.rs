@@ -99,7 +99,7 @@ fn column(name: String, program: &Program) -> Vec<String> {
         format!("{own}{}→{}", text(send.part), send.to)
     };
     let combined = |combine: Combine, part: Part, from: &dyn Display| {
-        let sign = if combine == Combine::Reduce { '+' } else { '=' };
+        let sign = if combine.reduces() { '+' } else { '=' };
         format!("{sign}{}←{from}", text(part))
     };
     let received = |receive: &Incoming| combined(receive.combine, receive.part, &receive.from);

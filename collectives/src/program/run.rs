@@ -58,7 +58,7 @@ pub(super) struct Interpreter<'a, V: Values> {
 
 /// Returns the final buffer of every rank after running the programs of all ranks (rank 0's first) on `inputs`.
 ///
-/// `reduce(held, arrived)` is the operation on one element. All inputs have the same length.
+/// `reduce(left, right)` is the operation on one element. All inputs have the same length.
 ///
 /// # Errors
 /// The defects because of which the programs do not finish, and races.
@@ -283,7 +283,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
             let held = &mut self.buffers[rank][cell];
             match combine {
                 Combine::Replace => *held = value,
-                Combine::Reduce => self.values.reduce(at, held, &value),
+                Combine::Reduce | Combine::ReduceBefore => self.values.reduce(at, held, &value),
             }
         }
     }

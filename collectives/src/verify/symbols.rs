@@ -26,7 +26,12 @@ struct Value {
     chunk: usize,
     /// A hash of the tree of additions; equal for `a + b` and `b + a`, which give the same bits.
     order: u64,
+    /// The contributors as a range, if they were combined in the order of ranks.
+    run: Option<Run>,
 }
+
+/// The first rank, and one past the last one.
+pub(crate) type Run = (u32, u32);
 
 impl Symbols {
     /// The values of all ranks and chunks before the first step, and the symbols for them.
@@ -52,7 +57,8 @@ impl Symbols {
             symbols
                 .contributors
                 .extend((0..words).map(|word| ranks_in(&(contributor..contributor + 1), word)));
-            symbols.push(Value { chunk: cell, order: mix(rank as u64 + 1, chunk as u64) })
+            let run = Some((contributor as u32, contributor as u32 + 1));
+            symbols.push(Value { chunk: cell, order: mix(rank as u64 + 1, chunk as u64), run })
         };
         let cells = chunk_count * blocks;
         let inputs = (0..ranks).map(|rank| (0..cells).map(|cell| input(rank, cell)).collect()).collect();
@@ -85,6 +91,11 @@ impl Symbols {
         self.value(symbol).order
     }
 
+    /// The contributors as a range, if they were combined in the order of ranks, as a reduction without commutativity needs.
+    pub(crate) fn run(&self, symbol: Symbol) -> Option<Run> {
+        self.value(symbol).run
+    }
+
     /// The ranks among these whose contributions are missing in a value.
     pub(crate) fn missing(&self, symbol: Symbol, expected: &Range<Rank>) -> impl Iterator<Item = Rank> {
         let held = self.contributors[self.contributors(symbol)].iter().enumerate();
@@ -103,7 +114,7 @@ impl Values for Symbols {
 
     fn reduce(&mut self, at: Event, held: &mut Symbol, arrived: &Symbol) {
         let (one, other) = (self.value(*held), self.value(*arrived));
-        let Event { rank, step, .. } = at;
+        let Event { rank, step, combine, .. } = at;
         let chunk = one.chunk;
         if chunk != other.chunk {
             self.defects.push(Defect::WrongChunk { rank, step, chunk, arrived: other.chunk });
@@ -122,7 +133,11 @@ impl Values for Symbols {
             self.defects.extend(doubled);
         }
         let order = mix(one.order.min(other.order), one.order.max(other.order));
-        *held = self.push(Value { chunk, order });
+        let run = match combine.operands(one.run, other.run) {
+            (Some((start, middle)), Some((next, end))) if middle == next => Some((start, end)),
+            _ => None,
+        };
+        *held = self.push(Value { chunk, order, run });
     }
 }
 

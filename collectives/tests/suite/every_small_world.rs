@@ -10,9 +10,11 @@ fn offers(algorithm: Algorithm, operation: Operation) -> bool {
     };
     match operation {
         AllReduce => true,
+        ReduceScatter if algorithm == Algorithm::AllToAll => true,
         ReduceScatter | AllGather => {
             matches!(algorithm, Algorithm::RoundRobin | Algorithm::Butterfly | Algorithm::Ring)
         }
+        Reduce { .. } if algorithm == Algorithm::AllToAll => true,
         Broadcast { .. } | Reduce { .. } => matches!(algorithm, Algorithm::Tree | Algorithm::MasterWorker),
         Gather { .. } | Scatter { .. } => algorithm == Algorithm::MasterWorker,
         AllToAll => algorithm == Algorithm::RoundRobin,
@@ -45,7 +47,7 @@ fn on_one_node() {
 fn from_every_root() {
     for ranks in [1, 2, 5, 8, 13] {
         for root in 0..ranks {
-            for algorithm in [Algorithm::Tree, Algorithm::MasterWorker] {
+            for algorithm in [Algorithm::Tree, Algorithm::MasterWorker, Algorithm::AllToAll] {
                 for operation in Operation::all(root) {
                     check(algorithm, operation, &Topology::single_node(ranks));
                 }

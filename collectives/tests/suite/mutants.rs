@@ -105,7 +105,7 @@ fn a_reduction_that_replaces_and_the_reverse_are_seen() {
                 let combine = &mut steps[step].receive.as_mut().unwrap().combine;
                 *combine = match *combine {
                     Combine::Replace => Combine::Reduce,
-                    Combine::Reduce => Combine::Replace,
+                    Combine::Reduce | Combine::ReduceBefore => Combine::Replace,
                 };
             });
             assert!(!objections(&mutant).is_empty(), "{name}");

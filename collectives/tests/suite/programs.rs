@@ -13,10 +13,22 @@ struct Sample {
     operation: Operation,
     numbers: Vec<Vec<u64>>,
     inexact: Vec<Vec<f32>>,
+    /// Elements of a reduction that is not commutative, if the plans keep the order of ranks.
+    matrices: Vec<Vec<Matrix>>,
 }
 
-/// The final buffers for two inputs: random integers, and floats whose sum depends on the order of additions.
-type Results = (Vec<Vec<u64>>, Vec<Vec<u32>>);
+/// A 2×2 matrix, modulo 2^32.
+type Matrix = [u32; 4];
+
+fn product([a, b, c, d]: Matrix, [e, f, g, h]: Matrix) -> Matrix {
+    let dot = |one: u32, two: u32, three: u32, four: u32| {
+        one.wrapping_mul(two).wrapping_add(three.wrapping_mul(four))
+    };
+    [dot(a, e, b, g), dot(a, f, b, h), dot(c, e, d, g), dot(c, f, d, h)]
+}
+
+/// The final buffers for each input: random integers, floats whose sum depends on the order of additions, and matrices.
+type Results = (Vec<Vec<u64>>, Vec<Vec<u32>>, Vec<Vec<Matrix>>);
 
 impl Sample {
     fn new(
@@ -26,6 +38,31 @@ impl Sample {
         capabilities: &Capabilities,
     ) -> Self {
         let compile = |rank| CompiledPlan::new(algorithm, operation, topology, rank).unwrap();
+        Self::of((algorithm, operation), topology, count, capabilities, compile)
+    }
+
+    /// With plans that combine in the order of ranks.
+    fn in_order(
+        (algorithm, operation): (Algorithm, Operation),
+        topology: &Topology,
+        count: usize,
+        capabilities: &Capabilities,
+    ) -> Self {
+        let compile = |rank| CompiledPlan::in_rank_order(algorithm, operation, topology, rank).unwrap();
+        let mut sample = Self::of((algorithm, operation), topology, count, capabilities, compile);
+        let matrix =
+            |&number: &u64| [number, number >> 16, number >> 32, number >> 48].map(|bits| bits as u32 | 1);
+        sample.matrices = sample.numbers.iter().map(|row| row.iter().map(matrix).collect()).collect();
+        sample
+    }
+
+    fn of(
+        (algorithm, operation): (Algorithm, Operation),
+        topology: &Topology,
+        count: usize,
+        capabilities: &Capabilities,
+        compile: impl Fn(usize) -> CompiledPlan,
+    ) -> Self {
         let compiled: Vec<_> = (0..topology.ranks()).map(compile).collect();
         let programs: Vec<_> = compiled.iter().map(|plan| plan.program(count, 4, capabilities)).collect();
         let plans = compiled.iter().map(|plan| plan.plan().clone()).collect();
@@ -40,15 +77,19 @@ impl Sample {
         let inexact = |&number: &u64| ((number >> 40) as f32 - 8e6) * 0.1_f32.powi((number % 7) as i32);
         let inexact = numbers.iter().map(|row| row.iter().map(inexact).collect()).collect();
         let name = format!("{algorithm}, {operation:?}, {} ranks, {count} elements", programs.len());
-        Self { name, programs, plans, operation, numbers, inexact }
+        Self { name, programs, plans, operation, numbers, inexact, matrices: Vec::new() }
     }
 
-    /// Runs the programs on both inputs. Returns `None` if they do not finish.
+    /// Runs the programs on all inputs. Returns `None` if they do not finish.
     fn run(&self, programs: &[Program]) -> Option<Results> {
         let sums = program::run(programs, &self.numbers, u64::wrapping_add).ok()?;
         let inexact = program::run(programs, &self.inexact, |held, arrived| held + arrived).ok()?;
         let bits = inexact.iter().map(|row| row.iter().map(|value| value.to_bits()).collect()).collect();
-        Some((sums, bits))
+        let products = match self.matrices.is_empty() {
+            true => Vec::new(),
+            false => program::run(programs, &self.matrices, product).ok()?,
+        };
+        Some((sums, bits, products))
     }
 }
 
@@ -60,7 +101,7 @@ fn samples() -> Vec<Sample> {
     let (three, four) = (Topology::single_node(3), Topology::single_node(4));
     let nodes = Topology::uniform(2, 2);
     use Algorithm::{HierarchicalCopy, MasterWorker, Rail, RecursiveDoubling, Ring, RoundRobin, Tree};
-    use Operation::{AllGather, AllReduce, AllToAll, Broadcast};
+    use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter, Scan};
     vec![
         Sample::new((RecursiveDoubling, AllReduce), &four, 8, &shared),
         Sample::new((Algorithm::AllToAll, AllReduce), &three, 8, &shared),
@@ -73,6 +114,12 @@ fn samples() -> Vec<Sample> {
         Sample::new((MasterWorker, Broadcast { root: 1 }), &four, 400_000, &shared),
         Sample::new((HierarchicalCopy, AllReduce), &nodes, 60_000, &lanes),
         Sample::new((Rail, AllReduce), &nodes, 60_000, &lanes),
+        Sample::in_order((RecursiveDoubling, AllReduce), &four, 8, &shared),
+        Sample::in_order((RecursiveDoubling, Scan), &four, 8, &shared),
+        Sample::in_order((RecursiveDoubling, AllReduce), &three, 60_000, &messages),
+        Sample::in_order((Algorithm::AllToAll, ReduceScatter), &three, 60_000, &messages),
+        Sample::in_order((Algorithm::AllToAll, Reduce { root: 1 }), &three, 60_000, &shared),
+        Sample::in_order((RoundRobin, AllReduce), &Topology::single_node(2), 600_000, &shared),
     ]
 }
 

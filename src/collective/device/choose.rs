@@ -81,19 +81,25 @@ fn can_all_be_nccl(call: &Call, topology: &Topology) -> Result<(), String> {
             those_for_vendors()
         ));
     }
-    can_divide(call)
+    can_reduce(call)
 }
 
 fn can_be_in_nodes(call: &Call, topology: &Topology) -> Result<(), String> {
     // Between nodes the host divides the sums.
-    if topology.nodes() > 1 { Ok(()) } else { can_divide(call) }
+    let is_divided_by_nccl = topology.nodes() == 1 || call.op != Some(ReduceOp::Mean);
+    if is_divided_by_nccl { can_reduce(call) } else { Ok(()) }
 }
 
-fn can_divide(call: &Call) -> Result<(), String> {
-    if call.op == Some(ReduceOp::Mean) && !call.dtype.is_float() {
-        return Err(format!("NCCL's mean of {} is rounded in another way", call.dtype));
+fn can_reduce(call: &Call) -> Result<(), String> {
+    match call.op {
+        Some(ReduceOp::Mean) if !call.dtype.is_float() => {
+            Err(format!("NCCL's mean of {} is rounded in another way", call.dtype))
+        }
+        None | Some(ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Min | ReduceOp::Max | ReduceOp::Product) => {
+            Ok(())
+        }
+        Some(op) => Err(format!("NCCL has no {op}")),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -143,5 +149,14 @@ mod tests {
         assert_eq!(name("auto", &call, &Inside::Nccl, &one), "host");
         assert_eq!(name("auto", &call, &Inside::Nccl, &two), "hierarchical-copy+nccl");
         assert!(name("nccl", &call, &Inside::Nccl, &one).contains("mean of i32"));
+    }
+
+    #[test]
+    fn what_nccl_has_not_is_reduced_by_the_host() {
+        let (one, two) = (Topology::single_node(2), Topology::uniform(2, 2));
+        let call = Call::all_reduce(DType::I32, ReduceOp::BitXor, 10);
+        assert_eq!(name("auto", &call, &Inside::Nccl, &one), "host");
+        assert_eq!(name("auto", &call, &Inside::Nccl, &two), "host");
+        assert!(name("rail+nccl", &call, &Inside::Nccl, &two).contains("NCCL has no bit-xor"));
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use unisono_collectives::Rank;
+use unisono_collectives::{Operation, Rank};
 
 use crate::call::Call;
 use crate::collective::Options;
@@ -45,9 +45,11 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Whether values of this size fit slots of this number of ranks.
-    pub(super) fn fit(size_bytes: usize, ranks: usize) -> bool {
-        size_bytes <= MOST_BYTES && (2..=MOST_RANKS).contains(&ranks)
+    /// Whether a call is an all-reduce by a kernel of the library whose values fit slots of this number of ranks.
+    pub(super) fn fit(call: &Call, ranks: usize) -> bool {
+        let has_kernel = !matches!(call.op, Some(ReduceOp::Custom(_)));
+        let is_short = call.size_bytes() <= MOST_BYTES && (2..=MOST_RANKS).contains(&ranks);
+        call.operation == Operation::AllReduce && has_kernel && is_short
     }
 
     /// The slots for an all-reduce. All ranks, which share memory, call it.

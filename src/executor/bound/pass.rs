@@ -18,8 +18,8 @@ pub(in crate::executor) struct Pass {
     pub(in crate::executor) read: bool,
     /// Whether other ranks write to it.
     pub(in crate::executor) written: bool,
-    /// The ranks whose elements are reduced into this rank's, in order.
-    pub(in crate::executor) reduced: Vec<Rank>,
+    /// The ranks whose elements are reduced into this rank's, in order, and on which side.
+    pub(in crate::executor) reduced: Vec<(Rank, Combine)>,
     /// The moves after the reductions.
     pub(in crate::executor) moves: Vec<Move>,
 }
@@ -67,12 +67,10 @@ impl Pass {
                 Instruction::Read { of, theirs, own, combine } if theirs == own => {
                     pass.part_of(bound.rank, own, bound)?;
                     match combine {
-                        Combine::Reduce if bound.call.op.is_none() => {
-                            return Err("a call without a reduction reduces");
-                        }
-                        Combine::Reduce if pass.moves.is_empty() => pass.reduced.push(of),
-                        Combine::Reduce => return Err("a pass reduces after it has moved"),
                         Combine::Replace => pass.moves.push(Move::Take { from: of }),
+                        _ if bound.call.op.is_none() => return Err("a call without a reduction reduces"),
+                        _ if pass.moves.is_empty() => pass.reduced.push((of, combine)),
+                        _ => return Err("a pass reduces after it has moved"),
                     }
                 }
                 Instruction::Write { to, theirs, own } if theirs == own => {

@@ -40,9 +40,9 @@ impl Access<'_> {
         let Call { dtype, op, .. } = bound.call;
         let size_bytes = open.own().len();
         // With two ranks, one loop reduces and distributes.
-        if let ([from], [Move::Give { to }]) = (&reduced[..], &moves[..])
+        if let ([(from, _)], [Move::Give { to }]) = (&reduced[..], &moves[..])
             && from == to
-            && let Some(op) = op.filter(|op| *op != ReduceOp::Mean)
+            && let Some(op) = op.filter(|op| !matches!(op, ReduceOp::Mean | ReduceOp::Custom(_)))
             && let Some((held, theirs)) = open.at_hand(*from, 0..size_bytes)
         {
             kernels::joint(dtype, op)(held, theirs);
@@ -75,8 +75,15 @@ impl Access<'_> {
         if let Some(accumulator) = bound.format.accumulator {
             return self.reduce_widened(accumulator, open, part, work);
         }
+        if let ReduceOp::Custom(custom) = op {
+            for &(other, combine) in reduced {
+                let (held, theirs) = open.both(other, part.clone())?;
+                custom.reduce(combine, held, theirs);
+            }
+            return Ok(());
+        }
         let kernel = kernels::kernel(dtype, op);
-        for &other in reduced {
+        for &(other, _) in reduced {
             let (held, theirs) = open.both(other, part.clone())?;
             kernel(held, theirs);
         }
@@ -97,7 +104,7 @@ impl Access<'_> {
         let Self { pass: Pass { reduced, .. }, bound, .. } = self;
         let held = work.reserve(part.len() / bound.format.wire_size_bytes * bound.format.held_size_bytes)?;
         (accumulator.codec.decode)(held, &open.own()[part.clone()]);
-        for &other in reduced {
+        for &(other, _) in reduced {
             let (_, theirs) = open.both(other, part.clone())?;
             (accumulator.reduce)(held, theirs);
         }

@@ -77,6 +77,7 @@ pub(super) fn reduction(
         ReduceOp::Min => Ok(sys::ncclMin),
         ReduceOp::Max => Ok(sys::ncclMax),
         ReduceOp::Product => Ok(sys::ncclProd),
+        _ => Err(Error::Unsupported(format!("NCCL has no {op}; choose another algorithm"))),
     }
 }
 

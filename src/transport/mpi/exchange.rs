@@ -336,7 +336,7 @@ impl<'a> Receiving<'a> {
             }
             let memory = match &mut self.target {
                 Target::Place(place) => place[segment.clone()].as_mut_ptr(),
-                Target::Apply { .. } => self.staging[place].take(size).as_mut_ptr(),
+                Target::Apply { .. } | Target::Custom { .. } => self.staging[place].take(size).as_mut_ptr(),
             };
             // SAFETY: the memory is a segment of the target or a staging segment, of `size` bytes, and
             // nothing touches it until the request is done: segments do not overlap, and a staging segment
@@ -354,7 +354,7 @@ impl<'a> Receiving<'a> {
     fn take_segment(&mut self) {
         let segment = self.link.segment(self.taken, self.size_bytes);
         self.taken = segment.end;
-        if let Target::Apply { .. } = self.target {
+        if !matches!(self.target, Target::Place(_)) {
             let place = self.link.place(segment.start);
             self.target.accept(segment.start, self.staging[place].take(segment.len()));
         }

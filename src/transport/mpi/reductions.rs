@@ -7,7 +7,18 @@ use crate::error::{Error, Result};
 use crate::kernels::{ReduceOp, kernel};
 
 /// The reductions that MPI has: a mean is computed as its sum.
-const OPS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product];
+const OPS: [ReduceOp; 10] = [
+    ReduceOp::Sum,
+    ReduceOp::Min,
+    ReduceOp::Max,
+    ReduceOp::Product,
+    ReduceOp::BitAnd,
+    ReduceOp::BitOr,
+    ReduceOp::BitXor,
+    ReduceOp::LogicalAnd,
+    ReduceOp::LogicalOr,
+    ReduceOp::LogicalXor,
+];
 /// The repetitions of all pairs of values in one array, so that MPI's vector instructions process each pair.
 const REPEATS: usize = 5;
 
@@ -15,7 +26,7 @@ const REPEATS: usize = 5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reductions {
     /// A bit for each type and reduction.
-    wrong: u64,
+    wrong: u128,
 }
 
 impl Reductions {
@@ -26,11 +37,13 @@ impl Reductions {
     pub(super) fn tried(comm: Comm) -> Result<Self> {
         let mut own = 0;
         for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_half()) {
-            for op in OPS {
-                own |= u64::from(example(dtype, op)?.is_some()) << place(dtype, op);
+            for op in OPS.into_iter().filter(|op| op.is_defined_for(dtype)) {
+                own |= u128::from(example(dtype, op)?.is_some()) << place(dtype, op);
             }
         }
-        Ok(Self { wrong: comm.all_gather(own)?.into_iter().fold(0, |wrong, of_rank| wrong | of_rank) })
+        let any = |own: u64| Ok(comm.all_gather(own)?.into_iter().fold(0, |wrong, of_rank| wrong | of_rank));
+        let (high, low) = (any((own >> 64) as u64)?, any(own as u64)?);
+        Ok(Self { wrong: u128::from(high) << 64 | u128::from(low) })
     }
 
     /// # Errors
@@ -119,7 +132,7 @@ mod tests {
     fn every_pair_has_a_bit_and_a_mean_is_a_sum() {
         let places: std::collections::HashSet<_> =
             DType::ALL.into_iter().flat_map(|dtype| OPS.map(|op| place(dtype, op))).collect();
-        assert!(places.len() == DType::ALL.len() * OPS.len() && places.iter().all(|&place| place < 64));
+        assert!(places.len() == DType::ALL.len() * OPS.len() && places.iter().all(|&place| place < 128));
         assert_eq!(place(DType::U8, ReduceOp::Mean), place(DType::U8, ReduceOp::Sum));
         let reductions = Reductions { wrong: 1 << place(DType::U8, ReduceOp::Sum) };
         assert!(reductions.check(DType::U8, ReduceOp::Max).is_ok());

@@ -60,7 +60,9 @@ impl<'a> Receiving<'a> {
             Target::Place(place) => {
                 stream.receive(&mut place[self.consumed..self.consumed + left.min(PIECE)])
             }
-            Target::Apply { .. } => stream.receive(&mut block.take(PIECE)[self.begun..left.min(PIECE)]),
+            Target::Apply { .. } | Target::Custom { .. } => {
+                stream.receive(&mut block.take(PIECE)[self.begun..left.min(PIECE)])
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use half::bf16;
 use unisono::{
     Algorithm, Call, Choice, Collective as _, Communicator, DType, Error, ErrorCode, Method, ReduceOp,
     Result, Unisono, Vendor,
@@ -10,7 +11,7 @@ use unisono::{
 type Calls = fn(&mut Communicator) -> Result<()>;
 
 /// Calls that are refused over any transport but MPI.
-const REFUSED: [(ErrorCode, Calls); 9] = [
+const REFUSED: [(ErrorCode, Calls); 11] = [
     (ErrorCode::Unsupported, |comm| comm.set_choice(Method::InNodes(Algorithm::Ring, Vendor::Mpi))),
     (ErrorCode::Unsupported, |comm| {
         let by_mpi = Method::Vendor(Vendor::Mpi);
@@ -27,6 +28,10 @@ const REFUSED: [(ErrorCode, Calls); 9] = [
     (ErrorCode::Unsupported, |comm| comm.collective(Vendor::Mpi).map(drop)),
     (ErrorCode::Unsupported, |comm| comm.scan(&mut [1.0_f32], ReduceOp::Mean).map(drop)),
     (ErrorCode::Unsupported, |comm| comm.exclusive_scan_async(vec![1_u32], ReduceOp::Mean)?.wait().map(drop)),
+    (ErrorCode::Unsupported, |comm| comm.all_reduce(&mut [1.0_f32], ReduceOp::BitXor).map(drop)),
+    (ErrorCode::Unsupported, |comm| {
+        comm.reduce_scatter_async(vec![bf16::ONE; 9], ReduceOp::LogicalAnd)?.wait().map(drop)
+    }),
     (ErrorCode::Memory, |comm| comm.alloc::<u64>(1 << 45).map(drop)),
     // Another world, which does not begin.
     (ErrorCode::Setting, |_| Unisono::builder().tuning("no-such-file.toml").threads(1).map(drop)),

@@ -5,7 +5,7 @@ use unisono_testing::random::Random;
 
 use super::calls::{Made, Ranks};
 use super::memory::{Array, Memory};
-use super::{Exact, assert_reduced, inputs};
+use super::{Exact, assert_reduced, inputs, reductions};
 
 /// Plans of so many calls, at random.
 pub fn calls(comm: &mut Communicator, calls: usize) {
@@ -28,7 +28,7 @@ fn call<T: Exact>(comm: &mut Communicator, common: &mut Random, own: &mut Random
         _ if common.once_in(2) => Operation::AllReduce,
         operation => operation,
     };
-    let mut op = common.one_of(&ReduceOp::ALL);
+    let mut op = common.one_of(&reductions(T::DTYPE));
     if matches!(operation, Operation::Scan | Operation::ExclusiveScan) && op == ReduceOp::Mean {
         op = ReduceOp::Sum;
     }

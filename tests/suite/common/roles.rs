@@ -7,7 +7,9 @@ use unisono_testing::launch::Ended;
 use unisono_testing::suite::is_deep;
 
 use super::memory::Memory;
-use super::{bits, errors, groups, in_flight, parts, plans, point_to_point, stress, thresholds, vendors};
+use super::{
+    bits, custom, errors, groups, in_flight, parts, plans, point_to_point, stress, thresholds, vendors,
+};
 
 const SEPARATOR: &str = " + ";
 
@@ -67,6 +69,7 @@ fn play_one(role: &str, comm: &mut Communicator) {
         "vendors" => vendors::agree(comm),
         "in flight" => in_flight::conformance(comm),
         "point to point" => point_to_point::conformance(comm),
+        "custom" => custom::conformance(comm),
         "refused" => errors::refused(comm),
         "joins" => {}
         _ => panic!("no such role: {role}"),

@@ -1,10 +1,10 @@
 //! Small all-reduces without end, at random: in their size, type, reduction and algorithm, in where their arrays are, blocking
 //! or in flight, and in the order in which all of it ends.
 
-use unisono::{Algorithm, Choice, Communicator, DType, ReduceOp};
+use unisono::{Algorithm, Choice, Communicator, DType};
 
 use super::memory::Memory;
-use super::{Exact, assert_reduced, inputs};
+use super::{Exact, assert_reduced, inputs, reductions};
 use unisono_testing::random::Random;
 
 /// What is in flight, to be waited for and held against what it must be.
@@ -61,7 +61,7 @@ impl Call<'_> {
     fn make<T: Exact>(&mut self) {
         let Self { comm, common, own, in_flight, number } = self;
         let (rank, ranks, number) = (comm.rank(), comm.ranks(), *number);
-        let op = common.one_of(&ReduceOp::ALL);
+        let op = common.one_of(&reductions(T::DTYPE));
         let longest = common.one_of(&[2, 40, 40, 300, 300, 3000]);
         let count = common.below(longest);
         if common.once_in(4) {

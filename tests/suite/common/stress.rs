@@ -1,10 +1,10 @@
 //! Many calls in a row, at random: whatever the calls before have left behind must not be seen.
 
 use half::bf16;
-use unisono::{Algorithm, Choice, Communicator, ReduceOp};
+use unisono::{Algorithm, Choice, Communicator};
 
 use super::memory::Memory;
-use super::{Exact, assert_reduced, inputs};
+use super::{Exact, assert_reduced, inputs, reductions};
 use unisono_testing::random::Random;
 
 /// So many calls, of which all ranks know what they are, and each for itself where its array is and
@@ -26,7 +26,7 @@ pub fn calls(comm: &mut Communicator, calls: usize) {
 
 fn call<T: Exact>(comm: &mut Communicator, memory: Memory, common: &mut Random, number: usize) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
-    let (longest, op) = (common.one_of(&[20, 2_000, 20_000, 200_000]), common.one_of(&ReduceOp::ALL));
+    let (longest, op) = (common.one_of(&[20, 2_000, 20_000, 200_000]), common.one_of(&reductions(T::DTYPE)));
     let (count, root) = (common.below(longest) / ranks * ranks, common.below(ranks));
     let choice = Choice::from(common.one_of(&Algorithm::ALL));
     comm.set_choice(choice.clone()).unwrap();

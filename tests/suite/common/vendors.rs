@@ -44,7 +44,7 @@ fn agree_on<T: Element>(comm: &mut Communicator) {
         Choice::from(Method::InNodes(Algorithm::HierarchicalCopy, Vendor::Mpi)),
         Choice::from(Method::InNodes(Algorithm::Rail, Vendor::Mpi)),
     ];
-    for op in ReduceOp::ALL {
+    for op in super::reductions(T::DTYPE) {
         // The order of additions is the vendor's, and sums of floats would differ with it; of integers they do not.
         if T::DTYPE.is_float() && !matches!(op, ReduceOp::Min | ReduceOp::Max) {
             continue;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 use unisono::{Algorithm, Call, Choice, Communicator, DType, Error, Method, ReduceOp, Vendor};
 
-use crate::common::{Exact, assert_reduced, bits, inputs};
+use crate::common::{Exact, assert_reduced, bits, inputs, reductions};
 use crate::for_every_dtype;
 
 /// Several segments, and not a multiple of anything.
@@ -77,7 +77,7 @@ fn reduce_all<T: Exact + DeviceRepr + ValidAsZeroBits>(comm: &mut Communicator) 
     let mut by_nccl = 0;
     for choice in vendors.into_iter().chain(algorithms).chain(others) {
         comm.set_choice(choice.clone()).unwrap();
-        for op in ReduceOp::ALL {
+        for op in reductions(T::DTYPE) {
             for count in [0, 1, comm.ranks() + 1, 1009] {
                 let is_done = reduce_one::<T>(comm, &choice, op, count);
                 by_nccl += usize::from(is_done && choice.to_string().contains("nccl"));

@@ -214,7 +214,9 @@ impl Draw {
         if !choices.contains(&call.choice) {
             call.choice = random.one_of(&choices);
         }
-        if matches!(call.operation, Operation::Scan | Operation::ExclusiveScan) && call.op == ReduceOp::Mean {
+        let is_mean_of_scan =
+            matches!(call.operation, Operation::Scan | Operation::ExclusiveScan) && call.op == ReduceOp::Mean;
+        if is_mean_of_scan || !call.op.is_defined_for(call.dtype) {
             call.op = ReduceOp::Sum;
         }
         if call.operation == Operation::AllToAll {

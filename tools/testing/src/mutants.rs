@@ -11,8 +11,9 @@ fn next_part(part: Part, chunk_count: usize) -> Part {
     }
 }
 
-fn other(combine: Combine) -> Combine {
-    if combine == Combine::Reduce { Combine::Replace } else { Combine::Reduce }
+fn others(combine: Combine) -> impl Iterator<Item = Combine> {
+    let all = [Combine::Replace, Combine::Reduce, Combine::ReduceBefore];
+    all.into_iter().filter(move |other| *other != combine)
 }
 
 /// Returns the mutants of one instruction. Some of them are equivalent to it.
@@ -32,9 +33,9 @@ fn changed(instruction: Instruction, rank: Rank, ranks: usize, chunk_count: usiz
         [Outgoing { to: next(send.to), ..send }, Outgoing { part, ..send }, Outgoing { source, ..send }]
     };
     let receives = |receive: Incoming| {
-        let (part, combine) = (moved(receive.part), other(receive.combine));
-        let from = next(receive.from);
-        [Incoming { from, ..receive }, Incoming { part, ..receive }, Incoming { combine, ..receive }]
+        let (part, from) = (moved(receive.part), next(receive.from));
+        let combined = others(receive.combine).map(move |combine| Incoming { combine, ..receive });
+        [Incoming { from, ..receive }, Incoming { part, ..receive }].into_iter().chain(combined)
     };
     let mut changed = match instruction {
         Exchange(send, receive) => {
@@ -48,10 +49,11 @@ fn changed(instruction: Instruction, rank: Rank, ranks: usize, chunk_count: usiz
             sends.into_iter().chain(receives(receive).map(|receive| Post(send, receive))).collect()
         }
         Send(outgoing) => sends(outgoing).map(Send).to_vec(),
-        Receive(incoming) => receives(incoming).map(Receive).to_vec(),
+        Receive(incoming) => receives(incoming).map(Receive).collect(),
         Original { from, to, combine } => {
             let to_another = Original { from, to: moved(to), combine };
-            vec![to_another, Original { from, to: from, combine: other(combine) }]
+            let combined = others(combine).map(|combine| Original { from, to: from, combine });
+            std::iter::once(to_another).chain(combined).collect()
         }
         Complete | Sync | Vendor { .. } => Vec::new(),
         Lend { to, part, read, written } => vec![
@@ -60,11 +62,14 @@ fn changed(instruction: Instruction, rank: Rank, ranks: usize, chunk_count: usiz
             Lend { to, part, read: !read, written },
             Lend { to, part, read, written: !written },
         ],
-        Read { of, theirs, own, combine } => vec![
-            Read { of: next(of), theirs, own, combine },
-            Read { of, theirs: moved(theirs), own, combine },
-            Read { of, theirs: own, own, combine: other(combine) },
-        ],
+        Read { of, theirs, own, combine } => {
+            let others = others(combine).map(|combine| Read { of, theirs: own, own, combine });
+            let moved = [
+                Read { of: next(of), theirs, own, combine },
+                Read { of, theirs: moved(theirs), own, combine },
+            ];
+            moved.into_iter().chain(others).collect()
+        }
         Write { to, theirs, own } => {
             vec![Write { to: next(to), theirs, own }, Write { to, theirs: moved(theirs), own }]
         }

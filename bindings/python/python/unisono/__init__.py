@@ -20,7 +20,7 @@ from ._unisono import (
     UnisonoError,
     __version__,
 )
-from .comm import Comm, Plan
+from .comm import Comm, Plan, Reduction
 from .compressor import Compressor
 from .start import from_all_gather, from_mpi4py, from_store, init
 
@@ -31,6 +31,7 @@ __all__ = [
     "LeftError",
     "MismatchError",
     "Plan",
+    "Reduction",
     "Request",
     "TimeoutError",
     "UnisonoError",

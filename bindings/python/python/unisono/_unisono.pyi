@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, Self
 
 __version__: str
 
@@ -23,6 +23,13 @@ class Request:
 
 class Plan: ...
 
+class Reduction:
+    def __new__(
+        cls, name: str, example: Any, is_commutative: bool, function: Callable[[bytes, bytes], bytes]
+    ) -> Self: ...
+    @property
+    def name(self) -> str: ...
+
 class Memory:
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -38,7 +45,7 @@ class Comm:
         self,
         name: str,
         array: Any,
-        op: str | None = None,
+        op: str | Reduction | None = None,
         root: int | None = None,
         algorithm: str | None = None,
         label: str | None = None,
@@ -49,7 +56,7 @@ class Comm:
         self,
         name: str,
         array: Any,
-        op: str | None = None,
+        op: str | Reduction | None = None,
         root: int | None = None,
         algorithm: str | None = None,
         label: str | None = None,
@@ -75,7 +82,7 @@ class Comm:
         address: int,
         count: int,
         element: str,
-        op: str | None = None,
+        op: str | Reduction | None = None,
         root: int | None = None,
         timeout: float | None = None,
         counts: Sequence[int] | None = None,

@@ -7,7 +7,7 @@ import contextlib
 import math
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
@@ -16,7 +16,49 @@ import numpy as np
 from . import _unisono
 from ._unisono import Request
 
-Op = Literal["sum", "mean", "min", "max", "product"]
+Name = Literal[
+    "sum", "mean", "min", "max", "product", "bit-and", "bit-or", "bit-xor", "logical-and", "logical-or", "logical-xor"
+]
+
+
+class Reduction(_unisono.Reduction):
+    """A reduction by a function of the program, which calls take as their `op`.
+
+    `function(left, right)` returns the reduction of two arrays of numpy with elements of type `dtype`, element by element, such as numpy's
+    `gcd` and `hypot` do; both are read-only, and of any length. Elements have 1, 2, 4, … or 64 bytes, and may be records.
+
+    The function must be associative. Unless it is `commutative`, results are x0 ∘ x1 ∘ … in the order of ranks: algorithms that do not keep
+    this order are not chosen for it, and refused if they are named. All ranks define the same function by the same name; ranks that call
+    others get a MismatchError, which names both. The definition is kept until the process ends: define a reduction once, not for every call.
+
+    Each of its calls takes the interpreter's lock, and copies both operands and the result: on short arrays it takes some microseconds instead
+    of some hundred nanoseconds, and other threads of Python delay the other ranks too. What the function raises ends the communicator:
+    the blocking call raises it, and other ranks get an AbortedError.
+
+        import numpy as np
+        import unisono
+
+        divisors = unisono.Reduction("gcd", np.gcd, np.int64, commutative=True)
+        comm = unisono.init()
+        comm.all_reduce(np.array([12, 18]), divisors)
+    """
+
+    def __new__(
+        cls, name: str, function: Callable[[Any, Any], Any], dtype: Any, *, commutative: bool = False
+    ) -> Self:
+        dtype = np.dtype(dtype)
+
+        def reduce(left: bytes, right: bytes) -> bytes:
+            operands = np.frombuffer(left, dtype), np.frombuffer(right, dtype)
+            result = np.asarray(function(*operands)).astype(dtype, casting="same_kind", copy=False)
+            if result.shape != operands[0].shape:
+                raise ValueError(f"the reduction {name!r} made an array of shape {result.shape} of two of {operands[0].shape}")
+            return result.tobytes()
+
+        return super().__new__(cls, name, np.empty(1, dtype), commutative, reduce)
+
+
+Op = Name | Reduction
 
 
 class World(Protocol):

@@ -132,6 +132,13 @@ pub(super) fn reduction(op: ReduceOp) -> ffi::MPI_Op {
             ReduceOp::Min => ffi::RSMPI_MIN,
             ReduceOp::Max => ffi::RSMPI_MAX,
             ReduceOp::Product => ffi::RSMPI_PROD,
+            ReduceOp::BitAnd => ffi::RSMPI_BAND,
+            ReduceOp::BitOr => ffi::RSMPI_BOR,
+            ReduceOp::BitXor => ffi::RSMPI_BXOR,
+            ReduceOp::LogicalAnd => ffi::RSMPI_LAND,
+            ReduceOp::LogicalOr => ffi::RSMPI_LOR,
+            ReduceOp::LogicalXor => ffi::RSMPI_LXOR,
+            ReduceOp::Custom(custom) => unreachable!("a call of MPI's with {custom:?} is refused"),
         }
     }
 }

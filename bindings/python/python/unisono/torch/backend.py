@@ -13,7 +13,7 @@ from torch.distributed import DistStoreError, ReduceOp, Store
 from ..comm import open_worlds
 from ..start import from_store
 from .messages import Messages
-from .tensors import ELEMENTS, bitwise, check_reduction, checked, element, give_back, reduction, widened
+from .tensors import ELEMENTS, check_reduction, checked, element, give_back, reduction, widened
 from .work import Lane
 
 Tensors = list[torch.Tensor]
@@ -102,23 +102,10 @@ class UnisonoBackend(Backend):
         self, name: str, tensor: torch.Tensor, op: ReduceOp, opts: Any, root: int | None = None, counts: list[int] | None = None
     ) -> None:
         """Makes a collective that reduces, on a tensor that it leaves with the result."""
-        if reduction(op) is None:
-            return self._reduce_bitwise(tensor, op, opts)
         buffer = widened(tensor)
         kind = ELEMENTS[buffer.dtype]
         self._comm.call_at(name, buffer.data_ptr(), buffer.numel(), kind, reduction(op), root, _seconds(opts), counts)
         give_back(buffer, tensor)
-        return None
-
-    def _reduce_bitwise(self, tensor: torch.Tensor, op: ReduceOp, opts: Any) -> None:
-        combine = bitwise(op, tensor)
-        all_values = tensor.new_empty((self._size, *tensor.shape))
-        all_values[self._rank] = tensor
-        self._move("all_gather", all_values, opts)
-        combined = all_values[0]
-        for values in all_values[1:]:
-            combined = combine(combined, values)
-        tensor.copy_(combined)
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
         op = opts.reduceOp if opts else ReduceOp.SUM
@@ -250,10 +237,7 @@ class UnisonoBackend(Backend):
         # The library uses its input up: this is a copy.
         buffer = torch.cat([part.reshape(-1) for part in parts])
         sizes = [part.numel() for part in parts]
-        if reduction(op) is None:
-            self._reduce("all_reduce", buffer, op, opts)
-        else:
-            self._reduce("reduce_scatter", buffer, op, opts, counts=_unequal(sizes))
+        self._reduce("reduce_scatter", buffer, op, opts, counts=_unequal(sizes))
         output.copy_(buffer.split(sizes)[self._rank].view(output.shape))
 
     def reduce_scatter_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,10 +29,10 @@ _REDUCTIONS = {
     ReduceOp.MIN: "min",
     ReduceOp.MAX: "max",
     ReduceOp.PRODUCT: "product",
+    ReduceOp.BAND: "bit-and",
+    ReduceOp.BOR: "bit-or",
+    ReduceOp.BXOR: "bit-xor",
 }
-
-# Reductions without a kernel: every rank gathers all values, and reduces them itself.
-_BITWISE = {ReduceOp.BAND: torch.bitwise_and, ReduceOp.BOR: torch.bitwise_or, ReduceOp.BXOR: torch.bitwise_xor}
 
 
 def checked(tensor: torch.Tensor) -> torch.Tensor:
@@ -54,26 +53,19 @@ def _kind(op: ReduceOp) -> Any:
     return getattr(op, "op", op)
 
 
-def reduction(op: ReduceOp) -> str | None:
-    """The name of a reduction that the library has a kernel for."""
-    return _REDUCTIONS.get(_kind(op))
-
-
-def bitwise(op: ReduceOp, tensor: torch.Tensor) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """The function of a bitwise reduction, or an error for what is none."""
-    function = _BITWISE.get(_kind(op))
-    if function is None:
+def reduction(op: ReduceOp) -> str:
+    """The name of a reduction, or an error for what the library has none for."""
+    name = _REDUCTIONS.get(_kind(op))
+    if name is None:
         raise ValueError(f"unisono's backend has no reduction {_kind(op)}")
-    if tensor.is_floating_point() or tensor.is_complex():
-        raise ValueError(f"{_kind(op)} has no meaning for {tensor.dtype}")
-    return function
+    return name
 
 
 def check_reduction(op: ReduceOp, tensor: torch.Tensor) -> None:
     """Raises an error for a reduction without a meaning for these elements."""
     name = reduction(op)
-    if name is None:
-        bitwise(op, tensor)
+    if name.startswith("bit-") and (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError(f"{_kind(op)} has no meaning for {tensor.dtype}")
     if tensor.is_complex() and name not in ("sum", "mean"):
         raise ValueError(f"{_kind(op)} of complex numbers is not offered: sums and means are")
 

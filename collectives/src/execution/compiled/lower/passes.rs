@@ -12,10 +12,10 @@ const PLACE: Place = Place { name: "one pass", phase: 0, step: 0 };
 pub(super) fn reduction(rank: Rank, Direct { owned, from }: &Direct) -> Vec<(Place, Instruction)> {
     let part = |rank: Rank| Part { chunks: owned[rank], block: 0 };
     let own = part(rank);
-    let lends = from.iter().map(|&to| Instruction::Lend { to, part: part(to), read: true, written: true });
-    let combine = Combine::Reduce;
-    let reads = from.iter().map(|&of| Instruction::Read { of, theirs: own, own, combine });
-    let writes = from.iter().map(|&to| Instruction::Write { to, theirs: own, own });
+    let lends =
+        from.iter().map(|&(to, _)| Instruction::Lend { to, part: part(to), read: true, written: true });
+    let reads = from.iter().map(|&(of, combine)| Instruction::Read { of, theirs: own, own, combine });
+    let writes = from.iter().map(|&(to, _)| Instruction::Write { to, theirs: own, own });
     pass(lends.collect(), reads.chain(writes).collect())
 }
 

@@ -1,0 +1,130 @@
+//! Plans for reductions that are associative and not commutative: those that combine contributions in the order of ranks.
+
+use std::collections::HashMap;
+
+use crate::interpret::{self, Event, Values};
+use crate::operation::Operation;
+use crate::plan::Plan;
+use crate::schedule::Combine;
+use crate::verify::promise;
+use crate::world::Rank;
+
+/// Chooses for each reduction of the plans of all ranks (rank 0's first) which operand is the left one, so that each result is
+/// x0 ∘ x1 ∘ … in the order of ranks. `None` if there is a reduction for which neither side keeps that order.
+///
+/// The plans are assumed correct ([`verify`](crate::verify())).
+pub(crate) fn in_rank_order(mut plans: Vec<Plan>, operation: Operation) -> Option<Vec<Plan>> {
+    let schedules: Vec<_> = plans.iter().map(Plan::flattened).collect();
+    let input = |rank: Rank| vec![Some((rank, rank + 1)); plans[rank].chunk_count()];
+    let inputs = (0..plans.len()).map(input).collect();
+    let mut runs = Runs { sides: HashMap::new(), is_consistent: true };
+    let outcome = interpret::run(&schedules, inputs, &mut runs);
+    let is_in_order = |rank: Rank, chunk: usize, run: Option<(Rank, Rank)>| {
+        let expected =
+            promise(operation, plans.len(), rank, chunk).map(|(_, ranks)| (ranks.start, ranks.end));
+        expected.is_none() || run == expected
+    };
+    let mut ranks = outcome.buffers.iter().enumerate();
+    let keeps_order = runs.is_consistent
+        && ranks.all(|(rank, buffer)| {
+            buffer.iter().enumerate().all(|(chunk, run)| is_in_order(rank, chunk, *run))
+        });
+    for (rank, plan) in plans.iter_mut().enumerate() {
+        let receives =
+            plan.steps_mut().enumerate().filter_map(|(step, it)| Some((step, it.receive.as_mut()?)));
+        for (step, receive) in receives {
+            receive.combine = runs.sides.get(&(rank, step)).copied().unwrap_or(receive.combine);
+        }
+    }
+    keeps_order.then_some(plans)
+}
+
+/// Values that are the first of their contributors, and one past the last one; `None` if contributors are missing between these, or
+/// were combined in another order.
+struct Runs {
+    /// How each reduction of a rank, by the number of its step, keeps the order.
+    sides: HashMap<(Rank, usize), Combine>,
+    /// Whether each keeps it in the same way for all chunks.
+    is_consistent: bool,
+}
+
+impl Values for Runs {
+    type Value = Option<(Rank, Rank)>;
+
+    fn reduce(&mut self, Event { rank, step, .. }: Event, held: &mut Self::Value, arrived: &Self::Value) {
+        let joined = match (*held, *arrived) {
+            (Some((start, middle)), Some((next, end))) if middle == next => {
+                Some(((start, end), Combine::Reduce))
+            }
+            (Some((next, end)), Some((start, middle))) if middle == next => {
+                Some(((start, end), Combine::ReduceBefore))
+            }
+            _ => None,
+        };
+        if let Some((_, side)) = joined {
+            self.is_consistent &= *self.sides.entry((rank, step)).or_insert(side) == side;
+        }
+        *held = joined.map(|(run, _)| run);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Algorithm, Topology, simulate, verify};
+
+    fn in_order(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Option<Vec<Plan>> {
+        in_rank_order(algorithm.plans(operation, topology)?, operation)
+    }
+
+    /// Strings of up to 16 hexadecimal digits, whose first digit is not 0.
+    fn concatenated(left: u64, right: u64) -> u64 {
+        let digits = right.checked_ilog2().map_or(0, |bit| bit / 4 + 1);
+        left << (4 * digits) | right
+    }
+
+    #[test]
+    fn strings_are_concatenated_in_the_order_of_ranks() {
+        let nodes = [Topology::uniform(2, 2), Topology::from_node_sizes(&[3, 1]), Topology::uniform(4, 3)];
+        for topology in (1..=9).map(Topology::single_node).chain(nodes) {
+            let ranks = topology.ranks();
+            let inputs: Vec<_> = (0..ranks).map(|rank| vec![rank as u64 + 1; 2 * ranks]).collect();
+            for operation in Operation::all(ranks / 2).into_iter().filter(|operation| operation.reduces()) {
+                let mut keep = 0;
+                for algorithm in Algorithm::ALL {
+                    let Some(plans) = in_order(algorithm, operation, &topology) else { continue };
+                    let what = format!("{algorithm}, {operation}, {topology:?}");
+                    keep += 1;
+                    assert_eq!(verify(&plans, operation), [], "{what}");
+                    let results = simulate::run(&plans, &inputs, concatenated);
+                    for (rank, result) in results.iter().enumerate() {
+                        for (index, &found) in result.iter().enumerate() {
+                            let chunk = index * plans[0].chunk_count() / (2 * ranks);
+                            let Some((_, givers)) = promise(operation, ranks, rank, chunk) else { continue };
+                            let expected = givers.map(|giver| giver as u64 + 1).fold(0, concatenated);
+                            assert_eq!(found, expected, "{what}, rank {rank}, element {index}");
+                        }
+                    }
+                }
+                assert!(keep > 0, "no algorithm keeps the order of {operation}, {topology:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_keep_the_order_is_refused() {
+        let keeps = |algorithm, operation, ranks| {
+            in_order(algorithm, operation, &Topology::single_node(ranks)).is_some()
+        };
+        for ranks in 3..=17 {
+            assert!(!keeps(Algorithm::Ring, Operation::AllReduce, ranks));
+            assert!(!keeps(Algorithm::RoundRobin, Operation::ReduceScatter, ranks));
+            assert!(keeps(Algorithm::RecursiveDoubling, Operation::AllReduce, ranks));
+            assert!(keeps(Algorithm::AllToAll, Operation::ReduceScatter, ranks));
+            assert!(keeps(Algorithm::AllToAll, Operation::Reduce { root: ranks - 2 }, ranks));
+            assert!(keeps(Algorithm::Ring, Operation::Scan, ranks));
+        }
+        // Between two ranks there is one order only.
+        assert!(keeps(Algorithm::Ring, Operation::AllReduce, 2));
+    }
+}

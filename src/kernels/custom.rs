@@ -1,0 +1,264 @@
+//! Reductions that the program defines.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::num::NonZero;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::{Mutex, PoisonError};
+
+use unisono_collectives::Combine;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::ReduceOp;
+use crate::dtype::{DType, Element};
+
+/// A reduction that the program defines, made by [`ReduceOp::custom`]. Two are equal if they were made by one call.
+#[derive(Clone, Copy)]
+pub struct Custom(&'static Definition);
+
+/// Reduces the second array into the first one, as their left and right operands.
+type Function = dyn Fn(&mut [u8], &[u8]) + Send + Sync;
+
+struct Definition {
+    name: &'static str,
+    dtype: DType,
+    /// The number of values of `dtype` in an element.
+    width: u16,
+    is_commutative: bool,
+    /// A hash of all of the above.
+    fingerprint: u64,
+    reduce: Box<Function>,
+}
+
+// After a panic of the function, only the program's own data may be inconsistent, which it shares with the function.
+impl UnwindSafe for Definition {}
+impl RefUnwindSafe for Definition {}
+
+/// All that were made, whose names messages abbreviate.
+static ALL: Mutex<Vec<Custom>> = Mutex::new(Vec::new());
+
+/// The largest element of bytes. All pieces in which messages arrive consist of whole elements up to this size.
+const MOST_BYTES: u16 = 64;
+/// The number of bytes copied at a time for a left operand: whole elements.
+const LEFT_BYTES: usize = 4096;
+
+impl ReduceOp {
+    /// Defines a reduction of elements of type `T` by a function that reduces `right` into `left`, element by element: `left[i] =
+    /// left[i] ∘ right[i]`. Both slices have the same length, which is part of an array, and differs between ranks and calls.
+    ///
+    /// The function must be associative. If it is not commutative, results are x0 ∘ x1 ∘ … in the order of ranks: `auto` then considers
+    /// only algorithms that keep this order, and others that are named are refused. There is one for each operation (`recursive-doubling`
+    /// for all-reduces and scans, `all-to-all` for reduces and reduce-scatters).
+    ///
+    /// All ranks define the same function by the same name: errors name it, and ranks that call reductions of different names, element
+    /// types or commutativity get an [`Error::Mismatch`](crate::Error::Mismatch), but for a chance of 2^-48. The definition is
+    /// kept until the process ends: define a reduction once, not for every call. A panic in the function ends the call like any other
+    /// panic of the rank.
+    ///
+    /// Arrays in GPU memory, and MPI's own collectives, have no such reductions: these calls are refused.
+    ///
+    /// ```
+    /// use unisono::ReduceOp;
+    ///
+    /// // The composition of functions x ↦ a·x + b modulo 256, each in one integer: not commutative.
+    /// let composed = ReduceOp::custom("compose", false, |left: &mut [u32], right: &[u32]| {
+    ///     for (left, right) in left.iter_mut().zip(right) {
+    ///         let ([a, b, ..], [c, d, ..]) = (left.to_le_bytes(), right.to_le_bytes());
+    ///         let inner = a.wrapping_mul(d).wrapping_add(b);
+    ///         *left = u32::from_le_bytes([a.wrapping_mul(c), inner, 0, 0]);
+    ///     }
+    /// });
+    /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<u32> {
+    ///     let mut function = [u32::from_le_bytes([2, 1 + comm.rank() as u8, 0, 0])];
+    ///     comm.all_reduce(&mut function, composed)?;
+    ///     Ok(function[0])
+    /// });
+    /// // 2 · (2 · (2 · x + 3) + 2) + 1
+    /// assert!(ended.into_iter().all(|function| function.unwrap() == u32::from_le_bytes([8, 17, 0, 0])));
+    /// ```
+    pub fn custom<T: Element>(
+        name: &str,
+        is_commutative: bool,
+        reduce: impl Fn(&mut [T], &[T]) + Send + Sync + 'static,
+    ) -> Self {
+        let reduce = move |left: &mut [u8], right: &[u8]| {
+            reduce(bytemuck::cast_slice_mut(left), bytemuck::cast_slice(right));
+        };
+        Custom::define(name, T::DTYPE, 1, is_commutative, Box::new(reduce))
+    }
+
+    /// Defines a reduction of elements of `size` bytes, such as structures, by a function as in [`ReduceOp::custom`]. Its calls need
+    /// [`CallBuilder::element_bytes`](crate::CallBuilder::element_bytes). The function gets whole elements, of any alignment.
+    ///
+    /// ```
+    /// use std::num::NonZero;
+    /// use unisono::ReduceOp;
+    ///
+    /// // The larger value, and the rank that has it.
+    /// let largest = ReduceOp::custom_bytes("max-loc", 16, true, |left, right| {
+    ///     let pair = |bytes: &[u8]| bytemuck::pod_read_unaligned::<[f64; 2]>(bytes);
+    ///     for (left, right) in left.chunks_exact_mut(16).zip(right.chunks_exact(16)) {
+    ///         if pair(right)[0] > pair(left)[0] {
+    ///             left.copy_from_slice(right);
+    ///         }
+    ///     }
+    /// });
+    /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<[f64; 2]> {
+    ///     let mut pair = [[5.0, 9.0, 7.0][comm.rank()], comm.rank() as f64];
+    ///     let bytes = bytemuck::cast_slice_mut::<f64, u8>(&mut pair);
+    ///     comm.call().element_bytes(NonZero::new(16).unwrap()).all_reduce(bytes, largest)?;
+    ///     Ok(pair)
+    /// });
+    /// assert!(ended.into_iter().all(|pair| pair.unwrap() == [9.0, 1.0]));
+    /// ```
+    ///
+    /// # Panics
+    /// If the size is not a power of two of at most 64.
+    pub fn custom_bytes(
+        name: &str,
+        size: u16,
+        is_commutative: bool,
+        reduce: impl Fn(&mut [u8], &[u8]) + Send + Sync + 'static,
+    ) -> Self {
+        assert!(
+            size.is_power_of_two() && size <= MOST_BYTES,
+            "elements of a custom reduction have 1, 2, 4, … or {MOST_BYTES} bytes, and not {size}"
+        );
+        Custom::define(name, DType::U8, size, is_commutative, Box::new(reduce))
+    }
+}
+
+impl Custom {
+    fn define(name: &str, dtype: DType, width: u16, is_commutative: bool, reduce: Box<Function>) -> ReduceOp {
+        let fingerprint = xxh3_64(format!("{name} {dtype} {width} {is_commutative}").as_bytes());
+        let name = Box::leak(name.to_owned().into_boxed_str());
+        let definition = Definition { name, dtype, width, is_commutative, fingerprint, reduce };
+        let custom = Self(Box::leak(Box::new(definition)));
+        ALL.lock().unwrap_or_else(PoisonError::into_inner).push(custom);
+        ReduceOp::Custom(custom)
+    }
+
+    /// One that this process has defined, by the lowest 16 bits of its fingerprint.
+    pub(crate) fn known(code: u16) -> Option<Self> {
+        let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().find(|custom| custom.fingerprint() as u16 == code).copied()
+    }
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// Whether the order of operands does not matter.
+    pub fn is_commutative(self) -> bool {
+        self.0.is_commutative
+    }
+
+    /// The size of elements that are not values of one type, which calls set by
+    /// [`CallBuilder::element_bytes`](crate::CallBuilder::element_bytes).
+    pub fn element_bytes(self) -> Option<NonZero<u16>> {
+        NonZero::new(self.0.width).filter(|width| width.get() > 1)
+    }
+
+    /// The type of values, and their number in an element.
+    pub(crate) fn element(self) -> (DType, u16) {
+        (self.0.dtype, self.0.width)
+    }
+
+    /// A hash of all but the function, which ranks compare.
+    pub(crate) fn fingerprint(self) -> u64 {
+        self.0.fingerprint
+    }
+
+    /// Reduces `arrived` into `held`: whole elements, aligned if they are not of bytes.
+    pub(crate) fn reduce(self, combine: Combine, held: &mut [u8], arrived: &[u8]) {
+        assert_eq!(held.len(), arrived.len(), "as many elements arrive as are held");
+        if combine != Combine::ReduceBefore {
+            return (self.0.reduce)(held, arrived);
+        }
+        // The function reduces into its left operand.
+        let mut left = [0_u64; LEFT_BYTES / size_of::<u64>()];
+        for (held, arrived) in held.chunks_mut(LEFT_BYTES).zip(arrived.chunks(LEFT_BYTES)) {
+            let left = &mut bytemuck::cast_slice_mut(&mut left)[..arrived.len()];
+            left.copy_from_slice(arrived);
+            (self.0.reduce)(left, held);
+            held.copy_from_slice(left);
+        }
+    }
+}
+
+impl PartialEq for Custom {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Eq for Custom {}
+
+impl Hash for Custom {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::ptr::from_ref(self.0).hash(state);
+    }
+}
+
+impl fmt::Debug for Custom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Definition { name, dtype, width, is_commutative, .. } = self.0;
+        let values = format_args!("{width} {dtype}");
+        f.debug_struct("Custom")
+            .field("name", name)
+            .field("element", &values)
+            .field("is_commutative", is_commutative)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Strings of hexadecimal digits.
+    fn concatenate(left: &mut [u64], right: &[u64]) {
+        for (left, &right) in left.iter_mut().zip(right) {
+            let digits = right.checked_ilog2().map_or(0, |bit| bit / 4 + 1);
+            *left = *left << (4 * digits) | right;
+        }
+    }
+
+    #[test]
+    fn operands_are_on_the_requested_side() {
+        let ReduceOp::Custom(custom) = ReduceOp::custom("concatenate", false, concatenate) else {
+            unreachable!()
+        };
+        for count in [0, 1, 511, 512, 513, 2000] {
+            let (one, other): (Vec<_>, Vec<_>) = (0..count).map(|index| (index % 255 + 1, 0xabc)).unzip();
+            let mut held = one.clone();
+            custom.reduce(
+                Combine::Reduce,
+                bytemuck::cast_slice_mut::<u64, u8>(&mut held),
+                bytemuck::cast_slice(&other),
+            );
+            assert!(held.iter().zip(&one).all(|(held, one)| *held == one << 12 | 0xabc));
+            let mut held = other.clone();
+            custom.reduce(
+                Combine::ReduceBefore,
+                bytemuck::cast_slice_mut::<u64, u8>(&mut held),
+                bytemuck::cast_slice(&one),
+            );
+            assert!(held.iter().zip(&one).all(|(held, one)| *held == one << 12 | 0xabc));
+        }
+    }
+
+    #[test]
+    fn definitions_are_equal_if_they_are_one() {
+        let define = |name| ReduceOp::custom(name, true, |_: &mut [u8], _: &[u8]| {});
+        let (one, other) = (define("one"), define("one"));
+        assert!(one == one && one != other && one.name() == other.name());
+    }
+
+    #[test]
+    #[should_panic(expected = "1, 2, 4, … or 64 bytes, and not 12")]
+    fn elements_that_messages_divide_are_refused() {
+        ReduceOp::custom_bytes("pair", 12, true, |_, _| {});
+    }
+}
