@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::collective::Engine;
+use crate::collective::{Engine, Limits, Messages};
 use crate::error::{Error, Result};
 
 /// How often a waiting thread yields before it sleeps; waking up takes as long as many yields.
@@ -20,10 +20,13 @@ const YIELDS: usize = 200;
 #[derive(Debug)]
 pub struct Request<B> {
     outcome: Arc<Outcome<B>>,
+    /// What a waiting thread drives meanwhile, if the call is a message.
+    messages: Option<Messages>,
 }
 
+/// What a call leaves for its request.
 #[derive(Debug)]
-struct Outcome<B> {
+pub(crate) struct Outcome<B> {
     is_done: AtomicBool,
     flight: OnceLock<(Instant, Instant)>,
     result: Mutex<Option<Result<B>>>,
@@ -31,7 +34,9 @@ struct Outcome<B> {
 }
 
 impl<B> Outcome<B> {
-    fn set(&self, result: Result<B>) {
+    /// Ends a call that began then.
+    pub(crate) fn end(&self, began: Instant, result: Result<B>) {
+        self.flight.get_or_init(|| (began, Instant::now()));
         *lock(&self.result) = Some(result);
         self.is_done.store(true, Ordering::Release);
         self.done.notify_all();
@@ -39,9 +44,16 @@ impl<B> Outcome<B> {
 }
 
 impl<B> Request<B> {
-    fn new() -> Self {
+    fn new(messages: Option<Messages>) -> Self {
         let (is_done, flight, result, done) = Default::default();
-        Self { outcome: Arc::new(Outcome { is_done, flight, result, done }) }
+        Self { outcome: Arc::new(Outcome { is_done, flight, result, done }), messages }
+    }
+
+    /// The request of messages, and the outcome to set when they are done.
+    pub(crate) fn of_messages(messages: Messages) -> (Self, Arc<Outcome<B>>) {
+        let request = Self::new(Some(messages));
+        let outcome = Arc::clone(&request.outcome);
+        (request, outcome)
     }
 
     /// Whether the call is done (`MPI_Test`), so that [`Request::wait`] returns at once.
@@ -49,8 +61,8 @@ impl<B> Request<B> {
         self.outcome.is_done.load(Ordering::Acquire)
     }
 
-    /// The start and end of the call on the communication thread, once it is done. This includes waits for other ranks, but not
-    /// for earlier calls in flight.
+    /// The start and end of the call, once it is done: of a collective on the communication thread, of a message from its start. This
+    /// includes waits for other ranks, but not for earlier collectives in flight.
     pub fn flight(&self) -> Option<(Instant, Instant)> {
         self.outcome.flight.get().copied()
     }
@@ -63,6 +75,11 @@ impl<B> Request<B> {
 
     /// Waits until the call is done, but not longer than this; returns whether it is done.
     pub fn wait_for(&self, timeout: Duration) -> bool {
+        if let Some(messages) = &self.messages {
+            let began = Instant::now();
+            messages.drive_until(|| self.is_done() || began.elapsed() >= timeout);
+            return self.is_done();
+        }
         for _ in 0..YIELDS {
             if self.is_done() {
                 return true;
@@ -94,12 +111,15 @@ type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 #[derive(Debug)]
 pub(crate) struct Seat {
     here: Option<Box<Engine>>,
+    messages: Messages,
+    /// The deadlines of the engine while it is away.
+    limits: Limits,
     background: Option<Background>,
 }
 
 impl Seat {
     pub(crate) fn new(engine: Engine) -> Self {
-        Self { here: Some(Box::new(engine)), background: None }
+        Self { messages: engine.messages.clone(), limits: engine.limits, here: Some(Box::new(engine)), background: None }
     }
 
     /// The engine, once no call is in flight.
@@ -114,6 +134,21 @@ impl Seat {
     /// The engine, unless calls are in flight that this thread has not waited for.
     pub(crate) fn here(&self) -> Option<&Engine> {
         self.here.as_deref()
+    }
+
+    /// The same, to change it.
+    pub(crate) fn here_mut(&mut self) -> Option<&mut Engine> {
+        self.here.as_deref_mut()
+    }
+
+    /// The point-to-point messages, which do not need the engine.
+    pub(crate) fn messages(&self) -> &Messages {
+        &self.messages
+    }
+
+    /// The deadlines of the calls of an engine that is away.
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
     }
 
     #[cold]
@@ -133,18 +168,18 @@ impl Seat {
             Some(background) => background,
             none => none.insert(Background::start()?),
         };
-        let request = Request::new();
+        let request = Request::new(None);
         let outcome = Arc::clone(&request.outcome);
         let job: Job = Box::new(move |engine| {
             let began = Instant::now();
             let ran = catch_unwind(AssertUnwindSafe(|| call(engine, &mut buffer)));
-            outcome.flight.get_or_init(|| (began, Instant::now()));
             let ran = ran.unwrap_or_else(|_| Err(engine.fail("a collective in flight panicked")));
-            outcome.set(ran.map(|()| buffer));
+            outcome.end(began, ran.map(|()| buffer));
         });
         let mut state = background.lock();
         if let Some(mut engine) = self.here.take() {
             engine.transport.has_core_to_itself(false);
+            self.limits = engine.limits;
             state.engine = Some(engine);
         }
         state.jobs.push_back(job);

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use crate::transport::Deadlines;
 
-/// Options of a call: label and timeout.
+/// Options of a call: label, timeout, and the tag of a message.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// The hash of the label; 0 without one.
     pub(crate) label: u64,
     /// Overrides the timeout of the communicator.
     pub(crate) timeout: Option<Duration>,
+    /// The tag of a point-to-point message.
+    pub(crate) tag: u32,
 }
 
 impl Options {

@@ -73,6 +73,7 @@ impl Communicator {
     pub(crate) fn guard(&mut self, guard: Arc<dyn Guard>, report: Arc<dyn FailureReport>) {
         self.status.set_guard(&guard);
         self.seat.engine().transport.set_failure_report(Arc::clone(&report));
+        self.seat.messages().set_failure_report(Arc::clone(&report));
         self.guard = Some((guard, report));
     }
 
