@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 
 /// How often a waiting thread yields before it sleeps; waking up takes as long as many yields.
 const YIELDS: usize = 200;
+/// How long [`wait_any`] waits for one of several collectives before it looks at all.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// A non-blocking call, which owns its buffer until it is done.
 ///
@@ -103,6 +105,68 @@ impl<B> Request<B> {
     }
 }
 
+/// Waits until all calls are done, and returns their buffers in order (`MPI_Waitall`). Collectives and messages are waited for alike.
+///
+/// ```
+/// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
+///     let other = 1 - comm.rank();
+///     let mut requests = Vec::new();
+///     for tag in 0..10_u32 {
+///         requests.push(comm.call().tag(tag).receive_async(vec![0_u32; 100], other)?);
+///     }
+///     for tag in (0..10_u32).rev() {
+///         requests.push(comm.call().tag(tag).send_async(vec![tag; 100], other)?);
+///     }
+///     let buffers = unisono::wait_all(requests)?;
+///     assert!((0..10).all(|tag| buffers[tag] == [tag as u32; 100]));
+///     Ok(())
+/// });
+/// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+/// ```
+///
+/// # Errors
+/// The first error in the order of the requests, once all calls are done.
+pub fn wait_all<B>(requests: impl IntoIterator<Item = Request<B>>) -> Result<Vec<B>> {
+    let ended: Vec<_> = requests.into_iter().map(Request::wait).collect();
+    ended.into_iter().collect()
+}
+
+/// Waits until one of the calls is done, and removes its request (`MPI_Waitany`). Returns its index before it was removed, and its
+/// buffer; those after it move up. Of several that are done, it returns the first.
+///
+/// ```
+/// let ended = unisono::threads(3, |mut comm| -> unisono::Result<()> {
+///     if comm.rank() > 0 {
+///         return comm.send(&[comm.rank() as u64], 0);
+///     }
+///     let mut sources = vec![1, 2];
+///     let mut requests = vec![comm.receive_async(vec![0_u64], 1)?, comm.receive_async(vec![0_u64], 2)?];
+///     while !requests.is_empty() {
+///         let (index, received) = unisono::wait_any(&mut requests);
+///         assert_eq!(received?, [sources.remove(index) as u64]);
+///     }
+///     Ok(())
+/// });
+/// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+/// ```
+///
+/// # Panics
+/// If there is no request.
+pub fn wait_any<B>(requests: &mut Vec<Request<B>>) -> (usize, Result<B>) {
+    assert!(!requests.is_empty(), "there is no request to wait for");
+    let done = |requests: &[Request<B>]| requests.iter().position(Request::is_done);
+    let index = loop {
+        if let Some(index) = done(requests) {
+            break index;
+        }
+        match requests.iter().find_map(|request| request.messages.as_ref()) {
+            Some(messages) => messages.drive_until(|| done(requests).is_some()),
+            None => drop(requests[0].wait_for(PAUSE)),
+        }
+    };
+    (index, requests.remove(index).wait())
+}
+
 /// One call on the communication thread.
 type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 
@@ -119,7 +183,12 @@ pub(crate) struct Seat {
 
 impl Seat {
     pub(crate) fn new(engine: Engine) -> Self {
-        Self { messages: engine.messages.clone(), limits: engine.limits, here: Some(Box::new(engine)), background: None }
+        Self {
+            messages: engine.messages.clone(),
+            limits: engine.limits,
+            here: Some(Box::new(engine)),
+            background: None,
+        }
     }
 
     /// The engine, once no call is in flight.

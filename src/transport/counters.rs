@@ -20,8 +20,9 @@ impl Transport {
             found if found == value => Ok(Poll::Done(())),
             _ => Ok(Poll::WaitsFor(other)),
         };
-        let has_left =
-            |other: Rank, _: &Waiting<'_>| Ok(Failure::left(other, &status).map_or(Sight::Nothing, Sight::Hopeless));
+        let has_left = |other: Rank, _: &Waiting<'_>| {
+            Ok(Failure::left(other, &status).map_or(Sight::Nothing, Sight::Hopeless))
+        };
         Waiting::new(self.spins(), deadlines, &status).until(look, has_left)
     }
 

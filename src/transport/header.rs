@@ -164,11 +164,7 @@ impl Header {
         status: &StatusBoard,
     ) -> Result<(), Failure> {
         let same_size = theirs.of_size(self.size_bytes as usize);
-        if theirs.sequence == self.sequence {
-            self.check(&same_size, other, status)
-        } else {
-            Ok(())
-        }
+        if theirs.sequence == self.sequence { self.check(&same_size, other, status) } else { Ok(()) }
     }
 
     /// Checks the call with the same sequence number of rank `other`, which this one waits for: that rank may be waiting itself

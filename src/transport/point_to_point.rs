@@ -6,8 +6,8 @@
 //! waits, so its sender waits, unless the message is eager.
 
 use std::collections::VecDeque;
-use std::{fmt, io};
 use std::sync::Arc;
+use std::{fmt, io};
 
 use unisono_collectives::Rank;
 
@@ -151,13 +151,7 @@ impl PointToPoint {
     /// # Safety
     /// The bytes must stay valid and unchanged until the operation has ended: until [`PointToPoint::take_ended`] returns its result,
     /// or `on_end` is called.
-    unsafe fn send(
-        &mut self,
-        options: &Options,
-        to: Rank,
-        bytes: *const [u8],
-        on_end: Option<OnEnd>,
-    ) -> u64 {
+    unsafe fn send(&mut self, options: &Options, to: Rank, bytes: *const [u8], on_end: Option<OnEnd>) -> u64 {
         let number = self.peers[to].sent;
         self.peers[to].sent += 1;
         let header = Header::of_message(options.dtype, bytes.len(), (options.tag, options.label), number);
@@ -200,7 +194,8 @@ impl PointToPoint {
             return ticket;
         }
         self.links.delay();
-        let is_here = |&from: &Rank| self.peers[from].held.iter().any(|(header, _)| receive.is_for(from, header));
+        let is_here =
+            |&from: &Rank| self.peers[from].held.iter().any(|(header, _)| receive.is_for(from, header));
         match self.sources().find(is_here) {
             Some(from) => {
                 let held = &mut self.peers[from].held;

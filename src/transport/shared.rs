@@ -138,8 +138,13 @@ impl Shared {
         assert_eq!(board.ranks(), ranks, "a board for these ranks");
         let mut positions = vec![None; members.iter().max().map_or(0, |last| last + 1)];
         members.iter().enumerate().for_each(|(position, &rank)| positions[rank] = Some(position));
-        let outbox =
-            Outbox { sent: vec![0; ranks], taken: vec![0; ranks], staged: [None; PIECES], next_piece: 0, has_staging: true };
+        let outbox = Outbox {
+            sent: vec![0; ranks],
+            taken: vec![0; ranks],
+            staged: [None; PIECES],
+            next_piece: 0,
+            has_staging: true,
+        };
         let (received, starts) = (vec![0; ranks], vec![Start::Elsewhere(0); ranks]);
         let dealt = Scratch::new(Arc::clone(&registry));
         Self {

@@ -99,7 +99,10 @@ mod tests {
         else {
             panic!("a mismatch");
         };
-        assert_eq!((ours.as_str(), theirs.as_str()), ("message #5 of 9 f32 with tag 7", "message #5 of 10 f32 with tag 7"));
+        assert_eq!(
+            (ours.as_str(), theirs.as_str()),
+            ("message #5 of 9 f32 with tag 7", "message #5 of 10 f32 with tag 7")
+        );
     }
 
     #[test]

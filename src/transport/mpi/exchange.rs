@@ -21,9 +21,7 @@ use crate::kernels;
 use crate::memory::Scratch;
 use crate::status::{FailureReport, StatusBoard, panicked};
 use crate::transport::half::{Half, complete};
-use crate::transport::{
-    Deadlines, FAR_SEGMENT, Failure, Header, Incoming, Outgoing, Target, Waiting,
-};
+use crate::transport::{Deadlines, FAR_SEGMENT, Failure, Header, Incoming, Outgoing, Target, Waiting};
 
 /// The largest payload sent with its header.
 pub(super) const SHORT: usize = FIRST - size_of::<Header>();
@@ -91,16 +89,10 @@ impl Messages {
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         let mut waiting = Waiting::new(self.spins, deadlines, status);
-        self.halves(
-            (comm, status),
-            header,
-            outgoing,
-            incoming,
-            |sending, receiving, mut listening| {
-                begin(sending, receiving, &mut listening, &mut waiting)?;
-                complete(sending, receiving, waiting, |other, waiting| listening.look_around(other, waiting))
-            },
-        )
+        self.halves((comm, status), header, outgoing, incoming, |sending, receiving, mut listening| {
+            begin(sending, receiving, &mut listening, &mut waiting)?;
+            complete(sending, receiving, waiting, |other, waiting| listening.look_around(other, waiting))
+        })
     }
 
     /// Completes both halves with `exchange`, and ensures that MPI keeps no buffer that it should not.

@@ -13,8 +13,8 @@ mod own;
 mod turn;
 
 pub(super) use own::reduce_local;
-pub(super) use turn::{User, check_thread};
 use turn::turn;
+pub(super) use turn::{User, check_thread};
 
 /// The error for a return code other than `MPI_SUCCESS`, with its text by `MPI_Error_string` (§9.4).
 fn check(call: &'static str, code: c_int) -> Result<()> {

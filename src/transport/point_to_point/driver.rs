@@ -70,7 +70,8 @@ impl Messages {
                     *result = ticket.and_then(|ticket| messages.take_ended(ticket));
                 }
             }
-            let first = tickets.iter().zip(&results).find(|(ticket, result)| ticket.is_some() && result.is_none());
+            let first =
+                tickets.iter().zip(&results).find(|(ticket, result)| ticket.is_some() && result.is_none());
             first.map(|(ticket, _)| ticket.and_then(|ticket| messages.waits_for(ticket)))
         });
         drop(ends_all);
@@ -98,8 +99,11 @@ impl Messages {
         if state.thread.is_none() {
             let common = Arc::clone(&self.0);
             let thread = std::thread::Builder::new().name("messages".into()).spawn(move || common.serve());
-            let failed =
-                |cause| Error::Unsupported(format!("cannot start the thread for messages: {cause}; use blocking calls"));
+            let failed = |cause| {
+                Error::Unsupported(format!(
+                    "cannot start the thread for messages: {cause}; use blocking calls"
+                ))
+            };
             state.thread = Some(thread.map_err(failed)?);
         }
         drop(state);
@@ -213,4 +217,3 @@ impl Drop for EndsAll<'_> {
         }
     }
 }
-

@@ -112,7 +112,8 @@ impl PointToPoint {
 
     /// The rank that a blocking call waits for: for reports.
     pub(super) fn waits_for(&self, ticket: u64) -> Option<Rank> {
-        let sends = self.peers.iter().position(|peer| peer.sends.iter().any(|send| send.call.ticket == ticket));
+        let sends =
+            self.peers.iter().position(|peer| peer.sends.iter().any(|send| send.call.ticket == ticket));
         let named = |receive: &&Receive| receive.call.ticket == ticket;
         sends.or_else(|| self.awaited.iter().find(named).and_then(|receive| receive.from))
     }

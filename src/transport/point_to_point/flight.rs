@@ -68,7 +68,11 @@ unsafe impl<B: Send, F: Send> Send for Flight<B, F> {}
 
 impl<B, F> Flight<B, F> {
     /// Notes the end of a message. After the last one, returns what to call, and with what.
-    fn part_ended(&mut self, result: Result<Rank>, is_received: bool) -> Option<(F, Result<(B, Option<Rank>)>)> {
+    fn part_ended(
+        &mut self,
+        result: Result<Rank>,
+        is_received: bool,
+    ) -> Option<(F, Result<(B, Option<Rank>)>)> {
         match result {
             Ok(from) if is_received => self.from = Some(from),
             Ok(_) => {}

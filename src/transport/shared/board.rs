@@ -139,7 +139,8 @@ impl Board {
     /// reference, and be valid when zero.
     unsafe fn at<T>(&self, offset: usize) -> &T {
         debug_assert!(
-            offset + size_of::<T>() <= Self::staging_at(self.ranks, 0) && offset.is_multiple_of(align_of::<T>())
+            offset + size_of::<T>() <= Self::staging_at(self.ranks, 0)
+                && offset.is_multiple_of(align_of::<T>())
         );
         // SAFETY: inside the mapping, which lives as long as `self`; the rest is the caller's promise.
         unsafe { &*self.base.add(offset).cast() }

@@ -61,8 +61,11 @@ impl<'a> Sending<'a> {
         if outbox.sent[to] == 0 {
             board.touch_channel(from, to);
         }
-        let way =
-            if bytes.len() <= SHORT { Way::Short } else { Self::long_way(bytes, registry, can_ask_kernel, outbox.has_staging) };
+        let way = if bytes.len() <= SHORT {
+            Way::Short
+        } else {
+            Self::long_way(bytes, registry, can_ask_kernel, outbox.has_staging)
+        };
         let (channel, header) = (board.channel(from, to), header.of_size(bytes.len()));
         Self {
             board,
@@ -87,8 +90,7 @@ impl<'a> Sending<'a> {
         if let Way::Whole(location, lent) = &mut self.way
             && given > 0
         {
-            *lent =
-                Some(Lent::by((self.board, self.status), self.from, self.registry, *location, false));
+            *lent = Some(Lent::by((self.board, self.status), self.from, self.registry, *location, false));
         }
         self
     }

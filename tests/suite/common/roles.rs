@@ -7,7 +7,7 @@ use unisono_testing::launch::Ended;
 use unisono_testing::suite::is_deep;
 
 use super::memory::Memory;
-use super::{bits, errors, groups, in_flight, point_to_point, stress, thresholds, vendors};
+use super::{bits, errors, groups, in_flight, point_to_point, stress, tags, thresholds, vendors};
 
 const SEPARATOR: &str = " + ";
 
@@ -61,7 +61,11 @@ fn play_one(role: &str, comm: &mut Communicator) {
         "stress" => stress::calls(comm, if is_deep() { 300 } else { 100 }),
         "vendors" => vendors::agree(comm),
         "in flight" => in_flight::conformance(comm),
-        "point to point" => point_to_point::conformance(comm),
+        "point to point" => {
+            point_to_point::conformance(comm);
+            tags::conformance(comm);
+            tags::many_in_flight(comm, 200);
+        }
         "refused" => errors::refused(comm),
         "joins" => {}
         _ => panic!("no such role: {role}"),
