@@ -46,7 +46,6 @@ use half::Step;
 pub(crate) use header::{Calls, Header};
 pub(crate) use message::{FAR_SEGMENT, Incoming, Outgoing, Target};
 use nodes::Nodes;
-use point_to_point::{Far, Links, PointToPoint};
 pub(crate) use point_to_point::{Messages, Options as MessageOptions, Parts, Received, Sent};
 /// The longest eager message between ranks that share memory: the sender copies it and continues.
 pub(crate) use shared::SHORT as EAGER_BYTES;
@@ -290,36 +289,6 @@ impl Transport {
                 faulty.faults.delay();
                 let outgoing = outgoing.filter(|outgoing| !faulty.faults.loses(outgoing.to));
                 faulty.inner.exchange(header, outgoing, incoming, deadlines)
-            }
-        }
-    }
-
-    /// The links for point-to-point messages; called once.
-    pub(crate) fn messages(&mut self) -> Messages {
-        let links = self.links_for_messages();
-        let spins = spins(self.local_ranks(), self.node_cores());
-        Messages::new(PointToPoint::new(links, self.status().clone(), spins))
-    }
-
-    fn links_for_messages(&mut self) -> Links {
-        match self {
-            Self::Shared(shared) => Links { near: Some(shared.for_messages()), ..Links::default() },
-            Self::Nodes(nodes) => {
-                let near = nodes.shared().map(Shared::for_messages);
-                Links { near, far: nodes.take_messages().map(Far::Tcp), faults: None }
-            }
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => {
-                let near = mpi.shared().map(Shared::for_messages);
-                let far = match mpi.take_messages() {
-                    Some(tcp) => Far::Tcp(tcp),
-                    None => Far::Mpi(Box::new(mpi.for_messages())),
-                };
-                Links { near, far: Some(far), faults: None }
-            }
-            Self::Faulty(faulty) => {
-                let faults = Some(faulty.faults.for_messages());
-                Links { faults, ..faulty.inner.links_for_messages() }
             }
         }
     }

@@ -6,31 +6,28 @@
 //! waits, so its sender waits, unless the message is eager.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
-use std::{fmt, io};
 
 use unisono_collectives::Rank;
 
 use super::half::Step;
 use super::{Failure, Header, Outgoing};
-use crate::error::{Error, Result};
-use crate::kernels;
+use crate::error::Result;
 use crate::status::{FailureReport, StatusBoard};
 
 mod driver;
 mod ending;
 mod flight;
+mod held;
 mod links;
 mod operation;
 
 pub(crate) use driver::Messages;
 pub(crate) use flight::{Parts, Received, Sent};
-pub(super) use links::{Far, Links};
+use links::Links;
 pub(crate) use operation::Options;
 use operation::{OnEnd, Operation, Receive, Send};
-
-/// The most bytes of messages that are held for later receives.
-const MOST_HELD: usize = 1 << 30;
 
 /// The messages of a rank that are under way.
 pub(super) struct PointToPoint {
@@ -97,7 +94,7 @@ enum Arrival {
 }
 
 impl PointToPoint {
-    pub(super) fn new(links: Links, status: StatusBoard, spins: u32) -> Self {
+    fn new(links: Links, status: StatusBoard, spins: u32) -> Self {
         let peers = (0..status.ranks()).map(|_| Peer::default()).collect();
         let from_any = (0, status.rank());
         let (awaited, ended, finished) = Default::default();
@@ -376,37 +373,5 @@ impl PointToPoint {
             }
             None => self.peers[from].held.push_back((header, bytes)),
         }
-    }
-
-    /// Completes a receive with a message that was held.
-    fn take_held(&mut self, receive: Receive, from: Rank, header: &Header, bytes: &[u8]) {
-        match receive.call.header.check_matched(header, from, &self.status) {
-            Ok(()) => {
-                // SAFETY: as in `progress_receive`.
-                kernels::copy(unsafe { &mut *receive.place }, bytes);
-                self.end(receive.call, Ok(from));
-            }
-            Err(failure) => self.fail(receive.call, failure),
-        }
-    }
-
-    /// Memory for a message that no receive has asked for.
-    fn hold(&mut self, size_bytes: usize) -> Result<Vec<u8>> {
-        if size_bytes > MOST_HELD - self.held_bytes {
-            let cause = io::Error::new(
-                io::ErrorKind::OutOfMemory,
-                format!(
-                    "messages with tags that no receive has asked for may take {MOST_HELD} bytes; receive messages in the order \
-                     in which they are sent, or start their receives before"
-                ),
-            );
-            return Err(Error::Memory { size_bytes: self.held_bytes + size_bytes, cause });
-        }
-        let mut bytes = Vec::new();
-        let refused = |_| Error::Memory { size_bytes, cause: io::ErrorKind::OutOfMemory.into() };
-        bytes.try_reserve_exact(size_bytes).map_err(refused)?;
-        bytes.resize(size_bytes, 0);
-        self.held_bytes += size_bytes;
-        Ok(bytes)
     }
 }

@@ -45,16 +45,19 @@ pub struct Options<'a> {
     pub timeout: Option<Duration>,
     /// [`unisono::CallBuilder::element_bytes`].
     pub element_bytes: Option<NonZero<u16>>,
+    /// [`unisono::CallBuilder::tag`].
+    pub tag: u32,
 }
 
 impl Options<'_> {
     /// Makes a call with these options.
     pub fn call<R>(self, comm: &mut Communicator, make: impl FnOnce(&mut Communicator) -> R) -> R {
-        let Self { algorithm, label, timeout, element_bytes } = self;
-        if algorithm.is_none() && label.is_none() && timeout.is_none() && element_bytes.is_none() {
+        let Self { algorithm, label, timeout, element_bytes, tag } = self;
+        if algorithm.is_none() && label.is_none() && timeout.is_none() && element_bytes.is_none() && tag == 0
+        {
             return make(comm);
         }
-        let mut call = comm.call();
+        let mut call = comm.call().tag(tag);
         if let Some(choice) = algorithm {
             call = call.algorithm(choice);
         }

@@ -17,6 +17,11 @@ pub(crate) fn options<'a>(
     Ok(Options { algorithm, label, timeout, ..Options::default() })
 }
 
+/// Options of one message.
+pub(crate) fn message(tag: u32, label: Option<&str>, timeout: Option<f64>) -> PyResult<Options<'_>> {
+    Ok(Options { tag, ..options(None, label, timeout)? })
+}
+
 /// The operation with this name. It takes a reduction if it reduces, and a root if it has one.
 pub(crate) fn operation(name: &str, op: Option<ReduceOp>, root: Option<usize>) -> PyResult<Operation> {
     Ok(match (name, op, root) {

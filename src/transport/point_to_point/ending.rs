@@ -147,16 +147,22 @@ impl PointToPoint {
                 self.peers[other].arriving = Some(arriving);
             }
         }
-        for place in 0..self.awaited.len() {
-            let others: Vec<_> = match self.awaited[place].from {
-                Some(from) => vec![from],
-                None => self.sources().collect(),
-            };
-            let mut receive = self.awaited.remove(place);
-            match self.overdue(&mut receive.call, &others, (now, is_quiet, is_alone)) {
-                None => self.awaited.insert(place, receive),
-                Some(failure) => return self.fail(receive.call, failure),
+        let all: Vec<_> = self.sources().collect();
+        let mut awaited = std::mem::take(&mut self.awaited);
+        let mut over = None;
+        for (place, receive) in awaited.iter_mut().enumerate() {
+            let from = receive.from.map(|from| [from]);
+            let others = from.as_ref().map_or(&*all, |from| &from[..]);
+            let failure = self.overdue(&mut receive.call, others, (now, is_quiet, is_alone));
+            if let Some(failure) = failure {
+                over = Some((place, failure));
+                break;
             }
+        }
+        self.awaited = awaited;
+        if let Some((place, failure)) = over {
+            let receive = self.awaited.remove(place);
+            self.fail(receive.call, failure);
         }
     }
 

@@ -1,29 +1,31 @@
 //! The links for messages: one message to each rank, and one from each, is under way at a time.
 
+use std::time::Duration;
+
 use unisono_collectives::Rank;
 
+use super::PointToPoint;
 use crate::status::StatusBoard;
 use crate::transport::faulty::Faults;
 use crate::transport::half::Step;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi;
 use crate::transport::waiting::STRAGGLING;
-use crate::transport::{Failure, Header, Outgoing, shared, tcp};
-use std::time::Duration;
+use crate::transport::{Failure, Header, Messages, Outgoing, Transport, shared, spins, tcp};
 
 /// The links of a rank for messages, apart from those for collectives: neither delays the other.
 #[derive(Debug, Default)]
-pub(in crate::transport) struct Links {
+pub(super) struct Links {
     /// The memory shared with the ranks of this node.
-    pub(in crate::transport) near: Option<shared::Line>,
+    near: Option<shared::Line>,
     /// The link with ranks that share no memory with this one.
-    pub(in crate::transport) far: Option<Far>,
-    pub(in crate::transport) faults: Option<Faults>,
+    far: Option<Far>,
+    faults: Option<Faults>,
 }
 
 /// A link with other nodes.
 #[derive(Debug)]
-pub(in crate::transport) enum Far {
+enum Far {
     Tcp(tcp::Line),
     #[cfg(feature = "mpi")]
     Mpi(Box<mpi::Line>),
@@ -126,6 +128,38 @@ impl Links {
             #[cfg(feature = "mpi")]
             Some(Far::Mpi(mpi)) => mpi.is_stranded(),
             _ => false,
+        }
+    }
+}
+
+impl Transport {
+    /// The links for point-to-point messages; called once.
+    pub(crate) fn messages(&mut self) -> Messages {
+        let links = self.links_for_messages();
+        let spins = spins(self.local_ranks(), self.node_cores());
+        Messages::new(PointToPoint::new(links, self.status().clone(), spins))
+    }
+
+    fn links_for_messages(&mut self) -> Links {
+        match self {
+            Self::Shared(shared) => Links { near: Some(shared.for_messages()), ..Links::default() },
+            Self::Nodes(nodes) => {
+                let near = nodes.shared().map(shared::Shared::for_messages);
+                Links { near, far: nodes.take_messages().map(Far::Tcp), faults: None }
+            }
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => {
+                let near = mpi.shared().map(shared::Shared::for_messages);
+                let far = match mpi.take_messages() {
+                    Some(tcp) => Far::Tcp(tcp),
+                    None => Far::Mpi(Box::new(mpi.for_messages())),
+                };
+                Links { near, far: Some(far), faults: None }
+            }
+            Self::Faulty(faulty) => {
+                let faults = Some(faulty.faults.for_messages());
+                Links { faults, ..faulty.inner.links_for_messages() }
+            }
         }
     }
 }
