@@ -17,8 +17,7 @@ use crate::method::{Method, Vendor};
 use crate::record::FIRST_OF_SETUP;
 use crate::select::{Choice, Selection, Selector};
 use crate::status::StatusBoard;
-pub(crate) use crate::transport::Messages;
-use crate::transport::{Calls, Deadlines, Transport};
+use crate::transport::{Calls, Deadlines, Messages, Transport};
 use crate::tuning::Tuning;
 
 mod counters;

@@ -20,7 +20,7 @@ use crate::method::{Method, Vendor, is_for_vendors, those_for_vendors};
 use crate::request::Seat;
 use crate::select::Choice;
 use crate::status::{FailureReport, Guard, StatusBoard};
-use crate::transport::Transport;
+use crate::transport::{Messages, Transport};
 use crate::tuning::Tuning;
 
 mod deadlines;
@@ -66,6 +66,8 @@ use per_call::PerCall;
 #[derive(Debug)]
 pub struct Communicator {
     seat: Seat,
+    /// Point-to-point messages, which do not need the engine.
+    messages: Messages,
     choice: Choice,
     // Constant; kept here because the engine may be on the communication thread.
     rank: Rank,

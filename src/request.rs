@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::collective::{Engine, Limits, Messages};
+use crate::collective::{Engine, Limits};
 use crate::error::{Error, Result};
 
 /// How often a waiting thread yields before it sleeps; waking up takes as long as many yields.
@@ -22,8 +22,14 @@ const PAUSE: Duration = Duration::from_micros(50);
 #[derive(Debug)]
 pub struct Request<B> {
     outcome: Arc<Outcome<B>>,
-    /// What a waiting thread drives meanwhile, if the call is a message.
-    messages: Option<Messages>,
+    /// What a waiting thread drives meanwhile, if the call needs it.
+    driver: Option<Arc<dyn Driver>>,
+}
+
+/// Something that makes progress on calls while a thread waits for them.
+pub(crate) trait Driver: std::fmt::Debug + Send + Sync {
+    /// Drives calls until this returns true.
+    fn drive_until(&self, is_done: &dyn Fn() -> bool);
 }
 
 /// What a call leaves for its request.
@@ -46,14 +52,14 @@ impl<B> Outcome<B> {
 }
 
 impl<B> Request<B> {
-    fn new(messages: Option<Messages>) -> Self {
+    fn new(driver: Option<Arc<dyn Driver>>) -> Self {
         let (is_done, flight, result, done) = Default::default();
-        Self { outcome: Arc::new(Outcome { is_done, flight, result, done }), messages }
+        Self { outcome: Arc::new(Outcome { is_done, flight, result, done }), driver }
     }
 
-    /// The request of messages, and the outcome to set when they are done.
-    pub(crate) fn of_messages(messages: Messages) -> (Self, Arc<Outcome<B>>) {
-        let request = Self::new(Some(messages));
+    /// The request of a call that somebody drives, and the outcome to set when it is done.
+    pub(crate) fn driven_by(driver: Arc<dyn Driver>) -> (Self, Arc<Outcome<B>>) {
+        let request = Self::new(Some(driver));
         let outcome = Arc::clone(&request.outcome);
         (request, outcome)
     }
@@ -77,9 +83,9 @@ impl<B> Request<B> {
 
     /// Waits until the call is done, but not longer than this; returns whether it is done.
     pub fn wait_for(&self, timeout: Duration) -> bool {
-        if let Some(messages) = &self.messages {
+        if let Some(driver) = &self.driver {
             let began = Instant::now();
-            messages.drive_until(|| self.is_done() || began.elapsed() >= timeout);
+            driver.drive_until(&|| self.is_done() || began.elapsed() >= timeout);
             return self.is_done();
         }
         for _ in 0..YIELDS {
@@ -159,8 +165,8 @@ pub fn wait_any<B>(requests: &mut Vec<Request<B>>) -> (usize, Result<B>) {
         if let Some(index) = done(requests) {
             break index;
         }
-        match requests.iter().find_map(|request| request.messages.as_ref()) {
-            Some(messages) => messages.drive_until(|| done(requests).is_some()),
+        match requests.iter().find_map(|request| request.driver.as_ref()) {
+            Some(driver) => driver.drive_until(&|| done(requests).is_some()),
             None => drop(requests[0].wait_for(PAUSE)),
         }
     };
@@ -175,7 +181,6 @@ type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 #[derive(Debug)]
 pub(crate) struct Seat {
     here: Option<Box<Engine>>,
-    messages: Messages,
     /// The deadlines of the engine while it is away.
     limits: Limits,
     background: Option<Background>,
@@ -183,12 +188,7 @@ pub(crate) struct Seat {
 
 impl Seat {
     pub(crate) fn new(engine: Engine) -> Self {
-        Self {
-            messages: engine.messages.clone(),
-            limits: engine.limits,
-            here: Some(Box::new(engine)),
-            background: None,
-        }
+        Self { limits: engine.limits, here: Some(Box::new(engine)), background: None }
     }
 
     /// The engine, once no call is in flight.
@@ -208,11 +208,6 @@ impl Seat {
     /// The same, to change it.
     pub(crate) fn here_mut(&mut self) -> Option<&mut Engine> {
         self.here.as_deref_mut()
-    }
-
-    /// The point-to-point messages, which do not need the engine.
-    pub(crate) fn messages(&self) -> &Messages {
-        &self.messages
     }
 
     /// The deadlines of the calls of an engine that is away.

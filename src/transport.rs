@@ -42,7 +42,7 @@ pub(crate) use bootstrap::Alone;
 pub use bootstrap::Bootstrap;
 pub(crate) use bootstrap::{Directory, Joining, Rendezvous};
 use faulty::Faulty;
-use half::Step;
+use half::Polled;
 pub(crate) use header::{Calls, Header};
 pub(crate) use message::{FAR_SEGMENT, Incoming, Outgoing, Target};
 use nodes::Nodes;

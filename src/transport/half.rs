@@ -35,7 +35,7 @@ impl<H: Half> Half for Option<H> {
 
 /// The outcome of a poll of a half that is suspended between polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum Polled {
     /// Nothing happened.
     Idle,
     /// There was progress, and the half is not complete.
@@ -43,7 +43,7 @@ pub(super) enum Step {
     Done,
 }
 
-impl Step {
+impl Polled {
     pub(super) fn of(moved: bool, done: bool) -> Self {
         match (moved, done) {
             (_, true) => Self::Done,

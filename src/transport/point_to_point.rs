@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use unisono_collectives::Rank;
 
-use super::half::Step;
+use super::half::Polled;
 use super::{Failure, Header, Outgoing};
 use crate::error::Result;
 use crate::status::{FailureReport, StatusBoard};
@@ -240,16 +240,16 @@ impl PointToPoint {
         let mut moved = false;
         for to in 0..self.peers.len() {
             while let Some(step) = self.progress_send(to) {
-                moved |= step != Step::Idle;
-                if step != Step::Done {
+                moved |= step != Polled::Idle;
+                if step != Polled::Done {
                     break;
                 }
             }
         }
         for from in self.sources() {
             while let Some(step) = self.progress_receive(from) {
-                moved |= step != Step::Idle;
-                if step == Step::Idle {
+                moved |= step != Polled::Idle;
+                if step == Polled::Idle {
                     break;
                 }
             }
@@ -258,15 +258,15 @@ impl PointToPoint {
     }
 
     /// Continues the oldest send to a rank, if there is one.
-    fn progress_send(&mut self, to: Rank) -> Option<Step> {
+    fn progress_send(&mut self, to: Rank) -> Option<Polled> {
         let Send { call, bytes, given } = self.peers[to].sends.front_mut()?;
         // SAFETY: the caller of `send` keeps the bytes until the operation has ended.
         let outgoing = Outgoing { to, bytes: unsafe { &**bytes } };
         let step = self.links.send(&call.header, outgoing, given);
         match step {
-            Ok(Step::Moved) => call.renew(),
-            Ok(Step::Idle) => {}
-            Ok(Step::Done) => {
+            Ok(Polled::Moved) => call.renew(),
+            Ok(Polled::Idle) => {}
+            Ok(Polled::Done) => {
                 let send = self.peers[to].sends.pop_front().expect("it is under way");
                 self.end(send.call, Ok(to));
             }
@@ -280,9 +280,9 @@ impl PointToPoint {
     }
 
     /// Continues to receive the next message from a rank, if a receive waits for one of its messages.
-    fn progress_receive(&mut self, from: Rank) -> Option<Step> {
+    fn progress_receive(&mut self, from: Rank) -> Option<Polled> {
         if self.peers[from].arriving.is_none() && !self.begin_to_receive(from)? {
-            return Some(Step::Idle);
+            return Some(Polled::Idle);
         }
         let Arriving { header, target, taken } = self.peers[from].arriving.as_mut()?;
         let place = match target {
@@ -291,17 +291,17 @@ impl PointToPoint {
             Arrival::Held(bytes) => bytes,
         };
         match self.links.receive(header, from, place, taken) {
-            Ok(Step::Idle) => Some(Step::Idle),
-            Ok(Step::Moved) => {
+            Ok(Polled::Idle) => Some(Polled::Idle),
+            Ok(Polled::Moved) => {
                 match target {
                     Arrival::Receive(receive) => receive.call.renew(),
                     Arrival::Held(_) => self.renew_receives_from(from),
                 }
-                Some(Step::Moved)
+                Some(Polled::Moved)
             }
-            Ok(Step::Done) => {
+            Ok(Polled::Done) => {
                 self.arrived(from);
-                Some(Step::Done)
+                Some(Polled::Done)
             }
             Err(failure) => {
                 self.fail_receive(from, failure);

@@ -1,5 +1,6 @@
 //! How messages run: until they are done, or in flight with a buffer of their own.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use unisono_collectives::Rank;
@@ -7,11 +8,17 @@ use unisono_collectives::Rank;
 use super::Communicator;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::request::Request;
-use crate::transport::{MessageOptions, Parts, Received, Sent};
+use crate::request::{Driver, Request};
+use crate::transport::{MessageOptions, Messages, Parts, Received, Sent};
 
 /// The name of an exchange in errors.
 pub(super) const EXCHANGE: Option<&str> = Some("exchange");
+
+impl Driver for Messages {
+    fn drive_until(&self, is_done: &dyn Fn() -> bool) {
+        Self::drive_until(self, is_done);
+    }
+}
 
 impl Communicator {
     fn message_options(&self, dtype: DType, operation: Option<&'static str>) -> MessageOptions {
@@ -34,7 +41,7 @@ impl Communicator {
         let options = self.message_options(dtype, operation);
         // While collectives are in flight, this rank may start one during the call.
         let is_alone = self.seat.here().is_some();
-        let done = self.seat.messages().run(&options, outgoing, incoming, is_alone);
+        let done = self.messages.run(&options, outgoing, incoming, is_alone);
         match self.seat.here_mut() {
             Some(engine) if done.is_err() => engine.settle(done),
             _ => done,
@@ -51,12 +58,12 @@ impl Communicator {
     ) -> Result<Request<R>> {
         self.check_in_flight()?;
         let options = self.message_options(dtype, operation);
-        let (messages, began) = (self.seat.messages(), Instant::now());
-        let (request, outcome) = Request::of_messages(messages.clone());
+        let began = Instant::now();
+        let (request, outcome) = Request::driven_by(Arc::new(self.messages.clone()));
         let on_end = move |ended: Result<(B, Option<Rank>)>| {
             outcome.end(began, ended.map(|(buffer, from)| finish(buffer, from)));
         };
-        messages.start(&options, buffer, parts, on_end)?;
+        self.messages.start(&options, buffer, parts, on_end)?;
         Ok(request)
     }
 }

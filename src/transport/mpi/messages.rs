@@ -13,7 +13,7 @@ use super::sys::{Request, User, check_thread};
 use super::wire::{FIRST, MESSAGE_SEGMENT_TAG, MESSAGE_TAG};
 use crate::kernels;
 use crate::memory::Scratch;
-use crate::transport::half::Step;
+use crate::transport::half::Polled;
 use crate::transport::{Failure, Header, Outgoing, tcp};
 
 const HEADER: usize = size_of::<Header>();
@@ -89,7 +89,7 @@ impl Line {
         header: &Header,
         Outgoing { to, bytes }: Outgoing<'_>,
         given: &mut usize,
-    ) -> Result<Step, Failure> {
+    ) -> Result<Polled, Failure> {
         let peer = self.peer(to);
         let before = *given;
         if *given == 0 {
@@ -113,7 +113,7 @@ impl Line {
             peer.sends.push_back(request.map_err(Failure::Error)?);
         }
         let moved = take_done(&mut peer.sends)? || *given > before;
-        Ok(Step::of(moved, peer.sends.is_empty() && *given == HEADER + bytes.len()))
+        Ok(Polled::of(moved, peer.sends.is_empty() && *given == HEADER + bytes.len()))
     }
 
     /// The header of the next message from a rank, if it has arrived.
@@ -145,7 +145,7 @@ impl Line {
         from: Rank,
         place: &mut [u8],
         taken: &mut usize,
-    ) -> Result<Step, Failure> {
+    ) -> Result<Polled, Failure> {
         let (peer, size_bytes) = (self.peer(from), place.len());
         let before = *taken;
         if size_bytes <= SHORT {
@@ -169,7 +169,7 @@ impl Line {
         if done {
             (peer.first, peer.asked) = (First::Awaited, 0);
         }
-        Ok(Step::of(*taken > before, done))
+        Ok(Polled::of(*taken > before, done))
     }
 
     /// Whether MPI holds memory of the program.

@@ -117,7 +117,7 @@ impl Messages {
     }
 
     /// Drives all messages until `is_done`, or while it waits only for others, in a wait of any length.
-    pub(crate) fn drive_until(&self, is_done: impl Fn() -> bool) {
+    pub(crate) fn drive_until(&self, is_done: &dyn Fn() -> bool) {
         let mut waiting = Waiting::new(self.0.spins, &Deadlines::NEVER, &self.0.status);
         self.0.drive(&mut waiting, false, |_| (!is_done()).then_some(None));
     }

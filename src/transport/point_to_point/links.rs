@@ -7,7 +7,7 @@ use unisono_collectives::Rank;
 use super::PointToPoint;
 use crate::status::StatusBoard;
 use crate::transport::faulty::Faults;
-use crate::transport::half::Step;
+use crate::transport::half::Polled;
 #[cfg(feature = "mpi")]
 use crate::transport::mpi;
 use crate::transport::waiting::STRAGGLING;
@@ -60,7 +60,7 @@ impl Links {
         header: &Header,
         outgoing: Outgoing<'_>,
         given: &mut usize,
-    ) -> Result<Step, Failure> {
+    ) -> Result<Polled, Failure> {
         if let Some(near) = self.near(outgoing.to) {
             return near.send(header, outgoing, given);
         }
@@ -98,7 +98,7 @@ impl Links {
         from: Rank,
         place: &mut [u8],
         taken: &mut usize,
-    ) -> Result<Step, Failure> {
+    ) -> Result<Polled, Failure> {
         if let Some(near) = self.near(from) {
             return near.receive(header, from, place, taken);
         }

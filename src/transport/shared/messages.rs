@@ -5,7 +5,7 @@ use unisono_collectives::Rank;
 
 use super::Shared;
 use crate::transport::half::Half as _;
-use crate::transport::{Failure, Header, Incoming, Outgoing, Step, Target};
+use crate::transport::{Failure, Header, Incoming, Outgoing, Polled, Target};
 
 /// This rank's end of the channels for messages.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Line {
         header: &Header,
         outgoing: Outgoing<'_>,
         given: &mut usize,
-    ) -> Result<Step, Failure> {
+    ) -> Result<Polled, Failure> {
         let (Some(sending), ..) = self.0.halves(header, Some(outgoing), None) else {
             unreachable!("there is a message")
         };
@@ -36,7 +36,7 @@ impl Line {
         let moved = sending.progress()?;
         let done = sending.is_done();
         *given = sending.suspend();
-        Ok(Step::of(moved, done))
+        Ok(Polled::of(moved, done))
     }
 
     /// Takes back the bytes of a message that was not received, before their owner gets them.
@@ -54,7 +54,7 @@ impl Line {
         from: Rank,
         place: &mut [u8],
         taken: &mut usize,
-    ) -> Result<Step, Failure> {
+    ) -> Result<Polled, Failure> {
         let incoming = Incoming { from, target: Target::Place(place) };
         let (_, Some(receiving), _) = self.0.halves(header, None, Some(incoming)) else {
             unreachable!("there is a message")
@@ -62,6 +62,6 @@ impl Line {
         let mut receiving = receiving.resume(*taken);
         let moved = receiving.progress()?;
         *taken = receiving.taken();
-        Ok(Step::of(moved, receiving.is_done()))
+        Ok(Polled::of(moved, receiving.is_done()))
     }
 }

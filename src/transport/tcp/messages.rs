@@ -4,7 +4,7 @@ use unisono_collectives::Rank;
 
 use super::{PIECE, Tcp};
 use crate::status::StatusBoard;
-use crate::transport::{Failure, Header, Outgoing, Step};
+use crate::transport::{Failure, Header, Outgoing, Polled};
 
 /// The connections for messages.
 #[derive(Debug)]
@@ -27,15 +27,15 @@ impl Line {
         header: &Header,
         Outgoing { to, bytes }: Outgoing<'_>,
         given: &mut usize,
-    ) -> Step {
+    ) -> Polled {
         let taken = self.0.stream(to).send(bytemuck::bytes_of(header), bytes, *given);
         *given += taken;
-        Step::of(taken > 0, *given == size_of::<Header>() + bytes.len())
+        Polled::of(taken > 0, *given == size_of::<Header>() + bytes.len())
     }
 
     /// Continues to receive the payload of the next message from a rank, whose header has [arrived](Line::ahead), into a place of its
     /// size, of which `taken` bytes are filled.
-    pub(in crate::transport) fn receive(&self, from: Rank, place: &mut [u8], taken: &mut usize) -> Step {
+    pub(in crate::transport) fn receive(&self, from: Rank, place: &mut [u8], taken: &mut usize) -> Polled {
         let (stream, size_bytes) = (self.0.stream(from), place.len());
         let received = stream.receive(&mut place[*taken..size_bytes.min(*taken + PIECE)]);
         *taken += received.unwrap_or(0);
@@ -43,7 +43,7 @@ impl Line {
         if done {
             stream.end_message();
         }
-        Step::of(received.is_some(), done)
+        Polled::of(received.is_some(), done)
     }
 
     /// The failure of a rank whose connection is lost.
