@@ -159,8 +159,7 @@ impl<'a> Waiting<'a> {
         match self.pause() {
             Ok(false) => Ok(false),
             Ok(true) => {
-                let more = self.times.map_or(Duration::ZERO, |times| times.waited - times.before);
-                self.status.waits_for(other, more);
+                self.record(other);
                 Ok(true)
             }
             Err(Hopeless::Overdue(waited)) => Err(Failure::Timeout { other, waited }),
@@ -173,23 +172,21 @@ impl<'a> Waiting<'a> {
         self.moved = true;
     }
 
-    /// Pauses briefly, as [`Waiting::pause`], in a wait without a deadline; `other` is recorded as the rank that this one waits for.
+    /// Pauses briefly, as [`Waiting::pause`], in a wait without a deadline.
     ///
     /// # Errors
     /// The failure of a rank.
-    pub(crate) fn pause_beside(&mut self, other: Option<Rank>) -> Result<bool, Error> {
-        let ended = match other {
-            Some(other) => self.pause_for(other),
-            None => self.pause().map_err(|hopeless| match hopeless {
-                Hopeless::Failed(error) => Failure::Error(error),
-                Hopeless::Overdue(waited) => Failure::Timeout { other: self.status.rank(), waited },
-            }),
-        };
-        match ended {
-            Ok(is_time) => Ok(is_time),
-            Err(Failure::Error(error)) => Err(error),
-            Err(failure) => unreachable!("the wait has no deadline: {failure:?}"),
-        }
+    pub(crate) fn pause_without_deadline(&mut self) -> Result<bool, Error> {
+        self.pause().map_err(|hopeless| match hopeless {
+            Hopeless::Failed(error) => error,
+            Hopeless::Overdue(waited) => unreachable!("the wait of {waited:?} has no deadline"),
+        })
+    }
+
+    /// Records the rank that this one waits for, after a pause that has read the clock.
+    pub(super) fn record(&self, other: Rank) {
+        let more = self.times.map_or(Duration::ZERO, |times| times.waited - times.before);
+        self.status.waits_for(other, more);
     }
 
     /// Makes the wait of a thread that drives what others wait for sleep early.

@@ -124,6 +124,8 @@ typedef struct {
   const char *label;
   // How long this rank waits for another, in seconds, or 0.
   double timeout_s;
+  // The tag of a message: a receive gets the earliest message of its sender with the same tag. Collectives ignore it.
+  uint32_t tag;
 } unisono_call;
 
 // A function that runs during waits. Returns 0, or anything else to end the wait.
@@ -568,7 +570,7 @@ int unisono_send(unisono_comm *comm,
                  int to,
                  const unisono_call *options);
 
-// Receives `count` elements from rank `from` (`MPI_Recv`).
+// Receives `count` elements from rank `from`: the earliest message with the tag of the options (`MPI_Recv`).
 //
 // Conditions:
 // The handle must be live, the array one of `count` elements, and the options null or valid.
@@ -590,8 +592,8 @@ int unisono_receive_any(unisono_comm *comm,
                         int *from,
                         const unisono_call *options);
 
-// The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Calls in flight run
-// one after the other, in the order in which they were started.
+// The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Any number of
+// messages may be in flight, in any order: none waits for another, nor for a collective.
 //
 // Conditions:
 // As `unisono_send`; the pointer to the request must be valid.
@@ -627,6 +629,23 @@ int unisono_test(const unisono_request *request, int *is_done);
 // Conditions:
 // The pointer must be to a live request.
 int unisono_wait(unisono_request **request);
+
+// Waits until `count` calls are done, frees their requests, and sets them to NULL (`MPI_Waitall`). Requests that are NULL are skipped.
+// Returns the first error in the order of the requests, once all are done.
+//
+// Conditions:
+// The pointer must be to `count` requests that are live or NULL.
+int unisono_wait_all(size_t count,
+                     unisono_request **requests);
+
+// Waits until one of `count` calls is done, frees its request, sets it to NULL, and stores its index (`MPI_Waitany`). Requests that are
+// NULL are skipped; if all are, the index is -1. Returns the result of the call.
+//
+// Conditions:
+// The pointer must be to `count` requests that are live or NULL, and `index` valid for writing.
+int unisono_wait_any(size_t count,
+                     unisono_request **requests,
+                     int *index);
 
 // Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress with something
 // else, or to hear an interrupt. NULL ends that. The function must not use a communicator of this library. If it does not return 0,

@@ -1,6 +1,6 @@
-//! What drives messages.
+//! Drives messages.
 //!
-//! Whoever waits drives all of them; while nobody does, a thread drives the non-blocking ones. They are not in the flight recorder,
+//! Every thread that waits for a message drives all of them. A thread of their own drives the non-blocking ones meanwhile. Messages are not in the flight recorder,
 //! which holds calls that all ranks number alike; a wait for one shows only in the error that ends it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -54,8 +54,8 @@ impl Messages {
         is_alone: bool,
     ) -> Result<Option<Rank>> {
         let ends_all = EndsAll(&self.0);
-        // SAFETY: the values are borrowed until this returns, which is when both operations have ended: if it unwinds, `ends_all` ends
-        // them before.
+        // SAFETY: the values are borrowed until this returns, which is when both operations have ended. If it unwinds, `ends_all` ends
+        // them.
         let (received, sent) = self.0.with(|messages| unsafe {
             let received = incoming.map(|(place, from)| messages.receive(options, from, place, None));
             let sent = outgoing.map(|(bytes, to)| messages.send(options, to, bytes, None));
@@ -72,9 +72,9 @@ impl Messages {
             }
             let first =
                 tickets.iter().zip(&results).find(|(ticket, result)| ticket.is_some() && result.is_none());
-            first.map(|(ticket, _)| ticket.and_then(|ticket| messages.waits_for(ticket)))
+            first.map(|(ticket, _)| *ticket)
         });
-        drop(ends_all);
+        std::mem::forget(ends_all);
         let [received, sent] = results;
         match (received.transpose(), sent.transpose()) {
             (Ok(from), Ok(_)) => Ok(from),
@@ -116,7 +116,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Drives all messages until `is_done`, or while it waits only for others, in a wait of any length.
+    /// Drives all messages until `is_done` returns true.
     pub(crate) fn drive_until(&self, is_done: &dyn Fn() -> bool) {
         let mut waiting = Waiting::new(self.0.spins, &Deadlines::NEVER, &self.0.status);
         self.0.drive(&mut waiting, false, |_| (!is_done()).then_some(None));
@@ -155,7 +155,7 @@ impl Common {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the messages, and then tells the calls that have ended.
+    /// Calls `act` with the messages, and then the functions of the calls that have ended, without the lock.
     fn with<R>(&self, act: impl FnOnce(&mut PointToPoint) -> R) -> R {
         let mut state = self.lock();
         let result = act(&mut state.messages);
@@ -167,23 +167,30 @@ impl Common {
         result
     }
 
-    /// Drives all messages until `left` returns `None`; otherwise it returns the rank that the caller waits for, if it is a certain one.
+    /// Drives all messages until `left` returns `None`. Otherwise it returns the operation that the caller waits for, if there is one.
     fn drive(
         &self,
         waiting: &mut Waiting<'_>,
         is_alone: bool,
-        mut left: impl FnMut(&mut PointToPoint) -> Option<Option<Rank>>,
+        mut left: impl FnMut(&mut PointToPoint) -> Option<Option<u64>>,
     ) {
         loop {
             let (moved, left) = self.with(|messages| (messages.progress(), left(messages)));
-            let Some(other) = left else { return };
+            let Some(ticket) = left else { return };
             if moved {
                 waiting.renew();
                 continue;
             }
-            match waiting.pause_beside(other.filter(|_| is_alone)) {
+            match waiting.pause_without_deadline() {
                 Ok(false) => {}
-                Ok(true) => self.with(|messages| messages.check(is_alone)),
+                Ok(true) => self.with(|messages| {
+                    // Otherwise a collective may record the rank that it waits for.
+                    let ticket = ticket.filter(|_| is_alone);
+                    if let Some(other) = ticket.and_then(|ticket| messages.waits_for(ticket)) {
+                        waiting.record(other);
+                    }
+                    messages.check(is_alone);
+                }),
                 Err(Error::Aborted { by, cause, .. }) => self.with(|messages| messages.close(by, &cause)),
                 Err(error) => self.with(|messages| messages.close(self.status.rank(), &error.to_string())),
             }
@@ -207,13 +214,11 @@ impl Common {
     }
 }
 
-/// Ends all messages if a call unwinds, which must not leave pointers to its values behind.
+/// Ends all messages when it is dropped: a call that unwinds must not leave pointers to its values behind.
 struct EndsAll<'a>(&'a Common);
 
 impl Drop for EndsAll<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.with(|messages| messages.close(self.0.status.rank(), &panicked()));
-        }
+        self.0.with(|messages| messages.close(self.0.status.rank(), &panicked()));
     }
 }

@@ -8,14 +8,13 @@ use unisono_collectives::Rank;
 use crate::dtype::DType;
 use crate::error::{Place, Result};
 use crate::record::POINT_TO_POINT;
-use crate::transport::Deadlines;
-use crate::transport::Header;
 use crate::transport::waiting::AWAKE;
+use crate::transport::{Deadlines, Header};
 
 /// Called with the other rank when an operation has ended.
 pub(crate) type OnEnd = Box<dyn FnOnce(Result<Rank>) + std::marker::Send>;
 
-/// What a call passes with its values.
+/// The options of a call.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) dtype: DType,
@@ -37,7 +36,7 @@ pub(super) struct Operation {
     pub(super) number: u64,
     deadlines: Deadlines,
     times: Option<Times>,
-    /// None for a blocking call, which asks itself.
+    /// `None` for a blocking call, which polls for its result.
     pub(super) on_end: Option<OnEnd>,
 }
 
