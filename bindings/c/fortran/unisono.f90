@@ -77,6 +77,8 @@ module unisono
     type(c_ptr) :: label = c_null_ptr
     ! How long this rank waits for another, in seconds, or 0.
     real(c_double) :: timeout_s = 0
+    ! The tag of a message, 0 or more: a receive gets the earliest message of its sender with the same tag. Collectives ignore it.
+    integer(c_int) :: tag = 0
   end type
 
   ! Settings of a world. Set all bytes to 0, and then what is to differ from the defaults; a null pointer stands for the defaults.
@@ -665,7 +667,7 @@ module unisono
       type(c_ptr), value :: options
     end function
 
-    ! Receives `count` elements from rank `from` (`MPI_Recv`).
+    ! Receives `count` elements from rank `from`: the earliest message with the tag of the options (`MPI_Recv`).
     !
     ! Conditions:
     ! The handle must be live, the array one of `count` elements, and the options null or valid.
@@ -693,8 +695,8 @@ module unisono
       type(c_ptr), value :: options
     end function
 
-    ! The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Calls in
-    ! flight run one after the other, in the order in which they were started.
+    ! The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Any number of
+    ! messages may be in flight, in any order: none waits for another, nor for a collective.
     !
     ! Conditions:
     ! As `unisono_send`; the pointer to the request must be valid.
@@ -742,6 +744,29 @@ module unisono
     integer(c_int) function unisono_wait(request) bind(c)
       import
       type(c_ptr), intent(inout) :: request
+    end function
+
+    ! Waits until `count` calls are done, frees their requests, and sets them to NULL (`MPI_Waitall`). Requests that are NULL are
+    ! skipped. Returns the first error in the order of the requests, once all are done.
+    !
+    ! Conditions:
+    ! The pointer must be to `count` requests that are live or NULL.
+    integer(c_int) function unisono_wait_all(count, requests) bind(c)
+      import
+      integer(c_size_t), value :: count
+      type(c_ptr), intent(inout) :: requests(*)
+    end function
+
+    ! Waits until one of `count` calls is done, frees its request, sets it to NULL, and stores its index (`MPI_Waitany`). Requests
+    ! that are NULL are skipped; if all are, the index is -1. Returns the result of the call.
+    !
+    ! Conditions:
+    ! The pointer must be to `count` requests that are live or NULL, and `index` valid for writing.
+    integer(c_int) function unisono_wait_any(count, requests, index) bind(c)
+      import
+      integer(c_size_t), value :: count
+      type(c_ptr), intent(inout) :: requests(*)
+      integer(c_int), intent(out) :: index
     end function
 
     ! Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress with

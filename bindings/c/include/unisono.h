@@ -124,8 +124,8 @@ typedef struct {
   const char *label;
   // How long this rank waits for another, in seconds, or 0.
   double timeout_s;
-  // The tag of a message: a receive gets the earliest message of its sender with the same tag. Collectives ignore it.
-  uint32_t tag;
+  // The tag of a message, 0 or more: a receive gets the earliest message of its sender with the same tag. Collectives ignore it.
+  int tag;
 } unisono_call;
 
 // A function that runs during waits. Returns 0, or anything else to end the wait.

@@ -38,8 +38,8 @@ pub struct Call {
     pub label: *const c_char,
     /// How long this rank waits for another, in seconds, or 0.
     pub timeout_s: f64,
-    /// The tag of a message: a receive gets the earliest message of its sender with the same tag. Collectives ignore it.
-    pub tag: u32,
+    /// The tag of a message, 0 or more: a receive gets the earliest message of its sender with the same tag. Collectives ignore it.
+    pub tag: c_int,
 }
 
 /// # Safety
@@ -71,8 +71,9 @@ pub(crate) unsafe fn call<R>(
     // SAFETY: as the caller promises.
     let (algorithm, label) = unsafe { (algorithm(options.algorithm)?, text(options.label, "the label")?) };
     let timeout = timeout(options.timeout_s)?;
-    let options =
-        unisono_bindings::Options { algorithm, label, timeout, tag: options.tag, ..Default::default() };
+    let tag = u32::try_from(options.tag);
+    let tag = tag.map_err(|_| argument(format!("the tag is {}: it must be 0 or more", options.tag)))?;
+    let options = unisono_bindings::Options { algorithm, label, timeout, tag, ..Default::default() };
     Ok(options.call(comm, make)?)
 }
 

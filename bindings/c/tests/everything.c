@@ -137,13 +137,13 @@ static void tags(void)
     unisono_request *sends[TAGS], *receives[TAGS];
     const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
     for (int tag = 0; tag < TAGS; tag++) {
-        unisono_call options = {.tag = (uint32_t)tag};
+        unisono_call options = {.tag = tag};
         for (int index = 0; index < TAGGED; index++)
             sent[tag][index] = (float)(1000 * rank + tag);
         OK(unisono_send_async(comm, sent[tag], TAGGED, UNISONO_F32, next, &options, &sends[tag]));
     }
     for (int tag = TAGS - 1; tag >= 0; tag--) {
-        unisono_call options = {.tag = (uint32_t)tag};
+        unisono_call options = {.tag = tag};
         OK(unisono_receive_async(comm, received[tag], TAGGED, UNISONO_F32, before, &options, &receives[tag]));
     }
     for (int left = TAGS; left > 0; left--) {

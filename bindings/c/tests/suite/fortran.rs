@@ -140,13 +140,17 @@ fn function(result: &str, name: &str, arguments: &str, pointed: &str) -> String 
             "const size_t *" => "integer(c_size_t), intent(in)".to_owned(),
             "int *" => format!("integer(c_int), intent({pointed})"),
             "size_t *" => format!("integer(c_size_t), intent({pointed})"),
-            "unisono_request **" if name == "unisono_wait" => "type(c_ptr), intent(inout)".to_owned(),
+            "unisono_request **" if name.starts_with("unisono_wait") => {
+                "type(c_ptr), intent(inout)".to_owned()
+            }
             _ if of.ends_with("_function") => "type(c_funptr), value".to_owned(),
             _ if of.ends_with("**") => "type(c_ptr), intent(out)".to_owned(),
             _ if of.ends_with('*') => "type(c_ptr), value".to_owned(),
             other => panic!("Fortran has no `{other}` yet"),
         };
-        let list = if ["comms", "ranks", "rows", "columns"].contains(&argument) && of.contains("intent") {
+        let list = if ["comms", "ranks", "rows", "columns", "requests"].contains(&argument)
+            && of.contains("intent")
+        {
             "(*)"
         } else {
             ""
