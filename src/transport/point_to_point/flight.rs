@@ -53,6 +53,9 @@ pub(super) fn start<B: Send + 'static>(
     }
 }
 
+/// The result of a call: its buffer, and the sender of what was received.
+type Landed<B> = Result<(B, Option<Rank>)>;
+
 struct Flight<B, F> {
     buffer: *mut B,
     /// The number of messages that have not ended.
@@ -68,11 +71,7 @@ unsafe impl<B: Send, F: Send> Send for Flight<B, F> {}
 
 impl<B, F> Flight<B, F> {
     /// Notes the end of a message. After the last one, returns what to call, and with what.
-    fn part_ended(
-        &mut self,
-        result: Result<Rank>,
-        is_received: bool,
-    ) -> Option<(F, Result<(B, Option<Rank>)>)> {
+    fn part_ended(&mut self, result: Result<Rank>, is_received: bool) -> Option<(F, Landed<B>)> {
         match result {
             Ok(from) if is_received => self.from = Some(from),
             Ok(_) => {}
