@@ -121,10 +121,9 @@ pub unsafe extern "C" fn unisono_wait_any(
         let (requests, index) = unsafe { (all(count, requests)?, out(index, "the index")?) };
         *index = -1;
         let done = loop {
-            // SAFETY: the requests are live or null, as the caller promises.
-            let live = || {
-                (0..count).filter_map(|place| unsafe { requests[place].as_ref() }.map(|call| (place, call)))
-            };
+            // SAFETY: the request is live or null, as the caller promises.
+            let call = |place: usize| unsafe { requests[place].as_ref() };
+            let live = || (0..count).filter_map(|place| Some((place, call(place)?)));
             let Some((_, first)) = live().next() else { return Ok(()) };
             first.owner.check().map_err(argument)?;
             if let Some((place, _)) = live().find(|(_, request)| request.call.is_done()) {

@@ -204,7 +204,6 @@ impl Comm {
 
     /// Sends an array to a rank.
     #[pyo3(signature = (array, to, tag=0, label=None, timeout=None))]
-    #[expect(clippy::too_many_arguments, reason = "they are those of the methods in the package")]
     fn send(
         &self,
         py: Python<'_>,
@@ -224,7 +223,6 @@ impl Comm {
 
     /// Receives an array from a rank, or from whichever sends first; returns its number.
     #[pyo3(signature = (array, from_=None, tag=0, label=None, timeout=None))]
-    #[expect(clippy::too_many_arguments, reason = "they are those of the methods in the package")]
     fn receive(
         &self,
         py: Python<'_>,
@@ -252,7 +250,6 @@ impl Comm {
 
     /// Starts to send an array to a rank.
     #[pyo3(signature = (array, to, tag=0, label=None, timeout=None))]
-    #[expect(clippy::too_many_arguments, reason = "they are those of the methods in the package")]
     fn send_async(
         &self,
         py: Python<'_>,
@@ -273,7 +270,6 @@ impl Comm {
 
     /// Starts to receive an array from a rank.
     #[pyo3(signature = (array, from_, tag=0, label=None, timeout=None))]
-    #[expect(clippy::too_many_arguments, reason = "they are those of the methods in the package")]
     fn receive_async(
         &self,
         py: Python<'_>,
