@@ -17,14 +17,14 @@ use crate::method::{Method, Vendor};
 use crate::record::FIRST_OF_SETUP;
 use crate::select::{Choice, Selection, Selector};
 use crate::status::StatusBoard;
-use crate::transport::{Calls, Deadlines, Transport};
+use crate::transport::{Calls, Deadlines, Messages, Transport};
 use crate::tuning::Tuning;
 
 mod all_to_all_v;
+mod counters;
 #[cfg(feature = "nccl")]
 mod device;
 mod ending;
-mod messages;
 mod options;
 mod recent;
 mod reduction;
@@ -61,6 +61,8 @@ pub(crate) struct Engine {
     #[cfg(feature = "nccl")]
     pub(crate) gpu: Option<Box<crate::device::Gpu>>,
     pub(crate) transport: Transport,
+    /// Point-to-point messages, which have links of their own.
+    pub(crate) messages: Messages,
     pub(crate) topology: Topology,
     /// The state that the ranks of a node publish to each other.
     pub(crate) status: StatusBoard,
@@ -101,12 +103,13 @@ impl Limits {
 }
 
 impl Engine {
-    pub(crate) fn new(transport: Transport, topology: Topology, limits: Limits) -> Self {
+    pub(crate) fn new(mut transport: Transport, topology: Topology, limits: Limits) -> Self {
         let executor = Executor::new(&transport.registry());
         let selector = Selector::new(machines(&transport, &Tuning::default(), transport.node_cores()));
         let agreement = agreement(transport.rank(), topology.ranks());
         Self {
             status: transport.status().clone(),
+            messages: transport.messages(),
             transport,
             topology,
             limits,

@@ -21,7 +21,7 @@ use crate::method::{Method, Vendor, is_for_vendors, those_for_vendors};
 use crate::request::Seat;
 use crate::select::Choice;
 use crate::status::{FailureReport, Guard, StatusBoard};
-use crate::transport::Transport;
+use crate::transport::{Messages, Transport};
 use crate::tuning::Tuning;
 
 mod all_to_all_v;
@@ -70,6 +70,8 @@ pub use plan::Planned;
 #[derive(Debug)]
 pub struct Communicator {
     seat: Seat,
+    /// Point-to-point messages, which do not need the engine.
+    messages: Messages,
     choice: Choice,
     // Constant; kept here because the engine may be on the communication thread.
     rank: Rank,

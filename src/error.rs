@@ -278,7 +278,7 @@ pub struct Place {
     pub algorithm: &'static str,
     /// The phase of the plan.
     pub phase: &'static str,
-    /// The step of the phase.
+    /// The step of the phase; the tag of a message.
     pub step: usize,
 }
 
@@ -286,7 +286,8 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rank, operation, sequence, algorithm, phase, step } = self;
         if *algorithm == POINT_TO_POINT {
-            return write!(f, "rank {rank}, {operation} #{sequence}");
+            write!(f, "rank {rank}, {operation} #{sequence}")?;
+            return if *step == 0 { Ok(()) } else { write!(f, " with tag {step}") };
         }
         write!(f, "rank {rank}, {operation} #{sequence} by {algorithm}, step {step}")?;
         if phase != algorithm { write!(f, " of {phase:?}") } else { Ok(()) }

@@ -7,11 +7,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::collective::Engine;
+use crate::collective::{Engine, Limits};
 use crate::error::{Error, Result};
 
 /// How often a waiting thread yields before it sleeps; waking up takes as long as many yields.
 const YIELDS: usize = 200;
+/// How long [`wait_any`] waits for one of several collectives before it looks at all.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// A non-blocking call, which owns its buffer until it is done.
 ///
@@ -20,10 +22,19 @@ const YIELDS: usize = 200;
 #[derive(Debug)]
 pub struct Request<B> {
     outcome: Arc<Outcome<B>>,
+    /// What a waiting thread drives meanwhile, if the call needs it.
+    driver: Option<Arc<dyn Driver>>,
 }
 
+/// Something that makes progress on calls while a thread waits for them.
+pub(crate) trait Driver: std::fmt::Debug + Send + Sync {
+    /// Drives calls until this returns true.
+    fn drive_until(&self, is_done: &dyn Fn() -> bool);
+}
+
+/// What a call leaves for its request.
 #[derive(Debug)]
-struct Outcome<B> {
+pub(crate) struct Outcome<B> {
     is_done: AtomicBool,
     flight: OnceLock<(Instant, Instant)>,
     result: Mutex<Option<Result<B>>>,
@@ -31,7 +42,9 @@ struct Outcome<B> {
 }
 
 impl<B> Outcome<B> {
-    fn set(&self, result: Result<B>) {
+    /// Ends a call that began then.
+    pub(crate) fn end(&self, began: Instant, result: Result<B>) {
+        self.flight.get_or_init(|| (began, Instant::now()));
         *lock(&self.result) = Some(result);
         self.is_done.store(true, Ordering::Release);
         self.done.notify_all();
@@ -39,9 +52,16 @@ impl<B> Outcome<B> {
 }
 
 impl<B> Request<B> {
-    fn new() -> Self {
+    fn new(driver: Option<Arc<dyn Driver>>) -> Self {
         let (is_done, flight, result, done) = Default::default();
-        Self { outcome: Arc::new(Outcome { is_done, flight, result, done }) }
+        Self { outcome: Arc::new(Outcome { is_done, flight, result, done }), driver }
+    }
+
+    /// The request of a call that somebody drives, and the outcome to set when it is done.
+    pub(crate) fn driven_by(driver: Arc<dyn Driver>) -> (Self, Arc<Outcome<B>>) {
+        let request = Self::new(Some(driver));
+        let outcome = Arc::clone(&request.outcome);
+        (request, outcome)
     }
 
     /// Whether the call is done (`MPI_Test`), so that [`Request::wait`] returns at once.
@@ -49,8 +69,8 @@ impl<B> Request<B> {
         self.outcome.is_done.load(Ordering::Acquire)
     }
 
-    /// The start and end of the call on the communication thread, once it is done. This includes waits for other ranks, but not
-    /// for earlier calls in flight.
+    /// The start and end of the call, once it is done: of a collective on the communication thread, of a message from its start. This
+    /// includes waits for other ranks, but not for earlier collectives in flight.
     pub fn flight(&self) -> Option<(Instant, Instant)> {
         self.outcome.flight.get().copied()
     }
@@ -63,6 +83,11 @@ impl<B> Request<B> {
 
     /// Waits until the call is done, but not longer than this; returns whether it is done.
     pub fn wait_for(&self, timeout: Duration) -> bool {
+        if let Some(driver) = &self.driver {
+            let began = Instant::now();
+            driver.drive_until(&|| self.is_done() || began.elapsed() >= timeout);
+            return self.is_done();
+        }
         for _ in 0..YIELDS {
             if self.is_done() {
                 return true;
@@ -86,6 +111,68 @@ impl<B> Request<B> {
     }
 }
 
+/// Waits until all calls are done, and returns their buffers in order (`MPI_Waitall`). Collectives and messages are waited for alike.
+///
+/// ```
+/// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
+///     let other = 1 - comm.rank();
+///     let mut requests = Vec::new();
+///     for tag in 0..10_u32 {
+///         requests.push(comm.call().tag(tag).receive_async(vec![0_u32; 100], other)?);
+///     }
+///     for tag in (0..10_u32).rev() {
+///         requests.push(comm.call().tag(tag).send_async(vec![tag; 100], other)?);
+///     }
+///     let buffers = unisono::wait_all(requests)?;
+///     assert!((0..10).all(|tag| buffers[tag] == [tag as u32; 100]));
+///     Ok(())
+/// });
+/// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+/// ```
+///
+/// # Errors
+/// The first error in the order of the requests, once all calls are done.
+pub fn wait_all<B>(requests: impl IntoIterator<Item = Request<B>>) -> Result<Vec<B>> {
+    let ended: Vec<_> = requests.into_iter().map(Request::wait).collect();
+    ended.into_iter().collect()
+}
+
+/// Waits until one of the calls is done, and removes its request (`MPI_Waitany`). Returns its index before it was removed, and its
+/// buffer; those after it move up. Of several that are done, it returns the first.
+///
+/// ```
+/// let ended = unisono::threads(3, |mut comm| -> unisono::Result<()> {
+///     if comm.rank() > 0 {
+///         return comm.send(&[comm.rank() as u64], 0);
+///     }
+///     let mut sources = vec![1, 2];
+///     let mut requests = vec![comm.receive_async(vec![0_u64], 1)?, comm.receive_async(vec![0_u64], 2)?];
+///     while !requests.is_empty() {
+///         let (index, received) = unisono::wait_any(&mut requests);
+///         assert_eq!(received?, [sources.remove(index) as u64]);
+///     }
+///     Ok(())
+/// });
+/// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+/// ```
+///
+/// # Panics
+/// If there is no request.
+pub fn wait_any<B>(requests: &mut Vec<Request<B>>) -> (usize, Result<B>) {
+    assert!(!requests.is_empty(), "there is no request to wait for");
+    let done = |requests: &[Request<B>]| requests.iter().position(Request::is_done);
+    let index = loop {
+        if let Some(index) = done(requests) {
+            break index;
+        }
+        match requests.iter().find_map(|request| request.driver.as_ref()) {
+            Some(driver) => driver.drive_until(&|| done(requests).is_some()),
+            None => drop(requests[0].wait_for(PAUSE)),
+        }
+    };
+    (index, requests.remove(index).wait())
+}
+
 /// One call on the communication thread.
 type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 
@@ -94,12 +181,14 @@ type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 #[derive(Debug)]
 pub(crate) struct Seat {
     here: Option<Box<Engine>>,
+    /// The deadlines of the engine while it is away.
+    limits: Limits,
     background: Option<Background>,
 }
 
 impl Seat {
     pub(crate) fn new(engine: Engine) -> Self {
-        Self { here: Some(Box::new(engine)), background: None }
+        Self { limits: engine.limits, here: Some(Box::new(engine)), background: None }
     }
 
     /// The engine, once no call is in flight.
@@ -114,6 +203,16 @@ impl Seat {
     /// The engine, unless calls are in flight that this thread has not waited for.
     pub(crate) fn here(&self) -> Option<&Engine> {
         self.here.as_deref()
+    }
+
+    /// The same, to change it.
+    pub(crate) fn here_mut(&mut self) -> Option<&mut Engine> {
+        self.here.as_deref_mut()
+    }
+
+    /// The deadlines of the calls of an engine that is away.
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
     }
 
     #[cold]
@@ -133,23 +232,23 @@ impl Seat {
             Some(background) => background,
             none => none.insert(Background::start()?),
         };
-        let request = Request::new();
+        let request = Request::new(None);
         let outcome = Arc::clone(&request.outcome);
         let job: Job = Box::new(move |engine| {
             let began = Instant::now();
             let ran = catch_unwind(AssertUnwindSafe(|| call(engine, &mut buffer)));
-            outcome.flight.get_or_init(|| (began, Instant::now()));
             let ran = ran.unwrap_or_else(|panic| {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
                 let why = text.map_or(String::new(), |text| format!(": {text}"));
                 Err(engine.fail(&format!("a collective in flight panicked{why}")))
             });
-            outcome.set(ran.map(|()| buffer));
+            outcome.end(began, ran.map(|()| buffer));
         });
         let mut state = background.lock();
         if let Some(mut engine) = self.here.take() {
             engine.transport.has_core_to_itself(false);
+            self.limits = engine.limits;
             state.engine = Some(engine);
         }
         state.jobs.push_back(job);

@@ -18,6 +18,7 @@ use crate::status::{FailureReport, StatusBoard};
 mod agreement;
 mod beside;
 mod bootstrap;
+mod counters;
 mod faulty;
 mod half;
 mod header;
@@ -41,9 +42,11 @@ pub(crate) use bootstrap::Alone;
 pub use bootstrap::Bootstrap;
 pub(crate) use bootstrap::{Directory, Joining, Rendezvous};
 use faulty::Faulty;
-pub(crate) use header::{Calls, Header, Messages};
-pub(crate) use message::{FAR_SEGMENT, Headers, Incoming, Outgoing, Target};
+use half::Polled;
+pub(crate) use header::{Calls, Header};
+pub(crate) use message::{FAR_SEGMENT, Incoming, Outgoing, Target};
 use nodes::Nodes;
+pub(crate) use point_to_point::{Messages, Options as MessageOptions, Parts, Received, Sent};
 /// The longest eager message between ranks that share memory: the sender copies it and continues.
 pub(crate) use shared::SHORT as EAGER_BYTES;
 use shared::Shared;
@@ -64,6 +67,11 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// The failure if a rank that this one waits for has left. Messages that it sent before still count.
+    fn left(other: Rank, status: &StatusBoard) -> Option<Self> {
+        status.has_left(other).then_some(Self::Left { other })
+    }
+
     /// The error of this failure at a position, with what the status board shows of a rank that did not arrive.
     pub(crate) fn at(self, at: Place, status: &StatusBoard) -> Error {
         let at = Box::new(at);
@@ -278,8 +286,8 @@ impl Transport {
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.exchange(header, outgoing, incoming, deadlines),
             Self::Faulty(faulty) => {
-                faulty.delay();
-                let outgoing = faulty.sent(outgoing);
+                faulty.faults.delay();
+                let outgoing = outgoing.filter(|outgoing| !faulty.faults.loses(outgoing.to));
                 faulty.inner.exchange(header, outgoing, incoming, deadlines)
             }
         }
@@ -320,7 +328,7 @@ impl Transport {
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.shared_mut(),
             Self::Faulty(faulty) => {
-                faulty.delay();
+                faulty.faults.delay();
                 return faulty.inner.single_pass(header, buffer, shares, deadlines, work);
             }
         };
@@ -363,13 +371,14 @@ impl Transport {
         }
     }
 
-    /// Ends the job if MPI still holds a buffer that would return to the caller.
-    pub(crate) fn end_if_stranded(&self) {
+    /// Ends the job if MPI still holds a buffer that would return to the caller, or a message (`holds_message`).
+    #[cfg_attr(not(feature = "mpi"), allow(clippy::only_used_in_recursion, reason = "there is no MPI"))]
+    pub(crate) fn end_if_stranded(&self, holds_message: bool) {
         match self {
             Self::Shared(_) | Self::Nodes(_) => {}
             #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.end_if_stranded(),
-            Self::Faulty(faulty) => faulty.inner.end_if_stranded(),
+            Self::Mpi(mpi) => mpi.end_if_stranded(holds_message),
+            Self::Faulty(faulty) => faulty.inner.end_if_stranded(holds_message),
         }
     }
 }

@@ -38,8 +38,9 @@ impl Engine {
         if self.failure.is_none() {
             self.transport.fail(first, &cause);
             dump_failed(&self.status, &cause);
+            self.messages.close(first, &cause);
             self.failure = Some((first, cause));
-            self.transport.end_if_stranded();
+            self.transport.end_if_stranded(self.messages.are_stranded());
         }
     }
 
@@ -78,6 +79,11 @@ impl Drop for Engine {
     fn drop(&mut self) {
         if std::thread::panicking() {
             drop(self.fail(&panicked()));
+        }
+        // Other ranks wait for the messages under way.
+        self.messages.finish();
+        if let Some((first, cause)) = self.messages.failure() {
+            self.lose(first, cause);
         }
     }
 }

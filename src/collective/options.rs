@@ -7,7 +7,7 @@ use unisono_collectives::partition::Partition;
 
 use crate::transport::Deadlines;
 
-/// Options of a call: label, timeout, and the parts of ranks.
+/// Options of a call: label, timeout, the parts of ranks, and the tag of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// The hash of the label; 0 without one.
@@ -16,6 +16,8 @@ pub(crate) struct Options {
     pub(crate) timeout: Option<Duration>,
     /// The parts of ranks; without it, they differ by at most one element.
     pub(crate) parts: Option<Partition>,
+    /// The tag of a point-to-point message.
+    pub(crate) tag: u32,
 }
 
 impl Options {

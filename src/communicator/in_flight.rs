@@ -18,7 +18,7 @@ impl Communicator {
     ///
     /// The call takes ownership of the buffer (a vector, [registered memory](Communicator::alloc), or anything else that owns a
     /// slice), and [`Request::wait`] returns it. Several calls may be in flight; they run in the order in which they were
-    /// started, which is the same on all ranks. A blocking call first waits for all calls in flight. Blocking and non-blocking
+    /// started, which is the same on all ranks. A blocking collective first waits for all collectives in flight. Blocking and non-blocking
     /// forms match each other: one rank may block where another does not.
     ///
     /// ```

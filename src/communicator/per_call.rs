@@ -1,4 +1,4 @@
-//! Options of a single call: algorithm, label, deadline, element size and the parts of ranks.
+//! Options of a single call: algorithm, label, deadline, tag, element size and the parts of ranks.
 
 use std::num::NonZero;
 use std::ops::{Deref, DerefMut};
@@ -188,6 +188,13 @@ impl CallBuilder<'_> {
     /// The call panics if it reduces other than by [`ReduceOp::custom_bytes`](crate::ReduceOp::custom_bytes), if its buffer is not of `u8`, or if that does not consist of whole elements.
     pub fn element_bytes(self, size: NonZero<u16>) -> Self {
         self.comm.per_call.element_bytes = Some(size);
+        self
+    }
+
+    /// Sets the tag of a point-to-point message, 0 unless it is set. A receive gets the earliest message of its source with the same
+    /// tag, whatever other messages are before it: [`Communicator::receive`] has an example. Collectives ignore it.
+    pub fn tag(self, tag: u32) -> Self {
+        self.comm.per_call.options.tag = tag;
         self
     }
 

@@ -9,17 +9,24 @@ use super::Communicator;
 use crate::dtype::Element;
 use crate::error::Result;
 use crate::request::Request;
+use crate::transport::Parts;
+
+mod running;
+
+use running::EXCHANGE;
 
 impl Communicator {
     /// Sends values to rank `to`, which [receives](Communicator::receive) the same number of the same type (`MPI_Send`).
     ///
-    /// Messages between two ranks arrive in the order sent, collectives included. There are no tags: send a message that is
-    /// received after a collective after that collective. Other ranks need not take part.
+    /// A message may have a [tag](crate::CallBuilder::tag), by which its receiver selects it. Messages with the same tag arrive in the
+    /// order sent. Messages and collectives are independent: a message may be received after a collective that follows it. Other ranks
+    /// need not take part.
     ///
     /// Between ranks of a node, a message of at most 4 KiB is *eager*: the call copies it and returns, unless four messages
     /// before it are still unreceived. A longer one is a *rendezvous*: the receiver reads it in place or in pieces, and the call
-    /// waits for it. Between nodes, the call returns when MPI no longer needs the values. Two ranks that both send first and
-    /// then receive may therefore deadlock until the timeout; use [`Communicator::exchange`] instead.
+    /// waits for it. Between nodes, the call returns when the system or MPI no longer needs the values. Two ranks that both send
+    /// first and then receive may therefore deadlock until the timeout; use [`Communicator::exchange`] or
+    /// [`Communicator::send_async`] instead.
     ///
     /// A wait for the other rank has the deadline of a collective ([`Communicator::set_timeout`]), and that of the first call as
     /// long as this rank has made no collective. [`Communicator::call`] sets a label, which must be the same on both ranks, and
@@ -49,15 +56,35 @@ impl Communicator {
     /// If `to` is not a rank of this world, or is this rank.
     pub fn send<T: Element>(&mut self, values: &[T], to: Rank) -> Result<()> {
         self.check_other(to);
-        self.seat.engine().messages(&self.per_call.options, T::DTYPE, Some((cast_slice(values), to)), None)
+        self.run_messages(T::DTYPE, None, Some((cast_slice(values), to)), None).map(drop)
     }
 
-    /// Receives the next message from rank `from`, of exactly this number of values of this type (`MPI_Recv`).
-    /// [`Communicator::send`] has an example and describes the order of messages.
+    /// Receives the earliest message from rank `from` with the [tag](crate::CallBuilder::tag) of the call, of exactly this number of
+    /// values of this type (`MPI_Recv`).
+    ///
+    /// Messages with other tags that arrive before it are held for later receives. They may take 1 GiB; beyond it, the call fails with
+    /// [`Error::Failed`](crate::Error::Failed), caused by an [`Error::Memory`](crate::Error::Memory) that says so. Nothing is read from
+    /// a rank from which no receive waits: its long messages stay with it.
+    ///
+    /// ```
+    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    ///     if comm.rank() == 0 {
+    ///         comm.call().tag(1).send(&[1.0_f32; 3], 1)?;
+    ///         comm.call().tag(2).send(&[2.0_f32; 5], 1)?;
+    ///     } else {
+    ///         let (mut first, mut second) = ([0.0_f32; 3], [0.0_f32; 5]);
+    ///         comm.call().tag(2).receive(&mut second, 0)?;
+    ///         comm.call().tag(1).receive(&mut first, 0)?;
+    ///         assert_eq!((first, second), ([1.0; 3], [2.0; 5]));
+    ///     }
+    ///     Ok(())
+    /// });
+    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Mismatch`](crate::Error::Mismatch) if the message has another count, type or label, or belongs to a collective:
-    /// it names the calls of both ranks. [`Error::Timeout`](crate::Error::Timeout), [`Error::Left`](crate::Error::Left) and
+    /// [`Error::Mismatch`](crate::Error::Mismatch) if the message has another count, type or label, or if the other rank waits for this
+    /// one in a collective: it names the calls of both ranks. [`Error::Timeout`](crate::Error::Timeout), [`Error::Left`](crate::Error::Left) and
     /// [`Error::Aborted`](crate::Error::Aborted) if the other rank does not send it, [`Error::Failed`](crate::Error::Failed) if
     /// this rank cannot continue. `values` is then undefined.
     ///
@@ -65,18 +92,11 @@ impl Communicator {
     /// If `from` is not a rank of this world, or is this rank.
     pub fn receive<T: Element>(&mut self, values: &mut [T], from: Rank) -> Result<()> {
         self.check_other(from);
-        self.seat.engine().messages(
-            &self.per_call.options,
-            T::DTYPE,
-            None,
-            Some((cast_slice_mut(values), from)),
-        )
+        self.run_messages(T::DTYPE, None, None, Some((cast_slice_mut(values), Some(from)))).map(drop)
     }
 
-    /// Receives the first message available from any other rank, and returns that rank (`MPI_Recv` with `MPI_ANY_SOURCE`). If
-    /// several are available, ranks take turns.
-    ///
-    /// It skips a rank whose next message belongs to a collective, since that rank may be ahead.
+    /// Receives the first message with the [tag](crate::CallBuilder::tag) of the call that is available from any other rank, and returns
+    /// that rank (`MPI_Recv` with `MPI_ANY_SOURCE`). If several are available, ranks take turns.
     ///
     /// ```
     /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<()> {
@@ -101,7 +121,8 @@ impl Communicator {
     /// If there is no other rank.
     pub fn receive_any<T: Element>(&mut self, values: &mut [T]) -> Result<Rank> {
         self.check_any_other();
-        self.seat.engine().receive_any(&self.per_call.options, T::DTYPE, cast_slice_mut(values))
+        let from = self.run_messages(T::DTYPE, None, None, Some((cast_slice_mut(values), None)))?;
+        Ok(from.expect("a message was received"))
     }
 
     /// Sends values to rank `to` and receives others from rank `from` at the same time (`MPI_Sendrecv`). Ranks that exchange
@@ -134,16 +155,28 @@ impl Communicator {
     ) -> Result<()> {
         self.check_other(to);
         self.check_other(from);
-        let (outgoing, incoming) = ((cast_slice(values), to), (cast_slice_mut(received), from));
-        self.seat.engine().messages(&self.per_call.options, T::DTYPE, Some(outgoing), Some(incoming))
+        let (outgoing, incoming) = ((cast_slice(values), to), (cast_slice_mut(received), Some(from)));
+        self.run_messages(T::DTYPE, EXCHANGE, Some(outgoing), Some(incoming)).map(drop)
     }
 
     /// The non-blocking form of [`Communicator::send`] (`MPI_Isend`). It takes a vector, [registered
     /// memory](Communicator::alloc), or anything else that owns a slice; [`Request::wait`] returns it.
     ///
-    /// Unlike in MPI, the calls in flight on a rank run one after the other in the order in which they were started, as for
-    /// [`Communicator::all_reduce_async`]: a receive in flight delays a send behind it. Ranks that send to each other use
-    /// [`Communicator::exchange_async`].
+    /// Any number of messages may be in flight, sent and received in any order: none waits for another, nor for a collective, and a
+    /// receive gets the earliest message with its tag. So ranks that all start to send before they receive do not deadlock. Of two
+    /// receives in flight with the same source and tag, the one that was started first gets the earlier message.
+    ///
+    /// ```
+    /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
+    ///     let other = 1 - comm.rank();
+    ///     let sent = comm.call().tag(7).send_async(vec![comm.rank() as u64; 1 << 17], other)?;
+    ///     let mut received = vec![0_u64; 1 << 17];
+    ///     comm.call().tag(7).receive(&mut received, other)?;
+    ///     assert!(received.iter().all(|&value| value == other as u64));
+    ///     sent.wait().map(drop)
+    /// });
+    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    /// ```
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`]; [`Request::wait`] returns later errors.
@@ -155,13 +188,15 @@ impl Communicator {
         B: Deref<Target = [T]> + Send + 'static,
     {
         self.check_other(to);
-        self.work_async(values, move |engine, options, values| {
-            engine.messages(options, T::DTYPE, Some((cast_slice(values), to)), None)
-        })
+        self.start_messages(
+            (T::DTYPE, None),
+            values,
+            move |values| Parts { outgoing: Some((cast_slice(values), to)), incoming: None },
+            |values, _| values,
+        )
     }
 
-    /// The non-blocking form of [`Communicator::receive`] (`MPI_Irecv`), in the order of the calls in flight as
-    /// [`Communicator::send_async`] describes. [`Request::wait`] returns the buffer with the received values.
+    /// The non-blocking form of [`Communicator::receive`] (`MPI_Irecv`); [`Communicator::send_async`] describes messages in flight. [`Request::wait`] returns the buffer with the received values.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
@@ -187,13 +222,11 @@ impl Communicator {
         B: DerefMut<Target = [T]> + Send + 'static,
     {
         self.check_other(from);
-        self.work_async(values, move |engine, options, values| {
-            engine.messages(options, T::DTYPE, None, Some((cast_slice_mut(values), from)))
-        })
+        self.start_messages((T::DTYPE, None), values, incoming(Some(from)), |values, _| values)
     }
 
-    /// The non-blocking form of [`Communicator::receive_any`] (`MPI_Irecv` with `MPI_ANY_SOURCE`), in the order of the calls in
-    /// flight as [`Communicator::send_async`] describes. The request returns the sender and the buffer with the received values.
+    /// The non-blocking form of [`Communicator::receive_any`] (`MPI_Irecv` with `MPI_ANY_SOURCE`);
+    /// [`Communicator::send_async`] describes messages in flight. The request returns the sender and the buffer with the received values.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
@@ -217,14 +250,13 @@ impl Communicator {
         B: DerefMut<Target = [T]> + Send + 'static,
     {
         self.check_any_other();
-        self.work_async((self.rank(), values), |engine, options, (from, values)| {
-            *from = engine.receive_any(options, T::DTYPE, cast_slice_mut(values))?;
-            Ok(())
+        self.start_messages((T::DTYPE, None), values, incoming(None), |values, from| {
+            (from.expect("a message was received"), values)
         })
     }
 
-    /// The non-blocking form of [`Communicator::exchange`] (`MPI_Isendrecv`), in the order of the calls in flight as
-    /// [`Communicator::send_async`] describes. The request returns both buffers: the values sent and those received.
+    /// The non-blocking form of [`Communicator::exchange`] (`MPI_Isendrecv`);
+    /// [`Communicator::send_async`] describes messages in flight. The request returns both buffers: the values sent and those received.
     ///
     /// # Errors
     /// As [`Communicator::send_async`].
@@ -244,10 +276,15 @@ impl Communicator {
     {
         self.check_other(to);
         self.check_other(from);
-        self.work_async((values, received), move |engine, options, (values, received)| {
-            let (outgoing, incoming) = ((cast_slice(values), to), (cast_slice_mut(received), from));
-            engine.messages(options, T::DTYPE, Some(outgoing), Some(incoming))
-        })
+        self.start_messages(
+            (T::DTYPE, EXCHANGE),
+            (values, received),
+            move |(values, received)| Parts {
+                outgoing: Some((cast_slice(values), to)),
+                incoming: Some((cast_slice_mut(received), Some(from))),
+            },
+            |buffers, _| buffers,
+        )
     }
 
     /// # Panics
@@ -263,4 +300,9 @@ impl Communicator {
         assert!(other < ranks, "rank {other} is not in a world of {ranks} ranks");
         assert_ne!(other, rank, "rank {rank} has no messages to itself");
     }
+}
+
+/// Finds the place of a message in its buffer.
+fn incoming<T: Element, B: DerefMut<Target = [T]>>(from: Option<Rank>) -> impl FnOnce(&mut B) -> Parts<'_> {
+    move |values| Parts { outgoing: None, incoming: Some((cast_slice_mut(values), from)) }
 }

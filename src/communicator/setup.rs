@@ -44,6 +44,8 @@ impl Communicator {
             })?,
             None => Choice::Auto,
         };
+        let engine = Engine::new(transport, topology.clone(), limits(config));
+        let transport = &engine.transport;
         let comm = Self {
             choice,
             rank: transport.rank(),
@@ -59,11 +61,12 @@ impl Communicator {
             local_rank: transport.topology().local_rank(transport.rank()),
             #[cfg(feature = "nccl")]
             device: std::sync::OnceLock::new(),
-            topology: topology.clone(),
+            topology,
             status: transport.status().clone(),
             per_call: PerCall::default(),
             asked: Asked::never(),
-            seat: Seat::new(Engine::new(transport, topology, limits(config))),
+            messages: engine.messages.clone(),
+            seat: Seat::new(engine),
         };
         comm.check_choice(&comm.choice)?;
         Ok(comm)
@@ -73,6 +76,7 @@ impl Communicator {
     pub(crate) fn guard(&mut self, guard: Arc<dyn Guard>, report: Arc<dyn FailureReport>) {
         self.status.set_guard(&guard);
         self.seat.engine().transport.set_failure_report(Arc::clone(&report));
+        self.messages.set_failure_report(Arc::clone(&report));
         self.guard = Some((guard, report));
     }
 

@@ -87,8 +87,10 @@ impl Location {
     pub(crate) const ADDRESS: u64 = 1;
     /// The rank's staging memory.
     pub(crate) const STAGING: u64 = 2;
+    /// The slot of the message itself.
+    pub(crate) const SLOT: u64 = 3;
     /// The first segment number.
-    const SEGMENTS: u64 = 3;
+    const SEGMENTS: u64 = 4;
     /// Flag of a segment that holds a copy with a separate share for each rank.
     const DEALT: u64 = 1 << 63;
 
@@ -306,7 +308,7 @@ mod tests {
     fn no_segment_number_says_that_it_is_dealt() {
         for made in [0, 1, (1 << 31) - 4, (1 << 31) - 3, 1 << 31, u32::MAX] {
             let location = Location { segment: Location::segment(made, i32::MAX), offset: 0 };
-            assert!(location.segment > Location::STAGING && location.file() == i32::MAX as u64);
+            assert!(location.segment > Location::SLOT && location.file() == i32::MAX as u64);
             assert!(location.share_of(1, 8).is_none(), "{made}");
         }
     }

@@ -38,7 +38,7 @@ impl Transport {
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.post(header, outgoing, size_bytes, deadlines),
             Self::Faulty(faulty) => {
-                faulty.delay();
+                faulty.faults.delay();
                 faulty.inner.post(header, outgoing, size_bytes, deadlines)
             }
         }
@@ -58,7 +58,7 @@ impl Transport {
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.complete(header, ticket, target, deadlines),
             Self::Faulty(faulty) => {
-                faulty.delay();
+                faulty.faults.delay();
                 faulty.inner.complete(header, ticket, target, deadlines)
             }
         }

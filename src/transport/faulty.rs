@@ -3,7 +3,7 @@
 //! Enabled by `UNISONO_CHAOS` (`seed=7,delay_us=200,lose=0.001`); otherwise it is not in the path.
 //!
 //! Links keep messages in order, as shared memory and MPI do. A link that drops a message therefore drops all later ones, like a
-//! cut cable: its sender continues, and its receiver times out. Single passes over shared memory, MPI's own collectives, and
+//! cut cable: its sender continues, and its receiver times out. Point-to-point messages have links of their own. Single passes over shared memory, MPI's own collectives, and
 //! exchanges in lanes between nodes are only delayed.
 
 use std::time::Duration;
@@ -11,13 +11,20 @@ use std::time::Duration;
 use fastrand::Rng;
 use unisono_collectives::Rank;
 
-use super::{Outgoing, Transport};
+use super::Transport;
 use crate::config::Chaos;
 
 /// A transport with injected faults.
 #[derive(Debug)]
 pub(crate) struct Faulty {
     pub(super) inner: Transport,
+    pub(super) faults: Faults,
+}
+
+/// The faults of the links of a rank.
+#[derive(Debug)]
+pub(super) struct Faults {
+    rank: Rank,
     chaos: Chaos,
     random: Rng,
     /// Whether the link to each rank is cut.
@@ -28,11 +35,23 @@ impl Faulty {
     /// The faults of a rank are determined by the seed and its number.
     pub(super) fn new(inner: Transport, chaos: Chaos) -> Self {
         let (rank, ranks) = (inner.rank(), inner.topology().ranks());
-        let random = Rng::with_seed(Rng::with_seed(chaos.seed).u64(..) ^ rank as u64);
         if rank == 0 {
             eprintln!("unisono: UNISONO_CHAOS is set: messages are delayed and lost on purpose");
         }
-        Self { inner, chaos, random, is_cut: vec![false; ranks] }
+        Self { inner, faults: Faults::new(rank, ranks, chaos) }
+    }
+}
+
+impl Faults {
+    fn new(rank: Rank, ranks: usize, chaos: Chaos) -> Self {
+        let random = Rng::with_seed(Rng::with_seed(chaos.seed).u64(..) ^ rank as u64);
+        Self { rank, chaos, random, is_cut: vec![false; ranks] }
+    }
+
+    /// The faults of the links for point-to-point messages.
+    pub(super) fn for_messages(&mut self) -> Self {
+        let chaos = Chaos { seed: self.random.u64(..), ..self.chaos };
+        Self::new(self.rank, self.is_cut.len(), chaos)
     }
 
     /// Waits up to the maximum delay.
@@ -43,15 +62,10 @@ impl Faulty {
         }
     }
 
-    /// The message, unless it is dropped.
-    pub(super) fn sent<'a>(&mut self, outgoing: Option<Outgoing<'a>>) -> Option<Outgoing<'a>> {
-        let outgoing = outgoing?;
-        (!self.loses(outgoing.to)).then_some(outgoing)
-    }
-
-    fn loses(&mut self, to: Rank) -> bool {
+    /// Whether the next message to a rank is lost.
+    pub(super) fn loses(&mut self, to: Rank) -> bool {
         // A message to this rank itself cannot be lost.
-        if to == self.inner.rank() {
+        if to == self.rank {
             return false;
         }
         self.is_cut[to] |= self.random.f64() < self.chaos.lose;
@@ -63,15 +77,15 @@ impl Faulty {
 mod tests {
     use super::*;
 
-    fn ends(lose: f64) -> Vec<Faulty> {
+    fn ends(lose: f64) -> Vec<Faults> {
         let chaos = Chaos { seed: 3, delay_us: 0, lose };
-        Transport::threads(3).unwrap().into_iter().map(|end| Faulty::new(end, chaos)).collect()
+        (0..3).map(|rank| Faults::new(rank, 3, chaos)).collect()
     }
 
     #[test]
     fn a_link_that_loses_a_message_is_cut() {
         for mut end in ends(0.1) {
-            let to = (end.inner.rank() + 1) % 3;
+            let to = (end.rank + 1) % 3;
             let lost: Vec<_> = (0..1000).map(|_| end.loses(to)).collect();
             let first = lost.iter().position(|&lost| lost).expect("one in ten is lost");
             assert!(lost[first..].iter().all(|&lost| lost));
@@ -81,7 +95,7 @@ mod tests {
 
     #[test]
     fn ranks_and_seeds_differ_and_runs_do_not() {
-        let drawn = |end: &mut Faulty| (0..4).map(|_| end.random.u64(..)).collect::<Vec<_>>();
+        let drawn = |end: &mut Faults| (0..4).map(|_| end.random.u64(..)).collect::<Vec<_>>();
         let [one, again]: [Vec<_>; 2] = [0, 0].map(|_| ends(0.0).iter_mut().map(drawn).collect());
         assert_eq!(one, again);
         assert_ne!(one[0], one[1]);

@@ -33,6 +33,26 @@ impl<H: Half> Half for Option<H> {
     }
 }
 
+/// The outcome of a poll of a half that is suspended between polls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Polled {
+    /// Nothing happened.
+    Idle,
+    /// There was progress, and the half is not complete.
+    Moved,
+    Done,
+}
+
+impl Polled {
+    pub(super) fn of(moved: bool, done: bool) -> Self {
+        match (moved, done) {
+            (_, true) => Self::Done,
+            (true, false) => Self::Moved,
+            (false, false) => Self::Idle,
+        }
+    }
+}
+
 /// A half that makes progress on something else while it makes none itself.
 pub(super) struct Beside<H, F> {
     pub(super) half: H,

@@ -10,8 +10,6 @@ use crate::status::{RECORDS, Recording, StatusBoard};
 
 mod messages;
 
-pub(crate) use messages::Messages;
-
 /// The header of every message: the collective that its sender is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
@@ -22,7 +20,7 @@ pub(crate) struct Header {
     size_bytes: u64,
     /// The hash of the call's label; 0 without one.
     label: u32,
-    /// A hash of all calls before this one.
+    /// A hash of all calls before this one; the tag of a point-to-point message.
     history: u32,
     codes: Codes,
 }
@@ -81,7 +79,7 @@ impl Header {
         }
         text += &format!(" of {}", elements(*count, &codes.dtype()));
         if self.is_message() {
-            return text;
+            return text + &self.with_tag();
         }
         if let Some(op) = codes.op() {
             text += &format!(", {op}");
@@ -123,14 +121,15 @@ impl Header {
 
     #[cold]
     fn mismatch(&self, theirs: &Self, other: Rank, status: &StatusBoard) -> Failure {
-        let apart = if self.history == theirs.history { None } else { self.first_apart(other, status) };
+        let is_later = self.history != theirs.history && !self.is_message();
+        let apart = if is_later { self.first_apart(other, status) } else { None };
         let (one, another) = apart.as_ref().map_or((self, theirs), |(one, another)| (one, another));
         let (mut ours, mut theirs_called) = (one.describe(status), another.describe(status));
         let look_alike = ours == theirs_called || !ours.is_ascii() && !theirs_called.is_ascii();
         if one.label != another.label && look_alike {
             ours += &format!(" (its label is {:08x})", one.label);
             theirs_called += &format!(" (its label is {:08x})", another.label);
-        } else if ours == theirs_called && self.history != theirs.history {
+        } else if ours == theirs_called && is_later {
             let before = self.in_place(self.sequence.wrapping_sub(1), status.rank(), status);
             ours += &before.map_or(String::new(), |before| format!(" (after {})", before.describe(status)));
             theirs_called += " after other calls";
@@ -165,12 +164,7 @@ impl Header {
         status: &StatusBoard,
     ) -> Result<(), Failure> {
         let same_size = theirs.of_size(self.size_bytes as usize);
-        // Point-to-point messages are not in that order, and their numbers repeat between pairs.
-        if theirs.sequence == self.sequence && !self.is_message() {
-            self.check(&same_size, other, status)
-        } else {
-            Ok(())
-        }
+        if theirs.sequence == self.sequence { self.check(&same_size, other, status) } else { Ok(()) }
     }
 
     /// Checks the call with the same sequence number of rank `other`, which this one waits for: that rank may be waiting itself
@@ -188,8 +182,6 @@ pub(crate) struct Calls {
     /// The number of the next call.
     pub(crate) sequence: u64,
     history: u64,
-    /// The counters of point-to-point messages, which have numbers of their own.
-    pub(crate) messages: Messages,
 }
 
 impl Calls {

@@ -2,28 +2,12 @@
 
 use unisono_collectives::{Combine, Rank};
 
-use super::Header;
 use crate::kernels::{self, Custom, Kernel};
 
 /// The largest segment between nodes: MPIs send messages of up to 64 KiB, including their own header, eagerly over TCP, and use
 /// a rendezvous for longer ones. The rendezvous takes longer than the transfer: it leaves a 1 Gbit/s link idle for more than
 /// half of the time (measured: 335 and 150 ms for 16 MiB over two ranks).
 pub(crate) const FAR_SEGMENT: usize = (64 << 10) - 256;
-
-/// The headers of the two messages of an exchange: equal if both belong to a collective.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Headers<'a> {
-    pub(crate) sent: &'a Header,
-    /// The header expected on the incoming message.
-    pub(crate) awaited: &'a Header,
-}
-
-impl<'a> From<&'a Header> for Headers<'a> {
-    #[inline]
-    fn from(header: &'a Header) -> Self {
-        Self { sent: header, awaited: header }
-    }
-}
 
 /// Bytes for another rank.
 #[derive(Debug)]

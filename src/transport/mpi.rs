@@ -16,7 +16,7 @@ use super::join::{Joined, join, name};
 use super::node::Sharing;
 use super::shared::Shared;
 use super::tcp::Tcp;
-use super::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Waiting};
+use super::{Deadlines, Failure, Header, Incoming, Outgoing, Waiting};
 use crate::config::{Config, Launcher, OnFailure};
 use crate::error::{Error, Result};
 use crate::status::{FailureReport, StatusBoard, panicked};
@@ -28,9 +28,9 @@ mod ending;
 mod exchange;
 mod flight;
 mod launch;
+mod messages;
 mod overheard;
 mod own;
-mod point_to_point;
 mod reductions;
 mod sys;
 mod wire;
@@ -39,6 +39,7 @@ use bootstrap::OfComm;
 use ending::{end_job, report_failure};
 use exchange::Messages;
 pub(crate) use launch::{alone_in_job, library_fits};
+pub(super) use messages::Line;
 use reductions::Reductions;
 pub(crate) use sys::library_version;
 use sys::{Comm, State, User};
@@ -262,7 +263,7 @@ impl Mpi {
                 node.exchange(header, outgoing, incoming, deadlines)
             }
             (Some(to_near), Some(from_near), Some(_)) if to_near != from_near => {
-                self.exchange_with_both(header.into(), (outgoing, to_near), incoming, deadlines)
+                self.exchange_with_both(header, (outgoing, to_near), incoming, deadlines)
             }
             _ => {
                 self.check_thread();
@@ -274,7 +275,7 @@ impl Mpi {
     /// An exchange with one rank of this node and one of another.
     fn exchange_with_both(
         &mut self,
-        headers: Headers<'_>,
+        header: &Header,
         (outgoing, to_near): (Option<Outgoing<'_>>, bool),
         incoming: Option<Incoming<'_>>,
         deadlines: &Deadlines,
@@ -283,11 +284,11 @@ impl Mpi {
         let node = self.node.as_mut().expect("one of the two is near");
         let (near, far) =
             if to_near { ((outgoing, None), (None, incoming)) } else { ((None, incoming), (outgoing, None)) };
-        let (mut near_send, mut near_receive, around) = node.halves(headers, near.0, near.1);
+        let (mut near_send, mut near_receive, around) = node.halves(header, near.0, near.1);
         let mut waiting = Waiting::new(self.spins, deadlines, &self.status);
         self.messages.halves(
             (self.comm, &self.status),
-            headers,
+            header,
             far.0,
             far.1,
             |far_send, far_receive, mut listening| {
@@ -321,19 +322,15 @@ impl Mpi {
         }
     }
 
-    /// Ends the job if MPI still holds a buffer that would return to the caller.
-    pub(crate) fn end_if_stranded(&self) {
-        if self.stranded || self.messages.are_stranded() {
+    /// Ends the job if MPI still holds a buffer that would return to the caller, or a message (`holds_message`).
+    pub(crate) fn end_if_stranded(&self, holds_message: bool) {
+        if holds_message || self.stranded || self.messages.are_stranded() {
             end_job(&self.status);
         }
     }
 
     fn check_thread(&self) {
-        assert!(
-            self.only_thread.is_none_or(|only| only == std::thread::current().id()),
-            "this MPI allows calls from one thread only: use the communicator on the thread that made it, or initialise \
-             MPI with MPI_THREAD_SERIALIZED"
-        );
+        sys::check_thread(self.only_thread);
     }
 }
 

@@ -10,7 +10,7 @@ use super::join::{Joined, name};
 use super::node::Sharing;
 use super::shared::Shared;
 use super::tcp::{self, Tcp};
-use super::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Target, Ticket};
+use super::{Deadlines, Failure, Header, Incoming, Outgoing, Target, Ticket};
 use crate::config::{Config, Interfaces};
 use crate::error::{Error, Result};
 use crate::status::{FailureReport, StatusBoard, panicked};
@@ -119,18 +119,6 @@ impl Nodes {
         self.tcp.exchange((self.node.as_mut(), &self.status), header, outgoing, incoming, deadlines)
     }
 
-    /// The same for two messages with different headers.
-    pub(crate) fn exchange_two(
-        &mut self,
-        headers: Headers<'_>,
-        outgoing: Outgoing<'_>,
-        incoming: Incoming<'_>,
-        deadlines: &Deadlines,
-    ) -> std::result::Result<(), Failure> {
-        let over = (self.node.as_mut(), &self.status);
-        self.tcp.exchange_any(over, headers, Some(outgoing), Some(incoming), deadlines)
-    }
-
     pub(crate) fn post(
         &self,
         header: &Header,
@@ -150,12 +138,9 @@ impl Nodes {
         self.tcp.complete(&self.status, header, ticket, target, deadlines)
     }
 
-    /// The header of the next message from a rank, if it has arrived.
-    pub(crate) fn ahead(&self, from: Rank) -> Option<Header> {
-        match self.node.as_ref().filter(|node| node.has(from)) {
-            Some(node) => node.ahead(from).copied(),
-            None => self.tcp.ahead(from),
-        }
+    /// The connections for point-to-point messages.
+    pub(super) fn take_messages(&mut self) -> Option<tcp::Line> {
+        self.tcp.take_messages()
     }
 
     /// As [`Tcp::take_controls`].

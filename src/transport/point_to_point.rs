@@ -1,176 +1,377 @@
-//! Point-to-point messages of the program.
+//! Point-to-point messages of the program: any number of sends and receives under way, matched by source and tag.
+//!
+//! Messages have links of their own, so that neither they nor collectives wait for each other. Each link keeps order: one message to
+//! each rank, and one from each, is under way at a time. A receive gets the earliest message of its source with its tag. While a
+//! receive waits, other messages of its source that arrive are *held* in memory. Nothing is read from a source from which no receive
+//! waits, so its sender waits, unless the message is eager.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
 
 use unisono_collectives::Rank;
 
-use super::waiting::{Poll, STRAGGLING, Sight};
-use super::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Transport, Waiting};
-use crate::status::StatusBoard;
+use super::half::Polled;
+use super::{Failure, Header, Outgoing};
+use crate::error::Result;
+use crate::status::{FailureReport, StatusBoard};
 
-impl Transport {
-    /// Like [`Transport::exchange`], for two messages with different headers.
-    pub(crate) fn exchange_two(
-        &mut self,
-        headers: Headers<'_>,
-        outgoing: Outgoing<'_>,
-        incoming: Incoming<'_>,
-        deadlines: &Deadlines,
-    ) -> Result<(), Failure> {
-        match self {
-            Self::Shared(shared) => shared.exchange_any(headers, Some(outgoing), Some(incoming), deadlines),
-            Self::Nodes(nodes) => nodes.exchange_two(headers, outgoing, incoming, deadlines),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.exchange_two(headers, outgoing, incoming, deadlines),
-            Self::Faulty(faulty) => {
-                faulty.delay();
-                match faulty.sent(Some(outgoing)) {
-                    Some(outgoing) => faulty.inner.exchange_two(headers, outgoing, incoming, deadlines),
-                    None => faulty.inner.exchange(headers.awaited, None, Some(incoming), deadlines),
-                }
-            }
+mod driver;
+mod ending;
+mod flight;
+mod held;
+mod links;
+mod operation;
+
+pub(crate) use driver::Messages;
+pub(crate) use flight::{Parts, Received, Sent};
+use links::Links;
+pub(crate) use operation::Options;
+use operation::{OnEnd, Operation, Receive, Send};
+
+/// The messages of a rank that are under way.
+pub(super) struct PointToPoint {
+    status: StatusBoard,
+    report: Option<Arc<dyn FailureReport>>,
+    links: Links,
+    /// How often a rank polls before it yields.
+    spins: u32,
+    /// By rank.
+    peers: Vec<Peer>,
+    /// Receives without a message, in the order of their calls.
+    awaited: Vec<Receive>,
+    /// The size of all held messages.
+    held_bytes: usize,
+    /// The number of operations begun.
+    begun: u64,
+    /// The number of those that have not ended.
+    pending: usize,
+    /// The number of messages received by calls that accept any source, and the source of the last one.
+    from_any: (u64, Rank),
+    /// The results of blocking calls, by ticket.
+    ended: Vec<(u64, Result<Rank>)>,
+    /// The non-blocking calls that have ended, and their results.
+    finished: Vec<(OnEnd, Result<Rank>)>,
+    /// The rank that failed first, and its cause.
+    failure: Option<(Rank, String)>,
+}
+
+impl fmt::Debug for PointToPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PointToPoint").field("pending", &self.pending).field("peers", &self.peers).finish()
+    }
+}
+
+// SAFETY: the pointers of operations are to memory that their callers keep until the operation has ended, whichever thread ends it.
+unsafe impl std::marker::Send for PointToPoint {}
+
+/// The messages to and from another rank.
+#[derive(Debug, Default)]
+struct Peer {
+    /// Oldest first. The first one is under way.
+    sends: VecDeque<Send>,
+    arriving: Option<Arriving>,
+    /// Messages that no receive has asked for, oldest first.
+    held: VecDeque<(Header, Vec<u8>)>,
+    /// The number of sends to this rank, and of receives from it.
+    sent: u64,
+    received: u64,
+}
+
+/// A message under way to this rank.
+#[derive(Debug)]
+struct Arriving {
+    header: Header,
+    target: Arrival,
+    /// How much has arrived.
+    taken: usize,
+}
+
+#[derive(Debug)]
+enum Arrival {
+    Receive(Receive),
+    Held(Vec<u8>),
+}
+
+impl PointToPoint {
+    fn new(links: Links, status: StatusBoard, spins: u32) -> Self {
+        let peers = (0..status.ranks()).map(|_| Peer::default()).collect();
+        let from_any = (0, status.rank());
+        let (awaited, ended, finished) = Default::default();
+        Self {
+            status,
+            report: None,
+            links,
+            spins,
+            peers,
+            awaited,
+            held_bytes: 0,
+            begun: 0,
+            pending: 0,
+            from_any,
+            ended,
+            finished,
+            failure: None,
         }
     }
 
-    /// Waits until a message is the next thing received from some rank, and returns that rank. Ranks after `after` are checked
-    /// first. `awaited` is the header of any message that this rank accepts.
-    ///
-    /// If no message can arrive because all other ranks are in a collective first, it returns one of those; receiving from it
-    /// gives the error.
-    pub(crate) fn any_sender(
-        &mut self,
-        awaited: &Header,
-        after: Rank,
-        deadlines: &Deadlines,
-    ) -> Result<Rank, Failure> {
-        if let Self::Faulty(faulty) = self {
-            faulty.delay();
-            return faulty.inner.any_sender(awaited, after, deadlines);
-        }
-        let status = self.status().clone();
-        let (rank, ranks) = (status.rank(), status.ranks());
-        let others = || (1..=ranks).map(|places| (after + places) % ranks).filter(|&other| other != rank);
-        let mut waiting = Waiting::new(self.spins(), deadlines, &status);
-        let mut gone = Gone { since: None, straggling: self.straggling() };
-        let mut last = None;
-        loop {
-            for other in others() {
-                if self.ahead(other, awaited)?.is_some_and(|header| header.is_message()) {
-                    return Ok(other);
-                }
-            }
-            if let Some(ended) = last {
-                return ended;
-            }
-            let named = others().find(|&other| !status.has_left(other)).or_else(|| others().next());
-            match waiting.pause_for(named.expect("there is another rank")) {
-                Ok(false) => {}
-                // Messages sent before a rank left or the deadline passed still count: look once more.
-                Ok(true) => last = self.cannot_come(others(), (awaited, &status), &waiting, &mut gone)?,
-                Err(late @ Failure::Timeout { .. }) => last = Some(Err(late)),
-                Err(failure) => return Err(failure),
-            }
-        }
+    fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
+        self.report = Some(report);
     }
 
-    /// Waits until a counter in shared memory has a value, which another rank gives it.
-    pub(crate) fn wait_until(
-        &self,
-        other: Rank,
-        (counter, value): (&AtomicU64, u64),
-        deadlines: &Deadlines,
-    ) -> Result<(), Failure> {
-        let status = self.status().clone();
-        let look = || match counter.load(Ordering::Acquire) {
-            found if found == value => Ok(Poll::Done(())),
-            _ => Ok(Poll::WaitsFor(other)),
-        };
-        let has_left = |other: Rank, _: &Waiting<'_>| match status.has_left(other) {
-            true => Ok(Sight::Hopeless(Failure::Left { other })),
-            false => Ok(Sight::Nothing),
-        };
-        Waiting::new(self.spins(), deadlines, &status).until(look, has_left)
+    fn status(&self) -> &StatusBoard {
+        &self.status
     }
 
-    /// The outcome when no message can arrive any more.
-    fn cannot_come(
-        &mut self,
-        others: impl Iterator<Item = Rank>,
-        (awaited, status): (&Header, &StatusBoard),
-        waiting: &Waiting<'_>,
-        gone: &mut Gone,
-    ) -> Result<Option<Result<Rank, Failure>>, Failure> {
-        let (mut in_collective, mut left) = (None, None);
-        for other in others {
-            let is_apart = || waiting.is_long() && awaited.apart(other, status).is_some();
-            if self.ahead(other, awaited)?.is_some() || is_apart() {
-                in_collective = in_collective.or(Some(other));
-            } else if status.has_left(other) {
-                left = left.or(Some(other));
-            } else {
-                return Ok(None);
-            }
-        }
-        Ok(match (in_collective, left) {
-            (_, Some(_)) if !gone.are_silent() => None,
-            (Some(other), _) => Some(Ok(other)),
-            (None, Some(other)) => Some(Err(Failure::Left { other })),
-            (None, None) => None,
-        })
-    }
-
-    /// The header of the next message from a rank, if it has arrived.
-    #[cfg_attr(
-        not(feature = "mpi"),
-        allow(
-            clippy::only_used_in_recursion,
-            reason = "what this rank waits for is asked for by MPI's messages"
-        )
-    )]
-    fn ahead(&mut self, from: Rank, awaited: &Header) -> Result<Option<Header>, Failure> {
-        match self {
-            Self::Shared(shared) => Ok(shared.ahead(from).copied()),
-            Self::Nodes(nodes) => Ok(nodes.ahead(from)),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.ahead(from, awaited),
-            Self::Faulty(faulty) => faulty.inner.ahead(from, awaited),
-        }
-    }
-
-    /// How often this rank polls before it yields.
     fn spins(&self) -> u32 {
-        match self {
-            Self::Shared(shared) => shared.spins(),
-            Self::Nodes(nodes) => nodes.spins(),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.spins(),
-            Self::Faulty(faulty) => faulty.inner.spins(),
+        self.spins
+    }
+
+    /// Whether no operation is under way.
+    fn is_idle(&self) -> bool {
+        self.pending == 0
+    }
+
+    /// The result of a blocking call, if it has ended.
+    fn take_ended(&mut self, ticket: u64) -> Option<Result<Rank>> {
+        let place = self.ended.iter().position(|(ended, _)| *ended == ticket)?;
+        Some(self.ended.swap_remove(place).1)
+    }
+
+    /// The non-blocking calls that have ended: the caller tells them their results, without the lock that protects the messages.
+    fn take_finished(&mut self) -> Vec<(OnEnd, Result<Rank>)> {
+        std::mem::take(&mut self.finished)
+    }
+
+    /// Starts to send a message, and returns the number of the operation.
+    ///
+    /// # Safety
+    /// The bytes must stay valid and unchanged until the operation has ended: until [`PointToPoint::take_ended`] returns its result,
+    /// or `on_end` is called.
+    unsafe fn send(&mut self, options: &Options, to: Rank, bytes: *const [u8], on_end: Option<OnEnd>) -> u64 {
+        let number = self.peers[to].sent;
+        self.peers[to].sent += 1;
+        let header = Header::of_message(options.dtype, bytes.len(), (options.tag, options.label), number);
+        let call = self.begin(options, header, ("send", number), on_end);
+        let ticket = call.ticket;
+        if let Some(aborted) = self.aborted() {
+            self.end(call, Err(aborted));
+        } else {
+            self.links.delay();
+            if self.links.loses(to) {
+                self.end(call, Ok(to));
+            } else {
+                self.peers[to].sends.push_back(Send { call, bytes, given: 0 });
+            }
+        }
+        ticket
+    }
+
+    /// Starts to receive the earliest message with this tag from a rank, or from any, and returns the number of the operation.
+    ///
+    /// # Safety
+    /// The place must stay valid, and must not be accessed, until the operation has ended, as in [`PointToPoint::send`].
+    unsafe fn receive(
+        &mut self,
+        options: &Options,
+        from: Option<Rank>,
+        place: *mut [u8],
+        on_end: Option<OnEnd>,
+    ) -> u64 {
+        let named = match from {
+            Some(from) => ("receive", self.number_from(from)),
+            None => ("receive-any", self.from_any.0),
+        };
+        let header = Header::of_message(options.dtype, place.len(), (options.tag, options.label), 0);
+        let call = self.begin(options, header, named, on_end);
+        let ticket = call.ticket;
+        let mut receive = Receive { call, from, place };
+        if let Some(aborted) = self.aborted() {
+            self.end(receive.call, Err(aborted));
+            return ticket;
+        }
+        self.links.delay();
+        let is_here =
+            |&from: &Rank| self.peers[from].held.iter().any(|(header, _)| receive.is_for(from, header));
+        match self.sources().find(is_here) {
+            Some(from) => {
+                let held = &mut self.peers[from].held;
+                let place = held.iter().position(|(header, _)| receive.is_for(from, header));
+                let (header, bytes) = held.remove(place.expect("it is here")).expect("it is here");
+                self.held_bytes -= bytes.len();
+                self.match_to(&mut receive, from);
+                self.take_held(receive, from, &header, &bytes);
+            }
+            None => self.awaited.push(receive),
+        }
+        ticket
+    }
+
+    fn begin(
+        &mut self,
+        options: &Options,
+        header: Header,
+        (operation, number): (&'static str, u64),
+        on_end: Option<OnEnd>,
+    ) -> Operation {
+        self.begun += 1;
+        self.pending += 1;
+        let operation = options.operation.unwrap_or(operation);
+        Operation::new(self.begun, header, (operation, number), options.deadlines, on_end)
+    }
+
+    /// The number of the next receive from a rank.
+    fn number_from(&mut self, from: Rank) -> u64 {
+        self.peers[from].received += 1;
+        self.peers[from].received - 1
+    }
+
+    /// The ranks that may send to this one. A call that accepts any source tries the one after the last first.
+    fn sources(&self) -> impl Iterator<Item = Rank> + use<> {
+        let (own, ranks, last) = (self.status.rank(), self.peers.len(), self.from_any.1);
+        (1..=ranks).map(move |places| (last + places) % ranks).filter(move |&rank| rank != own)
+    }
+
+    /// Makes progress without blocking. Returns whether there was any.
+    fn progress(&mut self) -> bool {
+        if self.pending == 0 {
+            return false;
+        }
+        let mut moved = false;
+        for to in 0..self.peers.len() {
+            while let Some(step) = self.progress_send(to) {
+                moved |= step != Polled::Idle;
+                if step != Polled::Done {
+                    break;
+                }
+            }
+        }
+        for from in self.sources() {
+            while let Some(step) = self.progress_receive(from) {
+                moved |= step != Polled::Idle;
+                if step == Polled::Idle {
+                    break;
+                }
+            }
+        }
+        moved
+    }
+
+    /// Continues the oldest send to a rank, if there is one.
+    fn progress_send(&mut self, to: Rank) -> Option<Polled> {
+        let Send { call, bytes, given } = self.peers[to].sends.front_mut()?;
+        // SAFETY: the caller of `send` keeps the bytes until the operation has ended.
+        let outgoing = Outgoing { to, bytes: unsafe { &**bytes } };
+        let step = self.links.send(&call.header, outgoing, given);
+        match step {
+            Ok(Polled::Moved) => call.renew(),
+            Ok(Polled::Idle) => {}
+            Ok(Polled::Done) => {
+                let send = self.peers[to].sends.pop_front().expect("it is under way");
+                self.end(send.call, Ok(to));
+            }
+            Err(failure) => {
+                let send = self.peers[to].sends.pop_front().expect("it is under way");
+                self.fail(send.call, failure);
+                return None;
+            }
+        }
+        step.ok()
+    }
+
+    /// Continues to receive the next message from a rank, if a receive waits for one of its messages.
+    fn progress_receive(&mut self, from: Rank) -> Option<Polled> {
+        if self.peers[from].arriving.is_none() && !self.begin_to_receive(from)? {
+            return Some(Polled::Idle);
+        }
+        let Arriving { header, target, taken } = self.peers[from].arriving.as_mut()?;
+        let place = match target {
+            // SAFETY: the caller of `receive` keeps the place until the operation has ended, and nobody else accesses it.
+            Arrival::Receive(receive) => unsafe { &mut *receive.place },
+            Arrival::Held(bytes) => bytes,
+        };
+        match self.links.receive(header, from, place, taken) {
+            Ok(Polled::Idle) => Some(Polled::Idle),
+            Ok(Polled::Moved) => {
+                match target {
+                    Arrival::Receive(receive) => receive.call.renew(),
+                    Arrival::Held(_) => self.renew_receives_from(from),
+                }
+                Some(Polled::Moved)
+            }
+            Ok(Polled::Done) => {
+                self.arrived(from);
+                Some(Polled::Done)
+            }
+            Err(failure) => {
+                self.fail_receive(from, failure);
+                None
+            }
         }
     }
 
-    /// Longer than a message takes that a rank sent before it left.
-    fn straggling(&self) -> Duration {
-        match self {
-            Self::Shared(_) => Duration::ZERO,
-            Self::Nodes(_) => STRAGGLING,
-            #[cfg(feature = "mpi")]
-            Self::Mpi(_) => STRAGGLING,
-            Self::Faulty(faulty) => faulty.inner.straggling(),
+    /// Begins to receive the next message from a rank, if a receive waits for one of its messages and it is here. `None` after a
+    /// failure, and if there is nothing to wait for.
+    fn begin_to_receive(&mut self, from: Rank) -> Option<bool> {
+        if !self.awaited.iter().any(|receive| receive.from.is_none_or(|only| only == from)) {
+            return None;
+        }
+        let header = match self.links.ahead(from) {
+            Ok(Some(header)) => header,
+            Ok(None) => return Some(false),
+            Err(failure) => {
+                self.fail_receive(from, failure);
+                return None;
+            }
+        };
+        let matched = self.awaited.iter().position(|receive| receive.is_for(from, &header));
+        let target = match matched {
+            Some(place) => {
+                let mut receive = self.awaited.remove(place);
+                self.match_to(&mut receive, from);
+                if let Err(failure) = receive.call.header.check_matched(&header, from, &self.status) {
+                    self.fail(receive.call, failure);
+                    return None;
+                }
+                Arrival::Receive(receive)
+            }
+            None => match self.hold(header.size_bytes()) {
+                Ok(bytes) => Arrival::Held(bytes),
+                Err(error) => {
+                    self.fail_receive(from, Failure::Error(error));
+                    return None;
+                }
+            },
+        };
+        self.peers[from].arriving = Some(Arriving { header, target, taken: 0 });
+        Some(true)
+    }
+
+    /// A receive gets the message of a rank: errors name it from now on.
+    fn match_to(&mut self, receive: &mut Receive, from: Rank) {
+        if receive.from.is_none() {
+            self.from_any = (self.from_any.0 + 1, from);
+            receive.from = Some(from);
+            (receive.call.operation, receive.call.number) = ("receive", self.number_from(from));
         }
     }
-}
 
-/// Ranks that have left, with no message from them here.
-struct Gone {
-    /// When this became known of all that matter.
-    since: Option<Instant>,
-    straggling: Duration,
-}
-
-impl Gone {
-    /// Whether everything that they sent must have arrived.
-    fn are_silent(&mut self) -> bool {
-        self.since.get_or_insert_with(Instant::now).elapsed() >= self.straggling
+    /// The message that was arriving from a rank is here.
+    fn arrived(&mut self, from: Rank) {
+        let Some(Arriving { header, target, .. }) = self.peers[from].arriving.take() else { return };
+        let bytes = match target {
+            Arrival::Receive(receive) => return self.end(receive.call, Ok(from)),
+            Arrival::Held(bytes) => bytes,
+        };
+        // A receive may have asked for it meanwhile.
+        match self.awaited.iter().position(|receive| receive.is_for(from, &header)) {
+            Some(place) => {
+                self.held_bytes -= bytes.len();
+                let mut receive = self.awaited.remove(place);
+                self.match_to(&mut receive, from);
+                self.take_held(receive, from, &header, &bytes);
+            }
+            None => self.peers[from].held.push_back((header, bytes)),
+        }
     }
 }

@@ -11,13 +11,14 @@ use unisono_collectives::Rank;
 
 use super::half::{Half as _, complete};
 use super::waiting::Sight;
-use super::{Deadlines, Failure, Header, Headers, Incoming, Outgoing, Waiting};
+use super::{Deadlines, Failure, Header, Incoming, Outgoing, Waiting};
 use crate::error::Error;
 use crate::memory::{Registry, Scratch};
 use crate::status::{FailureReport, StatusBoard, panicked};
 
 pub(super) mod board;
 mod channel;
+mod messages;
 mod open;
 pub(super) mod reach;
 mod receiving;
@@ -30,6 +31,7 @@ mod tests;
 use board::{Board, PIECES};
 pub(crate) use channel::SHORT;
 use channel::{SLOTS, Stamp};
+pub(super) use messages::Line;
 pub(crate) use open::{Open, Shares};
 use reach::{Reach, Start};
 pub(super) use receiving::Receiving;
@@ -63,6 +65,8 @@ pub(crate) struct Shared {
     dealt: Scratch,
     /// Data copied by the kernel for this rank to work on.
     copy: Scratch,
+    /// Whether this end carries point-to-point messages: the other end of the rank reports that the rank leaves.
+    is_for_messages: bool,
 }
 
 // SAFETY: `starts` is used only inside of a call, on the thread that makes it.
@@ -82,6 +86,8 @@ struct Outbox {
     staged: [Option<(usize, u64)>; PIECES],
     /// The piece that is used next.
     next_piece: usize,
+    /// Whether long messages may use staging memory, which those to all ranks share.
+    has_staging: bool,
 }
 
 impl Outbox {
@@ -132,8 +138,13 @@ impl Shared {
         assert_eq!(board.ranks(), ranks, "a board for these ranks");
         let mut positions = vec![None; members.iter().max().map_or(0, |last| last + 1)];
         members.iter().enumerate().for_each(|(position, &rank)| positions[rank] = Some(position));
-        let outbox =
-            Outbox { sent: vec![0; ranks], taken: vec![0; ranks], staged: [None; PIECES], next_piece: 0 };
+        let outbox = Outbox {
+            sent: vec![0; ranks],
+            taken: vec![0; ranks],
+            staged: [None; PIECES],
+            next_piece: 0,
+            has_staging: true,
+        };
         let (received, starts) = (vec![0; ranks], vec![Start::Elsewhere(0); ranks]);
         let dealt = Scratch::new(Arc::clone(&registry));
         Self {
@@ -153,7 +164,23 @@ impl Shared {
             starts,
             dealt,
             copy: Scratch::default(),
+            is_for_messages: false,
         }
+    }
+
+    /// This rank's end for point-to-point messages, over channels of their own.
+    pub(super) fn for_messages(&self) -> Line {
+        let mut end = Self::new(
+            self.position,
+            self.members.clone(),
+            (self.board.for_messages(), self.status.clone()),
+            self.reach.again(),
+            Arc::clone(&self.registry),
+            (self.spins, self.cores),
+        );
+        // Messages to one rank must not wait until another receives.
+        (end.is_for_messages, end.outbox.has_staging) = (true, false);
+        Line(end)
     }
 
     /// The transports of a new world of threads.
@@ -256,20 +283,20 @@ impl Shared {
         if outgoing.is_none() && self.takes_short(header, &mut incoming)? {
             return Ok(());
         }
-        self.exchange_any(header.into(), outgoing, incoming, deadlines)
+        self.exchange_any(header, outgoing, incoming, deadlines)
     }
 
     /// The same for messages of any size and waits of any length.
     #[inline(never)]
-    pub(super) fn exchange_any(
+    fn exchange_any(
         &mut self,
-        headers: Headers<'_>,
+        header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         let spins = self.spins;
-        let (mut sending, mut receiving, around) = self.halves(headers, outgoing, incoming);
+        let (mut sending, mut receiving, around) = self.halves(header, outgoing, incoming);
         let waiting = Waiting::new(spins, deadlines, around.status);
         sending.progress()?;
         complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
@@ -279,18 +306,17 @@ impl Shared {
     #[inline]
     pub(super) fn halves<'a>(
         &'a mut self,
-        headers: impl Into<Headers<'a>>,
+        header: &'a Header,
         outgoing: Option<Outgoing<'a>>,
         incoming: Option<Incoming<'a>>,
     ) -> (Option<Sending<'a>>, Option<Receiving<'a>>, Around<'a>) {
-        let Headers { sent, awaited: header } = headers.into();
         let to = outgoing.as_ref().map(|outgoing| self.position_of(outgoing.to));
         let from = incoming.as_ref().map(|incoming| self.position_of(incoming.from));
         let Self { position, members, board, status, reach, registry, outbox, received, passes, .. } = self;
         let (board, status, registry) = (&*board, &*status, &**registry);
         let sending = outgoing.zip(to).map(|(outgoing, to)| {
             let can_ask_kernel = reach.can_ask_kernel();
-            Sending::new((board, status), (*position, to), sent, outgoing, outbox, registry, can_ask_kernel)
+            Sending::new((board, status), (*position, to), header, outgoing, outbox, registry, can_ask_kernel)
         });
         // The count before this exchange: the number of the expected message may change during it.
         let around = Around { position: *position, members, board, status, header, passes: *passes };
@@ -337,8 +363,7 @@ impl Around<'_> {
             self.overhear()?;
             self.header.check_called(other, self.status)?;
         }
-        let hopeless = self.header.hopeless(other, self.status, waiting.is_long());
-        Ok(hopeless.map_or(Sight::Nothing, Sight::Hopeless))
+        Ok(Failure::left(other, self.status).map_or(Sight::Nothing, Sight::Hopeless))
     }
 
     /// Checks messages and opened buffers of other ranks that this one does not wait for.
@@ -355,6 +380,9 @@ impl Around<'_> {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if self.is_for_messages {
+            return;
+        }
         if std::thread::panicking() {
             self.fail(self.rank(), &panicked());
         }

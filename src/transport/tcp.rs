@@ -4,7 +4,6 @@
 //! stored; only what is combined with held elements goes through a block that stays in the cache.
 
 use std::cell::{Cell, RefCell};
-use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -13,13 +12,14 @@ use unisono_collectives::Rank;
 use super::half::{Beside, Half, complete};
 use super::shared::Shared;
 use super::waiting::{STRAGGLING, Sight};
-use super::{Deadlines, Failure, Header, Headers, Incoming, Nap, Outgoing, Target, Ticket, Waiting};
+use super::{Deadlines, Failure, Header, Incoming, Nap, Outgoing, Target, Ticket, Waiting};
 use crate::error::Error;
 use crate::memory::Scratch;
 use crate::status::StatusBoard;
 
 mod connect;
 mod either;
+mod messages;
 mod posted;
 mod receiving;
 mod sending;
@@ -29,6 +29,7 @@ mod tests;
 
 pub(super) use connect::connect;
 use either::Either;
+pub(super) use messages::Line;
 use posted::{Flush, Posts};
 use receiving::Receiving;
 use sending::Sending;
@@ -52,13 +53,19 @@ pub(super) struct Tcp {
     spins: Cell<u32>,
     /// Until whoever watches over this rank takes them.
     controls: Vec<(Rank, OwnedFd)>,
+    /// The connections for point-to-point messages, until they are taken.
+    messages: Option<Line>,
 }
 
 impl Tcp {
-    fn new(streams: Vec<Option<Stream>>, controls: Vec<(Rank, TcpStream)>, spins: u32) -> Self {
-        let controls = controls.into_iter().map(|(rank, socket)| (rank, socket.into())).collect();
-        let (block, posts) = Default::default();
-        Self { streams, block, posts, spins: Cell::new(spins), controls }
+    fn new(streams: Vec<Option<Stream>>, spins: u32) -> Self {
+        let (block, posts, controls, messages) = Default::default();
+        Self { streams, block, posts, spins: Cell::new(spins), controls, messages }
+    }
+
+    /// The connections for point-to-point messages.
+    pub(super) fn take_messages(&mut self) -> Option<Line> {
+        self.messages.take()
     }
 
     /// The connections over which whoever watches over this rank exchanges states and failures with other nodes.
@@ -100,15 +107,15 @@ impl Tcp {
             Some(node) if self.is_idle() && to.into_iter().chain(from).all(|rank| node.has(rank)) => {
                 node.exchange(header, outgoing, incoming, deadlines)
             }
-            node => self.exchange_any((node, status), header.into(), outgoing, incoming, deadlines),
+            node => self.exchange_any((node, status), header, outgoing, incoming, deadlines),
         }
     }
 
-    /// The same while exchanges are posted, and for two messages with different headers.
-    pub(super) fn exchange_any(
+    /// The same while exchanges are posted, and with a rank of this node and one of another.
+    fn exchange_any(
         &self,
         (node, status): (Option<&mut Shared>, &StatusBoard),
-        headers: Headers<'_>,
+        header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
         deadlines: &Deadlines,
@@ -118,11 +125,11 @@ impl Tcp {
         let from_near = incoming.as_ref().is_some_and(|incoming| is_near(incoming.from));
         let (near_out, far_out) = if to_near { (outgoing, None) } else { (None, outgoing) };
         let (near_in, far_in) = if from_near { (incoming, None) } else { (None, incoming) };
-        let near = node.filter(|_| to_near || from_near).map(|node| node.halves(headers, near_out, near_in));
+        let near = node.filter(|_| to_near || from_near).map(|node| node.halves(header, near_out, near_in));
         let (near_send, near_receive, around) =
             near.map_or((None, None, None), |(send, receive, around)| (send, receive, Some(around)));
-        let far_send = far_out.map(|outgoing| Sending::new(self, headers.sent, outgoing));
-        let far_receive = far_in.map(|incoming| Receiving::new((self, status), headers.awaited, incoming));
+        let far_send = far_out.map(|outgoing| Sending::new(self, header, outgoing));
+        let far_receive = far_in.map(|incoming| Receiving::new((self, status), header, incoming));
         let mut sending = Either { near: near_send, far: far_send };
         let mut receiving = Beside {
             half: Either { near: near_receive, far: far_receive },
@@ -131,7 +138,7 @@ impl Tcp {
         sending.progress()?;
         let nap = || self.nap(if around.is_some() { SHORT_NAP } else { NAP });
         let waiting = Waiting::new(self.spins.get(), deadlines, status).napping(Nap(&nap));
-        let mut listening = Listening { tcp: self, status, header: headers.awaited, gone_since: None };
+        let mut listening = Listening { tcp: self, status, header, gone_since: None };
         complete(&mut sending, &mut receiving, waiting, |other, waiting| {
             let far = listening.look_around(other, waiting)?;
             match around.filter(|around| around.has(other)) {
@@ -179,9 +186,11 @@ impl Tcp {
         Ok(())
     }
 
-    /// The header of the next message from a rank, if it has arrived.
-    pub(super) fn ahead(&self, from: Rank) -> Option<Header> {
-        self.stream(from).ahead()
+    /// The failure of a rank whose connection is lost.
+    fn lost(&self, other: Rank, status: &StatusBoard) -> Option<Failure> {
+        let cause = self.streams.get(other)?.as_ref()?.lost()?;
+        let cause = format!("the connection with rank {other} is lost: {cause}");
+        Some(Failure::Error(Error::Aborted { rank: status.rank(), by: other, cause }))
     }
 
     /// Makes progress on what was posted. Returns whether there was any.
@@ -217,8 +226,8 @@ impl Listening<'_> {
             self.overhear()?;
             self.header.check_called(other, self.status)?;
         }
-        let hopeless = self.header.hopeless(other, self.status, waiting.is_long());
-        let Some(failure) = hopeless.or_else(|| self.lost(other)) else { return Ok(Sight::Nothing) };
+        let hopeless = Failure::left(other, self.status).or_else(|| self.tcp.lost(other, self.status));
+        let Some(failure) = hopeless else { return Ok(Sight::Nothing) };
         // Who watches over the ranks may know more, and tells it meanwhile.
         let gone_since = *self.gone_since.get_or_insert_with(Instant::now);
         let silence = gone_since.elapsed().min(waiting.silence());
@@ -232,12 +241,5 @@ impl Listening<'_> {
             Some(theirs) => self.header.check_overheard(&theirs, from, self.status),
             None => Ok(()),
         })
-    }
-
-    /// The failure of a rank whose connection is lost.
-    fn lost(&self, other: Rank) -> Option<Failure> {
-        let cause = self.tcp.streams.get(other)?.as_ref()?.lost()?;
-        let cause = format!("the connection with rank {other} is lost: {cause}");
-        Some(Failure::Error(Error::Aborted { rank: self.status.rank(), by: other, cause }))
     }
 }

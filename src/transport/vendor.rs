@@ -43,7 +43,7 @@ impl Transport {
             #[cfg(feature = "mpi")]
             Self::Mpi(mpi) => mpi.in_group(phase, held, deadlines),
             Self::Faulty(faulty) => {
-                faulty.delay();
+                faulty.faults.delay();
                 faulty.inner.vendor_phase(phase, held, deadlines)
             }
         }

@@ -13,7 +13,7 @@ use crate::while_waiting;
 /// Polls between clock readings: reading the clock costs as much as polling.
 const LOOKS_BETWEEN_CLOCKS: u32 = 256;
 /// After this time a rank sleeps between polls: the message is not merely in transit.
-const AWAKE: Duration = Duration::from_millis(200);
+pub(super) const AWAKE: Duration = Duration::from_millis(200);
 const NAP: Duration = Duration::from_micros(50);
 /// Polls before sleeping in a wait known to be long.
 #[cfg(feature = "mpi")]
@@ -105,6 +105,11 @@ struct Times {
     before: Duration,
 }
 
+impl Deadlines {
+    /// No deadline.
+    pub(crate) const NEVER: Self = Self { timeout: Duration::MAX, quiet: Duration::MAX };
+}
+
 impl<'a> Waiting<'a> {
     /// A wait with `spins` polls before it yields.
     pub(crate) fn new(spins: u32, deadlines: &'a Deadlines, status: &'a StatusBoard) -> Self {
@@ -154,13 +159,39 @@ impl<'a> Waiting<'a> {
         match self.pause() {
             Ok(false) => Ok(false),
             Ok(true) => {
-                let more = self.times.map_or(Duration::ZERO, |times| times.waited - times.before);
-                self.status.waits_for(other, more);
+                self.record(other);
                 Ok(true)
             }
             Err(Hopeless::Overdue(waited)) => Err(Failure::Timeout { other, waited }),
             Err(Hopeless::Failed(error)) => Err(Failure::Error(error)),
         }
+    }
+
+    /// Notes that there was progress: the wait is no longer a long one.
+    pub(crate) fn renew(&mut self) {
+        self.moved = true;
+    }
+
+    /// Pauses briefly, as [`Waiting::pause`], in a wait without a deadline.
+    ///
+    /// # Errors
+    /// The failure of a rank.
+    pub(crate) fn pause_without_deadline(&mut self) -> Result<bool, Error> {
+        self.pause().map_err(|hopeless| match hopeless {
+            Hopeless::Failed(error) => error,
+            Hopeless::Overdue(waited) => unreachable!("the wait of {waited:?} has no deadline"),
+        })
+    }
+
+    /// Records the rank that this one waits for, after a pause that has read the clock.
+    pub(super) fn record(&self, other: Rank) {
+        let more = self.times.map_or(Duration::ZERO, |times| times.waited - times.before);
+        self.status.waits_for(other, more);
+    }
+
+    /// Makes the wait of a thread that drives what others wait for sleep early.
+    pub(crate) fn in_background(self) -> Self {
+        self.napping(Nap(&|| std::thread::sleep(NAP)))
     }
 
     /// Polls until done. In between it pauses, and periodically checks the rank that it waits for (`look_around`).

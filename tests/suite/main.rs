@@ -29,6 +29,7 @@ mod processes;
 mod soak;
 #[cfg(feature = "nccl")]
 mod stand_ins;
+mod tags;
 mod threads;
 mod tidy;
 #[cfg(feature = "mpi")]
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "nccl")]
         Module::with_roles("stand_ins", stand_ins::tests, stand_ins::play),
         Module::new("threads", threads::tests),
+        Module::new("tags", tags::tests),
         Module::new("tidy", tidy::tests),
         #[cfg(feature = "mpi")]
         Module::with_roles("two_nodes", two_nodes::tests, two_nodes::play),

@@ -1,6 +1,7 @@
 //! Point-to-point messages.
 //!
 //! Sender and receiver name the same type and count; otherwise the receiver gets UNISONO_ERROR_MISMATCH, whose text names both sides.
+//! The tag of a message is an option of the call.
 
 use std::ffi::{c_int, c_void};
 
@@ -45,7 +46,7 @@ pub unsafe extern "C" fn unisono_send(
     unsafe { on(comm, body) }
 }
 
-/// Receives `count` elements from rank `from` (`MPI_Recv`).
+/// Receives `count` elements from rank `from`: the earliest message with the tag of the options (`MPI_Recv`).
 ///
 /// # Safety
 /// The handle must be live, the array one of `count` elements, and the options null or valid.
@@ -105,8 +106,8 @@ pub unsafe extern "C" fn unisono_receive_any(
     unsafe { on(comm, body) }
 }
 
-/// The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Calls in flight run
-/// one after the other, in the order in which they were started.
+/// The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Any number of
+/// messages may be in flight, in any order: none waits for another, nor for a collective.
 ///
 /// # Safety
 /// As `unisono_send`; the pointer to the request must be valid.

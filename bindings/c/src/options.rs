@@ -42,6 +42,8 @@ pub struct Call {
     /// The number of elements of each rank's part, one for each rank, of an all-gather, reduce-scatter, gather or scatter
     /// (`MPI_Allgatherv` and so on), or NULL for parts that differ by at most one element. The same on all ranks.
     pub counts: *const usize,
+    /// The tag of a message, 0 or more: a receive gets the earliest message of its sender with the same tag. Collectives ignore it.
+    pub tag: c_int,
 }
 
 /// # Safety
@@ -84,7 +86,9 @@ pub(crate) unsafe fn call<R>(
     let timeout = timeout(options.timeout_s)?;
     // SAFETY: as the caller promises.
     let counts = unsafe { values::counts(options.counts, comm.ranks()) };
-    let options = unisono_bindings::Options { algorithm, label, timeout, counts, ..Default::default() };
+    let tag = u32::try_from(options.tag);
+    let tag = tag.map_err(|_| argument(format!("the tag is {}: it must be 0 or more", options.tag)))?;
+    let options = unisono_bindings::Options { algorithm, label, timeout, counts, tag, ..Default::default() };
     Ok(options.call(comm, make)?)
 }
 

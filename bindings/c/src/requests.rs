@@ -1,6 +1,7 @@
 //! Non-blocking calls in flight.
 
 use std::ffi::{c_int, c_void};
+use std::time::Duration;
 
 use unisono::{Communicator, Element};
 use unisono_bindings::{Lent, Owner};
@@ -9,6 +10,9 @@ use super::comm::{Comm, on, out};
 use super::errors::{Result, argument, guarded};
 use super::options::{self, Call};
 use super::values::lent;
+
+/// How long `unisono_wait_any` waits for one call before it looks at the others.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// A non-blocking call. Every one must be waited for.
 pub struct Request {
@@ -19,12 +23,17 @@ pub struct Request {
 /// A call in flight, whatever its buffer is.
 trait InFlight: Send {
     fn is_done(&self) -> bool;
+    fn wait_for(&self, timeout: Duration) -> bool;
     fn wait(self: Box<Self>) -> unisono::Result<()>;
 }
 
 impl<B: Send> InFlight for unisono::Request<B> {
     fn is_done(&self) -> bool {
         unisono::Request::is_done(self)
+    }
+
+    fn wait_for(&self, timeout: Duration) -> bool {
+        unisono::Request::wait_for(self, timeout)
     }
 
     fn wait(self: Box<Self>) -> unisono::Result<()> {
@@ -74,14 +83,85 @@ pub unsafe extern "C" fn unisono_wait(request: *mut *mut Request) -> c_int {
         if place.is_null() {
             return Err(missing());
         }
-        // SAFETY: the request is live, as the caller promises, and so came from `into_raw`.
-        let request = unsafe { Box::from_raw(std::mem::replace(place, std::ptr::null_mut())) };
-        if let Err(refused) = request.owner.check() {
-            std::mem::forget(request);
-            return Err(argument(refused));
-        }
-        Ok(request.call.wait()?)
+        // SAFETY: as the caller promises.
+        unsafe { finish(place) }
     })
+}
+
+/// Waits until `count` calls are done, frees their requests, and sets them to NULL (`MPI_Waitall`). Requests that are NULL are skipped.
+/// Returns the first error in the order of the requests, once all are done.
+///
+/// # Safety
+/// The pointer must be to `count` requests that are live or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_wait_all(count: usize, requests: *mut *mut Request) -> c_int {
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        let requests = unsafe { all(count, requests)? };
+        let live = requests.iter_mut().filter(|request| !request.is_null());
+        // SAFETY: as the caller promises.
+        let ended: Vec<_> = live.map(|request| unsafe { finish(request) }).collect();
+        ended.into_iter().collect()
+    })
+}
+
+/// Waits until one of `count` calls is done, frees its request, sets it to NULL, and stores its index (`MPI_Waitany`). Requests that are
+/// NULL are skipped; if all are, the index is -1. Returns the result of the call.
+///
+/// # Safety
+/// The pointer must be to `count` requests that are live or NULL, and `index` valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_wait_any(
+    count: usize,
+    requests: *mut *mut Request,
+    index: *mut c_int,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: as the caller promises, for both.
+        let (requests, index) = unsafe { (all(count, requests)?, out(index, "the index")?) };
+        *index = -1;
+        let done = loop {
+            // SAFETY: the request is live or null, as the caller promises.
+            let call = |place: usize| unsafe { requests[place].as_ref() };
+            let live = || (0..count).filter_map(|place| Some((place, call(place)?)));
+            let Some((_, first)) = live().next() else { return Ok(()) };
+            first.owner.check().map_err(argument)?;
+            if let Some((place, _)) = live().find(|(_, request)| request.call.is_done()) {
+                break place;
+            }
+            first.call.wait_for(PAUSE);
+        };
+        *index = done as c_int;
+        // SAFETY: as the caller promises.
+        unsafe { finish(&mut requests[done]) }
+    })
+}
+
+/// The requests of a program.
+///
+/// # Safety
+/// The pointer must be null or to `count` requests.
+unsafe fn all<'a>(count: usize, requests: *mut *mut Request) -> Result<&'a mut [*mut Request]> {
+    match (count, requests.is_null()) {
+        (0, _) => Ok(&mut []),
+        (_, true) => Err(argument("the requests are NULL")),
+        // SAFETY: as the caller promises.
+        _ => Ok(unsafe { std::slice::from_raw_parts_mut(requests, count) }),
+    }
+}
+
+/// Waits until a call is done, frees its request, and sets it to NULL.
+///
+/// # Safety
+/// The request must be live.
+unsafe fn finish(place: &mut *mut Request) -> Result<()> {
+    // SAFETY: the request is live, as the caller promises, and so came from `into_raw`.
+    let request = unsafe { Box::from_raw(std::mem::replace(place, std::ptr::null_mut())) };
+    if let Err(refused) = request.owner.check() {
+        std::mem::forget(request);
+        return Err(argument(refused));
+    }
+    Ok(request.call.wait()?)
 }
 
 fn missing() -> super::errors::Failure {

@@ -287,6 +287,38 @@ static void reductions(void)
     CHECK(bits == 1 || ranks == 1);
 }
 
+enum { TAGS = 20, TAGGED = 3000 };
+
+/* Many messages in flight around the ring, received in another order than sent. */
+static void tags(void)
+{
+    static float sent[TAGS][TAGGED], received[TAGS][TAGGED];
+    unisono_request *sends[TAGS], *receives[TAGS];
+    const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+    for (int tag = 0; tag < TAGS; tag++) {
+        unisono_call options = {.tag = tag};
+        for (int index = 0; index < TAGGED; index++)
+            sent[tag][index] = (float)(1000 * rank + tag);
+        OK(unisono_send_async(comm, sent[tag], TAGGED, UNISONO_F32, next, &options, &sends[tag]));
+    }
+    for (int tag = TAGS - 1; tag >= 0; tag--) {
+        unisono_call options = {.tag = tag};
+        OK(unisono_receive_async(comm, received[tag], TAGGED, UNISONO_F32, before, &options, &receives[tag]));
+    }
+    for (int left = TAGS; left > 0; left--) {
+        int tag = -1;
+        OK(unisono_wait_any(TAGS, receives, &tag));
+        CHECK(tag >= 0 && tag < TAGS && receives[tag] == NULL);
+        CHECK(received[tag][0] == (float)(1000 * before + tag) && received[tag][TAGGED - 1] == received[tag][0]);
+    }
+    int none = 0;
+    OK(unisono_wait_any(TAGS, receives, &none));
+    CHECK(none == -1);
+    OK(unisono_wait_all(TAGS, sends));
+    CHECK(sends[0] == NULL && sends[TAGS - 1] == NULL);
+    OK(unisono_wait_all(TAGS, sends));
+}
+
 static void messages(void)
 {
     float one = (float)rank, other = -1;
@@ -310,6 +342,7 @@ static void messages(void)
         OK(unisono_wait(&request));
     }
     OK(unisono_barrier(comm, NULL));
+    tags();
     if (rank == 0)
         OK(unisono_send(comm, &one, 1, UNISONO_F32, 1, NULL));
     if (rank == 1) {

@@ -10,10 +10,11 @@ program everything
   integer(c_size_t) :: sources(2)
   type(unisono_settings), target :: settings
   type(unisono_call), target :: options
-  type(c_ptr) :: comm, group, request, memory
+  real(c_double), target :: sent(3, 2), received(3, 2)
+  type(c_ptr) :: comm, group, request, memory, sends(2), receives(2)
   real(c_double), pointer :: registered(:)
   integer(c_size_t) :: start, length
-  integer(c_int) :: rank, ranks, is_done, list(2), from, code
+  integer(c_int) :: rank, ranks, is_done, list(2), from, code, tag
 
   settings%timeout_s = 60
   call ok(unisono_start_launched(c_loc(settings), comm))
@@ -70,6 +71,24 @@ program everything
     call ok(unisono_receive_any(comm, c_loc(values), count, unisono_f64, from, c_null_ptr))
     call check(from == 0)
   end if
+
+  ! Messages in flight, received in another order than they are sent.
+  do tag = 1, 2
+    sent(:, tag) = 10 * rank + tag
+    options%tag = tag
+    call ok(unisono_send_async(comm, c_loc(sent(1, tag)), 3_c_size_t, unisono_f64, 1 - rank, c_loc(options), sends(tag)))
+  end do
+  do tag = 2, 1, -1
+    options%tag = tag
+    call ok(unisono_receive_async(comm, c_loc(received(1, tag)), 3_c_size_t, unisono_f64, 1 - rank, c_loc(options), receives(tag)))
+  end do
+  call ok(unisono_wait_any(2_c_size_t, receives, from))
+  call check(from == 0 .or. from == 1)
+  call ok(unisono_wait_all(2_c_size_t, receives))
+  call ok(unisono_wait_all(2_c_size_t, sends))
+  do tag = 1, 2
+    call check(all(nint(received(:, tag)) == 10 * (1 - rank) + tag))
+  end do
 
   ! An error, whose text says what is wrong.
   code = unisono_all_reduce(comm, c_loc(values), count, unisono_f64, 77, c_null_ptr)

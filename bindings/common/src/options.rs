@@ -47,17 +47,19 @@ pub struct Options<'a> {
     pub element_bytes: Option<NonZero<u16>>,
     /// [`unisono::CallBuilder::counts`], which [`Operation::check`](crate::Operation::check) has checked.
     pub counts: Option<&'a [usize]>,
+    /// [`unisono::CallBuilder::tag`].
+    pub tag: u32,
 }
 
 impl Options<'_> {
     /// Makes a call with these options.
     pub fn call<R>(self, comm: &mut Communicator, make: impl FnOnce(&mut Communicator) -> R) -> R {
-        let Self { algorithm, label, timeout, element_bytes, counts } = self;
-        let is_plain = algorithm.is_none() && label.is_none() && timeout.is_none();
+        let Self { algorithm, label, timeout, element_bytes, counts, tag } = self;
+        let is_plain = algorithm.is_none() && label.is_none() && timeout.is_none() && tag == 0;
         if is_plain && element_bytes.is_none() && counts.is_none() {
             return make(comm);
         }
-        let mut call = comm.call();
+        let mut call = comm.call().tag(tag);
         if let Some(choice) = algorithm {
             call = call.algorithm(choice);
         }

@@ -15,3 +15,8 @@ pub(crate) fn options<'a>(
     let timeout = timeout.map(arguments::timeout).transpose().map_err(argument)?;
     Ok(Options { algorithm, label, timeout, ..Options::default() })
 }
+
+/// Options of one message.
+pub(crate) fn message(tag: u32, label: Option<&str>, timeout: Option<f64>) -> PyResult<Options<'_>> {
+    Ok(Options { tag, ..options(None, label, timeout)? })
+}

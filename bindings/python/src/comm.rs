@@ -11,7 +11,7 @@ use unisono::{Communicator, ReduceOp};
 use unisono_bindings::{Operation, Options, Owner, arguments, with_type};
 
 use super::array::{Array, dtype};
-use super::call::options;
+use super::call::{message, options};
 use super::error::{UnisonoError, argument};
 use super::interrupt::{Ended, interruptible};
 use super::memory::Memory;
@@ -332,17 +332,18 @@ impl Comm {
     }
 
     /// Sends an array to a rank.
-    #[pyo3(signature = (array, to, label=None, timeout=None))]
+    #[pyo3(signature = (array, to, tag=0, label=None, timeout=None))]
     fn send(
         &self,
         py: Python<'_>,
         array: &Bound<'_, PyAny>,
         to: usize,
+        tag: u32,
         label: Option<&str>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let to = self.other(to, "receiver")?;
-        let (array, options) = (Array::new(array, true, false)?, options(None, label, timeout)?);
+        let (array, options) = (Array::new(array, true, false)?, message(tag, label, timeout)?);
         with_type!(array.dtype, T => {
             let values = array.lent::<T>()?;
             self.on(py, move |comm| options.call(comm, |comm| comm.send(&values, to)))
@@ -350,12 +351,13 @@ impl Comm {
     }
 
     /// Receives an array from a rank, or from whichever sends first; returns its number.
-    #[pyo3(signature = (array, from_=None, label=None, timeout=None))]
+    #[pyo3(signature = (array, from_=None, tag=0, label=None, timeout=None))]
     fn receive(
         &self,
         py: Python<'_>,
         array: &Bound<'_, PyAny>,
         from_: Option<usize>,
+        tag: u32,
         label: Option<&str>,
         timeout: Option<f64>,
     ) -> PyResult<usize> {
@@ -363,7 +365,7 @@ impl Comm {
         if self.size == 1 {
             return Err(argument("a world of one rank has no messages to receive"));
         }
-        let (array, options) = (Array::new(array, true, true)?, options(None, label, timeout)?);
+        let (array, options) = (Array::new(array, true, true)?, message(tag, label, timeout)?);
         with_type!(array.dtype, T => {
             let mut values = array.lent::<T>()?;
             self.on(py, move |comm| {
@@ -372,6 +374,46 @@ impl Comm {
                     None => comm.receive_any(&mut values),
                 })
             })
+        })
+    }
+
+    /// Starts to send an array to a rank.
+    #[pyo3(signature = (array, to, tag=0, label=None, timeout=None))]
+    fn send_async(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        to: usize,
+        tag: u32,
+        label: Option<&str>,
+        timeout: Option<f64>,
+    ) -> PyResult<Request> {
+        let to = self.other(to, "receiver")?;
+        let (array, options) = (Array::new(array, true, false)?, message(tag, label, timeout)?);
+        with_type!(array.dtype, T => {
+            let values = Kept::<T>::new(array)?;
+            let started = self.on(py, move |comm| options.call(comm, |comm| comm.send_async(values, to)))?;
+            Ok(Request::new(Box::new(started)))
+        })
+    }
+
+    /// Starts to receive an array from a rank.
+    #[pyo3(signature = (array, from_, tag=0, label=None, timeout=None))]
+    fn receive_async(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        from_: usize,
+        tag: u32,
+        label: Option<&str>,
+        timeout: Option<f64>,
+    ) -> PyResult<Request> {
+        let from = self.other(from_, "sender")?;
+        let (array, options) = (Array::new(array, true, true)?, message(tag, label, timeout)?);
+        with_type!(array.dtype, T => {
+            let values = Kept::<T>::new(array)?;
+            let started = self.on(py, move |comm| options.call(comm, |comm| comm.receive_async(values, from)))?;
+            Ok(Request::new(Box::new(started)))
         })
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use unisono::Element;
-use unisono_bindings::{Lent, Owner};
+use unisono_bindings::{Lent, Owner, arguments};
 
 use super::array::Array;
 use super::error::{argument, raised};
@@ -82,6 +82,14 @@ impl Request {
         self.owner.check().map_err(argument)?;
         let call = self.call.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(call.as_ref().is_none_or(|call| call.is_done()))
+    }
+
+    /// Waits until the call is done, but not longer than this many seconds; returns whether it is done.
+    fn wait_for(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
+        self.owner.check().map_err(argument)?;
+        let timeout = arguments::timeout(timeout).map_err(argument)?;
+        let lock = || self.call.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(py.detach(|| lock().as_ref().is_none_or(|call| call.wait_for(timeout))))
     }
 
     /// Waits until the call is done. Raises what the blocking call would have raised, once.

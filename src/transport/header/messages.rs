@@ -1,76 +1,62 @@
-//! Sequence numbers of point-to-point messages.
+//! Headers of point-to-point messages.
 
 use unisono_collectives::Rank;
 
 use super::Header;
 use crate::codes::Codes;
+use crate::dtype::DType;
 use crate::record::{Doing, FIRST_OF_MESSAGES, Record, State};
 use crate::status::StatusBoard;
 use crate::transport::Failure;
 
-/// Counters of the messages between this rank and each other one. Each pair and direction has its own numbers, since other ranks
-/// do not know of the messages.
-#[derive(Debug, Default)]
-pub(crate) struct Messages {
-    /// Messages sent to and received from each rank.
-    sent: Vec<u64>,
-    received: Vec<u64>,
-    /// The sender of the last message received.
-    last_from: Rank,
-}
-
-impl Messages {
-    /// The next message to a rank.
-    pub(crate) fn to(&mut self, to: Rank, count: usize, codes: Codes, label: u64) -> Header {
-        next(&mut self.sent, to, count, codes, label)
-    }
-
-    /// The next message from a rank.
-    pub(crate) fn from(&mut self, from: Rank, count: usize, codes: Codes, label: u64) -> Header {
-        self.last_from = from;
-        next(&mut self.received, from, count, codes, label)
-    }
-
-    /// The header of a receive from any rank, which has no number until a message is there.
-    pub(crate) fn any(codes: Codes) -> Header {
-        next(&mut Vec::new(), 0, 0, codes, 0)
-    }
-
-    /// The number of messages received, and the sender of the last one.
-    pub(crate) fn received(&self) -> (u64, Rank) {
-        (self.received.iter().sum(), self.last_from)
-    }
-}
-
-/// The next message to or from a rank, given the counters of that direction.
-fn next(numbers: &mut Vec<u64>, other: Rank, count: usize, codes: Codes, label: u64) -> Header {
-    if numbers.len() <= other {
-        numbers.resize(other + 1, 0);
-    }
-    let sequence = FIRST_OF_MESSAGES + numbers[other];
-    numbers[other] += 1;
-    Header { sequence, count: count as u64, size_bytes: 0, label: label as u32, history: 0, codes }
-}
-
 impl Header {
-    /// The failure if rank `other`, which this one waits for, will not send: it has left, or, in a long wait, as
-    /// [`Header::apart`] finds. Messages that it sent before still count.
-    pub(in crate::transport) fn hopeless(
+    /// The header of a message of `size_bytes` bytes. Its sender numbers the messages to each rank, and its receiver ignores the
+    /// number: tags decide which message a receive gets.
+    pub(in crate::transport) fn of_message(
+        dtype: DType,
+        size_bytes: usize,
+        (tag, label): (u32, u64),
+        number: u64,
+    ) -> Self {
+        Self {
+            sequence: FIRST_OF_MESSAGES + number,
+            count: (size_bytes / dtype.size_bytes()) as u64,
+            size_bytes: size_bytes as u64,
+            label: label as u32,
+            history: tag,
+            codes: Codes::of_message(dtype),
+        }
+    }
+
+    /// The tag of a message.
+    pub(in crate::transport) fn tag(&self) -> u32 {
+        self.history
+    }
+
+    /// The payload size of this message.
+    pub(in crate::transport) fn size_bytes(&self) -> usize {
+        self.size_bytes as usize
+    }
+
+    /// Compares a message that a receive has matched by its tag with what the receive expects (`self`).
+    pub(in crate::transport) fn check_matched(
         &self,
+        theirs: &Self,
         other: Rank,
         status: &StatusBoard,
-        is_long: bool,
-    ) -> Option<Failure> {
-        if status.has_left(other) {
-            return Some(Failure::Left { other });
-        }
-        if is_long { self.apart(other, status) } else { None }
+    ) -> Result<(), Failure> {
+        Self { sequence: theirs.sequence, ..*self }.check(theirs, other, status)
+    }
+
+    /// The tag in a description of the message, unless it is the default.
+    pub(super) fn with_tag(&self) -> String {
+        if self.tag() == 0 { String::new() } else { format!(" with tag {}", self.tag()) }
     }
 
     /// The failure if rank `other`, which this one waits for in a message, waits for this one in a collective that this one has
-    /// not started: a deadlock, in which the collective may send nothing that shows it.
+    /// not started: a deadlock, unless this one can start it during the message.
     pub(in crate::transport) fn apart(&self, other: Rank, status: &StatusBoard) -> Option<Failure> {
-        let position = status.position_of(other).filter(|_| self.is_message())?;
+        let position = status.position_of(other)?;
         let Doing { state, last, .. } = status.doing(position);
         let waits = |call: &Record| call.waits_for == Some(status.rank()) && !call.is_of_setup();
         let theirs = last.filter(|call| state == State::Inside && waits(call))?;
@@ -87,31 +73,36 @@ mod tests {
 
     use super::*;
     use crate::call::Call;
-    use crate::dtype::DType;
     use crate::method::Method;
     use crate::transport::Calls;
 
-    const CODES: fn() -> Codes = || Codes::of_message(DType::F32);
-
-    #[test]
-    fn messages_are_numbered_for_each_two_ranks() {
-        let (status, mut messages) = (StatusBoard::of_one(), Messages::default());
-        let said = |header: &Header| header.describe(&status);
-        assert_eq!(said(&messages.to(2, 10, CODES(), 0)), "message #0 of 10 f32");
-        assert_eq!(said(&messages.to(2, 10, CODES(), 0)), "message #1 of 10 f32");
-        assert_eq!(said(&messages.to(1, 10, CODES(), 0)), "message #0 of 10 f32");
-        let label = status.know("weights");
-        assert_eq!(said(&messages.from(2, 7, CODES(), label)), "message #0 \"weights\" of 7 f32");
-        assert_eq!(messages.received(), (1, 2));
+    fn message(count: usize, tag: u32) -> Header {
+        Header::of_message(DType::F32, 4 * count, (tag, 0), 0)
     }
 
     #[test]
-    fn what_is_overheard_of_another_pair_is_no_mismatch() {
-        let (status, mut messages) = (StatusBoard::of_one(), Messages::default());
-        let (ours, theirs) = (messages.from(1, 10, CODES(), 0), messages.to(2, 99, CODES(), 0));
-        assert!(ours.check_overheard(&theirs, 2, &status).is_ok());
-        assert!(ours.check_called(1, &status).is_ok());
-        assert!(ours.check(&theirs, 1, &status).is_err(), "but where it is awaited");
+    fn a_message_is_described_with_its_number_label_and_tag() {
+        let status = StatusBoard::of_one();
+        assert_eq!(message(10, 0).describe(&status), "message #0 of 10 f32");
+        let label = status.know("weights");
+        let labelled = Header::of_message(DType::F32, 28, (7, label), 3);
+        assert_eq!(labelled.describe(&status), "message #3 \"weights\" of 7 f32 with tag 7");
+    }
+
+    #[test]
+    fn a_matched_message_may_have_any_number_but_not_any_count() {
+        let status = StatusBoard::of_one();
+        let later = Header::of_message(DType::F32, 40, (7, 0), 5);
+        assert!(message(10, 7).check_matched(&later, 1, &status).is_ok());
+        let Err(Failure::Mismatch { ours, other: 1, theirs }) =
+            message(9, 7).check_matched(&later, 1, &status)
+        else {
+            panic!("a mismatch");
+        };
+        assert_eq!(
+            (ours.as_str(), theirs.as_str()),
+            ("message #5 of 9 f32 with tag 7", "message #5 of 10 f32 with tag 7")
+        );
     }
 
     #[test]
@@ -119,7 +110,7 @@ mod tests {
         let statuses = StatusBoard::of_threads(3).unwrap();
         let codes = Codes::new(&Call::barrier(), Method::Algorithm(Algorithm::RecursiveDoubling));
         let barrier = Calls::default().next(1, 0, codes, 0);
-        let message = Messages::default().from(1, 10, CODES(), 0);
+        let message = message(10, 0);
         assert!(message.apart(1, &statuses[0]).is_none(), "it has called nothing");
         let inside = barrier.note(&statuses[1], 0);
         assert!(message.apart(1, &statuses[0]).is_none(), "it does not wait");
@@ -130,7 +121,6 @@ mod tests {
             panic!("a mismatch");
         };
         assert_eq!((ours.as_str(), theirs.as_str()), ("message #0 of 10 f32", "barrier #0"));
-        assert!(barrier.apart(1, &statuses[0]).is_none(), "collectives are compared otherwise");
         // This rank has done its part, and the other has not seen it yet.
         barrier.note(&statuses[0], 0).end(true);
         assert!(message.apart(1, &statuses[0]).is_none());

@@ -83,7 +83,7 @@ impl Mpi {
                 end_job(&self.status);
             }
             // Drives progress for earlier sends. No message has this tag.
-            let progress = self.comm.probe(NO_TAG);
+            let progress = self.comm.probe(None, NO_TAG);
             debug_assert!(!matches!(progress, Ok(Some(_))), "no message has this tag");
             std::thread::sleep(NAP);
         }

@@ -21,12 +21,10 @@ use crate::kernels;
 use crate::memory::Scratch;
 use crate::status::{FailureReport, StatusBoard, panicked};
 use crate::transport::half::{Half, complete};
-use crate::transport::{
-    Deadlines, FAR_SEGMENT, Failure, Header, Headers, Incoming, Outgoing, Target, Waiting,
-};
+use crate::transport::{Deadlines, FAR_SEGMENT, Failure, Header, Incoming, Outgoing, Target, Waiting};
 
 /// The largest payload sent with its header.
-const SHORT: usize = FIRST - size_of::<Header>();
+pub(super) const SHORT: usize = FIRST - size_of::<Header>();
 /// The number of segments in flight in each direction, inside a node.
 const WINDOW: usize = 3;
 /// The number in flight between nodes: enough to keep the link busy while a rank, or the core that it shares, does something
@@ -82,32 +80,26 @@ impl Messages {
     }
 
     /// Sends and receives at most one message each. On success, MPI no longer needs either buffer.
-    pub(super) fn exchange<'a>(
+    pub(super) fn exchange(
         &mut self,
         (comm, status): (Comm, &StatusBoard),
-        headers: impl Into<Headers<'a>>,
+        header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         let mut waiting = Waiting::new(self.spins, deadlines, status);
-        self.halves(
-            (comm, status),
-            headers.into(),
-            outgoing,
-            incoming,
-            |sending, receiving, mut listening| {
-                begin(sending, receiving, &mut listening, &mut waiting)?;
-                complete(sending, receiving, waiting, |other, waiting| listening.look_around(other, waiting))
-            },
-        )
+        self.halves((comm, status), header, outgoing, incoming, |sending, receiving, mut listening| {
+            begin(sending, receiving, &mut listening, &mut waiting)?;
+            complete(sending, receiving, waiting, |other, waiting| listening.look_around(other, waiting))
+        })
     }
 
     /// Completes both halves with `exchange`, and ensures that MPI keeps no buffer that it should not.
     pub(super) fn halves(
         &mut self,
         (comm, status): (Comm, &StatusBoard),
-        Headers { sent, awaited: header }: Headers<'_>,
+        header: &Header,
         outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
         exchange: impl FnOnce(
@@ -120,7 +112,7 @@ impl Messages {
         let to = outgoing.as_ref().map(|outgoing| self.link(comm, outgoing.to));
         let from = incoming.as_ref().map(|incoming| self.link(comm, incoming.from));
         let mut sending =
-            outgoing.zip(to).map(|(outgoing, link)| Sending::new(link, sent, outgoing, &mut self.sent));
+            outgoing.zip(to).map(|(outgoing, link)| Sending::new(link, header, outgoing, &mut self.sent));
         let mut receiving = incoming.zip(from).map(|(incoming, link)| {
             Receiving::new((link, status), header, incoming, &mut self.received, &mut self.staging)
         });
@@ -167,14 +159,14 @@ impl Drop for AbortOnPanic<'_> {
 /// What both halves share.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Link {
-    comm: Comm,
+    pub(super) comm: Comm,
     pub(super) segment: usize,
-    window: usize,
+    pub(super) window: usize,
 }
 
 impl Link {
     /// The segment of a payload of `size_bytes` that starts at `start`.
-    fn segment(self, start: usize, size_bytes: usize) -> Range<usize> {
+    pub(super) fn segment(self, start: usize, size_bytes: usize) -> Range<usize> {
         start..size_bytes.min(start + self.segment)
     }
 

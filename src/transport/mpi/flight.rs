@@ -123,7 +123,7 @@ impl Half for Flight {
 }
 
 /// Removes the oldest request if it is done.
-fn take_done(requests: &mut VecDeque<Request>) -> Result<bool, Failure> {
+pub(super) fn take_done(requests: &mut VecDeque<Request>) -> Result<bool, Failure> {
     let Some(oldest) = requests.front_mut() else { return Ok(false) };
     let done = oldest.is_done().map_err(Failure::Error)?;
     if done {

@@ -24,15 +24,6 @@ pub(super) struct Overheard {
     arriving: Option<Request>,
 }
 
-impl Overheard {
-    /// The header of the oldest overheard message from this rank, if it has arrived.
-    pub(super) fn oldest(&mut self, from: Rank) -> Option<Header> {
-        let here = self.messages.len() - usize::from(self.arriving.is_some());
-        let (_, message) = self.messages.iter_mut().take(here).find(|(sender, _)| *sender == from)?;
-        Some(*bytemuck::from_bytes(message.take(size_of::<Header>())))
-    }
-}
-
 /// Listens during one exchange.
 pub(super) struct Listening<'a> {
     pub(super) comm: Comm,
@@ -64,8 +55,7 @@ impl Listening<'_> {
             self.listen()?;
             self.header.check_called(other, self.status)?;
         }
-        let hopeless = self.header.hopeless(other, self.status, waiting.is_long());
-        let Some(failure) = hopeless else { return Ok(Sight::Nothing) };
+        let Some(failure) = Failure::left(other, self.status) else { return Ok(Sight::Nothing) };
         let gone_since = *self.gone_since.get_or_insert_with(Instant::now);
         let silence = gone_since.elapsed().min(waiting.silence());
         Ok(if silence > STRAGGLING { Sight::Hopeless(failure) } else { Sight::Nothing })
@@ -76,7 +66,7 @@ impl Listening<'_> {
         if !self.has_arrived()? {
             return Ok(());
         }
-        let Some(probed) = self.comm.probe(FIRST_TAG).map_err(Failure::Error)? else { return Ok(()) };
+        let Some(probed) = self.comm.probe(None, FIRST_TAG).map_err(Failure::Error)? else { return Ok(()) };
         let from = probed.from;
         let mut message = Scratch::default();
         // SAFETY: the memory goes into the communicator with its message, and is neither read, nor changed,

@@ -13,8 +13,8 @@ mod own;
 mod turn;
 
 pub(super) use own::reduce_local;
-pub(super) use turn::User;
 use turn::turn;
+pub(super) use turn::{User, check_thread};
 
 /// The error for a return code other than `MPI_SUCCESS`, with its text by `MPI_Error_string` (§9.4).
 fn check(call: &'static str, code: c_int) -> Result<()> {
@@ -291,15 +291,15 @@ impl Comm {
 }
 
 impl Comm {
-    /// A message from any rank that has arrived and matches no posted receive: `MPI_Improbe` (§3.8.2).
-    pub(super) fn probe(self, tag: c_int) -> Result<Option<Probed>> {
+    /// A message from a rank, or from any, that has arrived and matches no posted receive: `MPI_Improbe` (§3.8.2).
+    pub(super) fn probe(self, from: Option<Rank>, tag: c_int) -> Result<Option<Probed>> {
         let _turn = turn();
         let (mut found, mut message, mut status) =
             (0, MaybeUninit::uninit(), MaybeUninit::<ffi::MPI_Status>::uninit());
         // SAFETY: everything that is written to lives to the end of the call.
         let code = unsafe {
-            let any = ffi::RSMPI_ANY_SOURCE;
-            ffi::MPI_Improbe(any, tag, self.0, &raw mut found, message.as_mut_ptr(), status.as_mut_ptr())
+            let from = from.map_or(ffi::RSMPI_ANY_SOURCE, |from| from as c_int);
+            ffi::MPI_Improbe(from, tag, self.0, &raw mut found, message.as_mut_ptr(), status.as_mut_ptr())
         };
         check("MPI_Improbe", code)?;
         if found == 0 {

@@ -21,11 +21,22 @@ const LONGEST_VISIT: Duration = Duration::from_secs(2);
 /// The board of a node. Clones refer to the same one.
 ///
 /// New pages are zero, and zero is the initial state of everything on the board.
+///
+/// Its pages hold two boards of the same layout: collectives and point-to-point messages do not delay each other.
 #[derive(Debug, Clone)]
 pub(in crate::transport) struct Board {
+    /// The start of this board on the pages.
+    base: *mut u8,
     pages: Arc<Pages>,
     ranks: usize,
 }
+
+// SAFETY: `base` points into the pages, which the board keeps and which may be used on any thread; everything on a board consists of
+// atomics and cells, whose users follow the protocols of their types.
+unsafe impl Send for Board {}
+
+// SAFETY: as for `Send`.
+unsafe impl Sync for Board {}
 
 /// The first part of a board.
 #[derive(Debug)]
@@ -50,14 +61,26 @@ pub(super) struct Condition {
 }
 
 impl Board {
-    /// The memory that a board needs.
+    /// The memory that both boards need.
     pub(in crate::transport) fn size_bytes(ranks: usize) -> usize {
-        Self::staging_at(ranks, ranks)
+        2 * Self::staging_at(ranks, ranks)
+    }
+
+    fn on(pages: Pages, ranks: usize) -> Self {
+        Self { base: pages.as_ptr(), pages: Arc::new(pages), ranks }
+    }
+
+    /// The board for point-to-point messages, on the second half of the same pages.
+    pub(super) fn for_messages(&self) -> Self {
+        let start = Self::staging_at(self.ranks, self.ranks);
+        assert!(std::ptr::eq(self.base, self.pages.as_ptr()) && 2 * start <= self.pages.size_bytes());
+        // SAFETY: the pages have room for two boards, and this is where the first ends.
+        Self { base: unsafe { self.base.add(start) }, ..self.clone() }
     }
 
     /// Creates a board on zeroed memory; called once per memory.
     pub(in crate::transport) fn new(pages: Pages, ranks: usize, number: u64) -> Self {
-        let board = Self { pages: Arc::new(pages), ranks };
+        let board = Self::on(pages, ranks);
         assert!(
             Self::size_bytes(ranks) <= board.pages.size_bytes(),
             "a board of {ranks} ranks fits its memory"
@@ -69,7 +92,7 @@ impl Board {
     /// The board with this number that another rank created on this memory, if there is one.
     pub(in crate::transport) fn existing(pages: Pages, ranks: usize, number: u64) -> Option<Self> {
         let fits = Self::size_bytes(ranks) <= pages.size_bytes();
-        let board = Self { pages: Arc::new(pages), ranks };
+        let board = Self::on(pages, ranks);
         (fits && board.head().number.load(Ordering::Acquire) == number).then_some(board)
     }
 
@@ -92,14 +115,19 @@ impl Board {
 
     /// Touches the pages that every rank uses, if ranks are processes.
     pub(in crate::transport) fn touch(&self) -> rustix::io::Result<()> {
-        self.pages.touch_part(0..Self::channels_at(self.ranks))?;
-        self.pages.touch_part(Self::staging_at(self.ranks, 0)..Self::size_bytes(self.ranks))
+        let end = Self::staging_at(self.ranks, self.ranks);
+        for start in [0, end] {
+            self.pages.touch_part(start..start + Self::channels_at(self.ranks))?;
+            self.pages.touch_part(start + Self::staging_at(self.ranks, 0)..start + end)?;
+        }
+        Ok(())
     }
 
     /// Touches the pages of a channel before its first message: with many ranks, most channels are never used.
     #[cold]
     pub(super) fn touch_channel(&self, from: usize, to: usize) {
-        let start = Self::channels_at(self.ranks) + (from * self.ranks + to) * size_of::<Channel>();
+        let channel = Self::channels_at(self.ranks) + (from * self.ranks + to) * size_of::<Channel>();
+        let start = self.base as usize - self.pages.as_ptr() as usize + channel;
         // Pages that are not available now are requested again on use.
         let _ = self.pages.touch_part(start..start + size_of::<Channel>());
     }
@@ -111,10 +139,11 @@ impl Board {
     /// reference, and be valid when zero.
     unsafe fn at<T>(&self, offset: usize) -> &T {
         debug_assert!(
-            offset + size_of::<T>() <= self.pages.size_bytes() && offset.is_multiple_of(align_of::<T>())
+            offset + size_of::<T>() <= Self::staging_at(self.ranks, 0)
+                && offset.is_multiple_of(align_of::<T>())
         );
         // SAFETY: inside the mapping, which lives as long as `self`; the rest is the caller's promise.
-        unsafe { &*self.pages.as_ptr().add(offset).cast() }
+        unsafe { &*self.base.add(offset).cast() }
     }
 
     fn head(&self) -> &Head {
@@ -139,7 +168,7 @@ impl Board {
     pub(super) fn piece(&self, rank: usize, piece: usize) -> *mut u8 {
         assert!(rank < self.ranks && piece < PIECES);
         // SAFETY: the layout ends with the pieces of each rank.
-        unsafe { self.pages.as_ptr().add(Self::staging_at(self.ranks, rank) + piece * PIECE) }
+        unsafe { self.base.add(Self::staging_at(self.ranks, rank) + piece * PIECE) }
     }
 
     /// Starts to access memory of other ranks, unless one of them has withdrawn it.

@@ -167,6 +167,15 @@ impl Channel {
         self.post(stamp, header, bytemuck::bytes_of(&location));
     }
 
+    /// Sends a piece of a longer payload in the slot, under the conditions of [`Channel::send_short`].
+    pub(super) fn send_piece(&self, stamp: Stamp, header: &Header, piece: &[u8]) {
+        // SAFETY: as in `send_short`.
+        self.slot(stamp.number)
+            .payload
+            .with_mut(|own| kernels::copy(unsafe { &mut (&mut *own)[..piece.len()] }, piece));
+        self.send_long(stamp, header, Location { segment: Location::SLOT, offset: 0 });
+    }
+
     /// Everything is written in place: reading a copy in other word sizes than it was written in would stall the processor.
     #[inline]
     fn post(&self, Stamp { number, acknowledged }: Stamp, header: &Header, inline: &[u8]) {
@@ -223,9 +232,12 @@ impl Channel {
     /// The short payload of message `number`, which has arrived and is not released.
     #[inline]
     pub(super) fn payload<'a>(&'a self, number: u64, message: &'a Message, size_bytes: usize) -> &'a [u8] {
-        if size_bytes <= INLINE {
-            return &message.inline[..size_bytes];
-        }
+        if size_bytes <= INLINE { &message.inline[..size_bytes] } else { self.piece(number, size_bytes) }
+    }
+
+    /// What is in the slot of message `number`, which has arrived and is not released.
+    #[inline]
+    pub(super) fn piece(&self, number: u64, size_bytes: usize) -> &[u8] {
         // SAFETY: the message has arrived and is not released, so nobody writes to the slot.
         self.slot(number).payload.with(|payload| unsafe { &(&*payload)[..size_bytes] })
     }

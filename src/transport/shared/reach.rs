@@ -30,6 +30,14 @@ pub(in crate::transport) enum Reach {
 }
 
 impl Reach {
+    /// The same access, with mappings of its own.
+    pub(super) fn again(&self) -> Self {
+        match self {
+            Self::Threads => Self::Threads,
+            Self::Processes(processes) => Self::Processes(processes.again()),
+        }
+    }
+
     /// Whether the kernel copies from and to memory that is not registered.
     pub(super) fn can_ask_kernel(&self) -> bool {
         match self {

@@ -63,8 +63,24 @@ impl<'a> Receiving<'a> {
         }
     }
 
+    /// Continues a message of which the first `taken` bytes were consumed before.
+    pub(super) fn resume(self, taken: usize) -> Self {
+        Self { taken, ..self }
+    }
+
+    /// How much of the payload has been consumed.
+    pub(super) fn taken(&self) -> usize {
+        self.taken
+    }
+
     /// Consumes a payload outside the slot.
-    fn take_long(&mut self, location: Location) -> Result<(), Failure> {
+    fn take_long(&mut self, number: u64, location: Location) -> Result<(), Failure> {
+        if location.segment == Location::SLOT {
+            let size_bytes = SHORT.min(self.size_bytes - self.taken);
+            self.target.accept(self.taken, self.channel.piece(number, size_bytes));
+            self.taken += size_bytes;
+            return Ok(());
+        }
         if location.segment == Location::STAGING {
             let size_bytes = PIECE.min(self.size_bytes - self.taken);
             let piece = self.board.piece(self.from, location.offset as usize);
@@ -95,7 +111,7 @@ impl<'a> Receiving<'a> {
             self.taken = self.size_bytes;
             self.done = true;
         } else {
-            self.take_long(message.location())?;
+            self.take_long(number, message.location())?;
             if self.taken == before {
                 return Ok(false);
             }

@@ -23,6 +23,8 @@ enum Way<'a> {
     Whole(Location, Option<Lent<'a>>),
     /// In pieces, through staging memory.
     Staged,
+    /// In pieces, in the slots of their messages: messages to other ranks do not wait for it.
+    Slots,
 }
 
 /// A message being sent to another rank.
@@ -59,8 +61,11 @@ impl<'a> Sending<'a> {
         if outbox.sent[to] == 0 {
             board.touch_channel(from, to);
         }
-        let way =
-            if bytes.len() <= SHORT { Way::Short } else { Self::long_way(bytes, registry, can_ask_kernel) };
+        let way = if bytes.len() <= SHORT {
+            Way::Short
+        } else {
+            Self::long_way(bytes, registry, can_ask_kernel, outbox.has_staging)
+        };
         let (channel, header) = (board.channel(from, to), header.of_size(bytes.len()));
         Self {
             board,
@@ -79,13 +84,34 @@ impl<'a> Sending<'a> {
         }
     }
 
-    fn long_way(bytes: &[u8], registry: &Registry, can_ask_kernel: bool) -> Way<'a> {
+    /// Continues a message of which a part was sent before, as [`Sending::suspend`] returned.
+    pub(super) fn resume(mut self, given: usize) -> Self {
+        self.given = given;
+        if let Way::Whole(location, lent) = &mut self.way
+            && given > 0
+        {
+            *lent = Some(Lent::by((self.board, self.status), self.from, self.registry, *location, false));
+        }
+        self
+    }
+
+    /// Leaves a message under way: the bytes stay lent. Returns how much of them was sent.
+    pub(super) fn suspend(mut self) -> usize {
+        if let Way::Whole(_, lent) = &mut self.way {
+            lent.take().into_iter().for_each(Lent::take_back);
+        }
+        self.given
+    }
+
+    fn long_way(bytes: &[u8], registry: &Registry, can_ask_kernel: bool, has_staging: bool) -> Way<'a> {
         if let Some(location) = registry.locate(bytes) {
             Way::Whole(location, None)
         } else if can_ask_kernel && bytes.len() >= KERNEL_BYTES {
             Way::Whole(Location::of_address(bytes), None)
-        } else {
+        } else if has_staging {
             Way::Staged
+        } else {
+            Way::Slots
         }
     }
 
@@ -106,6 +132,16 @@ impl<'a> Sending<'a> {
             lent.take().into_iter().for_each(Lent::take_back);
         }
         self.done
+    }
+
+    fn progress_slots(&mut self) -> bool {
+        let Some(stamp) = self.outbox.next(self.board, (self.from, self.to)) else { return false };
+        let bytes = &self.bytes[self.given..self.bytes.len().min(self.given + SHORT)];
+        self.channel.send_piece(stamp, &self.header, bytes);
+        self.outbox.sent[self.to] = stamp.number;
+        self.given += bytes.len();
+        self.done = self.given == self.bytes.len();
+        true
     }
 
     fn progress_staged(&mut self) -> bool {
@@ -157,6 +193,7 @@ impl Half for Sending<'_> {
             }
             Way::Whole(location, _) => self.progress_whole(location),
             Way::Staged => self.progress_staged(),
+            Way::Slots => self.progress_slots(),
         })
     }
 }

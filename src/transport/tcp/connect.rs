@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-use super::{Stream, Tcp};
+use super::{Line, Stream, Tcp};
 use crate::config::Interfaces;
 use crate::error::{Error, Result};
 use crate::system;
@@ -59,8 +59,9 @@ impl Hello {
 /// Connects this rank with all ranks that are `far`. All ranks of the world call it. If ranks cannot connect, it returns the
 /// reason, the same on all ranks.
 ///
-/// A second connection between every pair of these ranks is for [control](Tcp::take_controls) if `has_controls`, which is
-/// identical on all ranks. It never carries a payload, so that a failure is not queued behind one.
+/// A second connection between every pair of these ranks is for [point-to-point messages](Tcp::take_messages), which neither delay
+/// collectives nor wait for them. A third is for [control](Tcp::take_controls) if `has_controls`, which is identical on all ranks. It
+/// never carries a payload, so that a failure is not queued behind one.
 ///
 /// # Errors
 /// Those of the bootstrap.
@@ -74,18 +75,31 @@ pub(in crate::transport) fn connect(
         Ok(sockets) => sockets,
         Err(problem) => return Ok(Err(problem)),
     };
-    let mut controls = Vec::new();
+    let mut tcp = Tcp::new(streams(bootstrap.ranks(), sockets), spins);
+    match self::sockets(bootstrap, &far, interfaces)? {
+        Ok(sockets) => {
+            tcp.messages = Some(Line::new(Tcp::new(streams(bootstrap.ranks(), sockets), spins)));
+        }
+        Err(problem) => return Ok(Err(problem)),
+    }
     if has_controls {
         match self::sockets(bootstrap, &far, interfaces)? {
-            Ok(sockets) => controls = sockets,
+            Ok(sockets) => {
+                tcp.controls = sockets.into_iter().map(|(rank, socket)| (rank, socket.into())).collect();
+            }
             Err(problem) => return Ok(Err(problem)),
         }
     }
-    let mut streams: Vec<_> = (0..bootstrap.ranks()).map(|_| None).collect();
+    Ok(Ok(tcp))
+}
+
+/// The streams of a world, by rank.
+fn streams(ranks: usize, sockets: Vec<(Rank, TcpStream)>) -> Vec<Option<Stream>> {
+    let mut streams: Vec<_> = (0..ranks).map(|_| None).collect();
     for (rank, socket) in sockets {
         streams[rank] = Some(Stream::new(socket));
     }
-    Ok(Ok(Tcp::new(streams, controls, spins)))
+    streams
 }
 
 /// A connection with every rank that is `far`. All ranks of the world call it.

@@ -84,7 +84,7 @@ fn messages_of_all_sizes_arrive() {
     both(|own, tcp, status| {
         for (number, count) in (0..).zip(SIZES) {
             // Its header may be taken before its payload is asked for.
-            tcp.ahead(1 - own);
+            tcp.stream(1 - own).ahead();
             assert!(
                 exchange(&tcp, &status, number, count).unwrap() == bytes(1 - own, number, count),
                 "{count}"

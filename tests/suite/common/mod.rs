@@ -24,6 +24,7 @@ pub mod roles;
 pub mod small;
 pub mod stand_ins;
 pub mod stress;
+pub mod tags;
 pub mod thresholds;
 pub mod vendors;
 

@@ -8,7 +8,7 @@ use unisono_testing::suite::is_deep;
 
 use super::memory::Memory;
 use super::{
-    bits, custom, errors, groups, in_flight, parts, plans, point_to_point, stress, thresholds, vendors,
+    bits, custom, errors, groups, in_flight, parts, plans, point_to_point, stress, tags, thresholds, vendors,
 };
 
 const SEPARATOR: &str = " + ";
@@ -68,7 +68,11 @@ fn play_one(role: &str, comm: &mut Communicator) {
         }
         "vendors" => vendors::agree(comm),
         "in flight" => in_flight::conformance(comm),
-        "point to point" => point_to_point::conformance(comm),
+        "point to point" => {
+            point_to_point::conformance(comm);
+            tags::conformance(comm);
+            tags::many_in_flight(comm, 200);
+        }
         "custom" => custom::conformance(comm),
         "refused" => errors::refused(comm),
         "joins" => {}

@@ -144,15 +144,16 @@ fn function(result: &str, name: &str, arguments: &str, pointed: &str) -> String 
             "const size_t *" => "integer(c_size_t), intent(in)".to_owned(),
             "int *" => format!("integer(c_int), intent({pointed})"),
             "size_t *" => format!("integer(c_size_t), intent({pointed})"),
-            "unisono_request **" if name == "unisono_wait" => "type(c_ptr), intent(inout)".to_owned(),
+            "unisono_request **" if name.starts_with("unisono_wait") => {
+                "type(c_ptr), intent(inout)".to_owned()
+            }
             _ if of.ends_with("_function") => "type(c_funptr), value".to_owned(),
             _ if of.ends_with("**") => "type(c_ptr), intent(out)".to_owned(),
             _ if of.ends_with('*') => "type(c_ptr), value".to_owned(),
             other => panic!("Fortran has no `{other}` yet"),
         };
-        let is_list =
-            ["comms", "ranks", "rows", "columns", "sent_counts", "received_counts"].contains(&argument);
-        let list = if is_list && of.contains("intent") { "(*)" } else { "" };
+        let lists = ["comms", "ranks", "rows", "columns", "requests", "sent_counts", "received_counts"];
+        let list = if lists.contains(&argument) && of.contains("intent") { "(*)" } else { "" };
         text += &format!("      {of} :: {argument}{list}\n");
     }
     format!("{text}    end {kind}\n\n")

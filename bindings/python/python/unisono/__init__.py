@@ -20,7 +20,7 @@ from ._unisono import (
     UnisonoError,
     __version__,
 )
-from .comm import Comm, Plan, Reduction
+from .comm import Comm, Plan, Reduction, wait_all, wait_any
 from .compressor import Compressor
 from .start import from_all_gather, from_mpi4py, from_store, init
 
@@ -40,4 +40,6 @@ __all__ = [
     "from_mpi4py",
     "from_store",
     "init",
+    "wait_all",
+    "wait_any",
 ]

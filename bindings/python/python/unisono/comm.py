@@ -7,14 +7,14 @@ import contextlib
 import math
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
 from . import _unisono
-from ._unisono import Request
+from ._unisono import Request, UnisonoError
 
 Name = Literal[
     "sum", "mean", "min", "max", "product", "bit-and", "bit-or", "bit-xor", "logical-and", "logical-or", "logical-xor"
@@ -83,7 +83,8 @@ class Comm:
     which may be 0 (MPI_Allgatherv); without it, they differ by at most one. All but the timeout are the same on all ranks.
 
     The forms that end in `_async` return a Request: leave the array alone until its `wait` has returned. They match the blocking
-    forms, and run one after the other, in the order in which they were started.
+    forms. Collectives run one after the other, in the order in which they were started; messages wait neither for each other nor for
+    collectives. `wait_all` and `wait_any` wait for several.
 
     One thread at a time uses a communicator. A forked child cannot use its parent's. Ctrl-C during a call raises KeyboardInterrupt, and
     ends the communicator: other ranks get an AbortedError from the calls that they start after that. Ctrl-C while a request waits raises
@@ -223,13 +224,34 @@ class Comm:
         ranks plan the same."""
         return Plan(self._comm, self._comm.plan(name, _buffer(array), op, root, **options))
 
-    def send(self, array: Any, to: int, *, label: str | None = None, timeout: float | None = None) -> None:
-        """Sends an array to rank `to`, which receives one of the same size and type (MPI_Send)."""
-        self._comm.send(_buffer(array), to, label, timeout)
+    def send(self, array: Any, to: int, *, tag: int = 0, label: str | None = None, timeout: float | None = None) -> None:
+        """Sends an array to rank `to`, which receives one of the same size and type with the same tag (MPI_Send)."""
+        self._comm.send(_buffer(array), to, tag, label, timeout)
 
-    def receive(self, array: Any, source: int | None = None, *, label: str | None = None, timeout: float | None = None) -> int:
-        """Receives an array from rank `source`, or from whichever sends first; returns its number (MPI_Recv)."""
-        return self._comm.receive(_buffer(array), source, label, timeout)
+    def receive(
+        self,
+        array: Any,
+        source: int | None = None,
+        *,
+        tag: int = 0,
+        label: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Receives the earliest message with this tag from rank `source`, or from whichever sends first; returns its number
+        (MPI_Recv)."""
+        return self._comm.receive(_buffer(array), source, tag, label, timeout)
+
+    def send_async(
+        self, array: Any, to: int, *, tag: int = 0, label: str | None = None, timeout: float | None = None
+    ) -> Request:
+        """The non-blocking form of `send` (MPI_Isend). Any number of messages may be in flight, in any order."""
+        return self._comm.send_async(_buffer(array), to, tag, label, timeout)
+
+    def receive_async(
+        self, array: Any, source: int, *, tag: int = 0, label: str | None = None, timeout: float | None = None
+    ) -> Request:
+        """The non-blocking form of `receive` (MPI_Irecv), from a certain rank."""
+        return self._comm.receive_async(_buffer(array), source, tag, label, timeout)
 
     def split(self, color: int | None, key: int = 0) -> Comm | None:
         """Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here. A rank with the
@@ -301,6 +323,35 @@ class Plan:
     def wait(self) -> None:
         """Waits until the call is done; the array then has the result."""
         self._comm.wait_plan(self._handle)
+
+
+# How long `wait_any` waits for one call before it looks at the others, in seconds.
+_PAUSE_S = 50e-6
+
+
+def wait_all(requests: Iterable[Request]) -> None:
+    """Waits until all calls are done (MPI_Waitall), and then raises the first error of them, in their order."""
+    errors: list[UnisonoError] = []
+    for request in requests:
+        try:
+            request.wait()
+        except UnisonoError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def wait_any(requests: list[Request]) -> int:
+    """Waits until one of the calls is done, removes its request from the list, and returns its index before (MPI_Waitany). Raises
+    what the call raises."""
+    if not requests:
+        raise ValueError("there is no request to wait for")
+    while True:
+        for index, request in enumerate(requests):
+            if request.is_done:
+                requests.pop(index).wait()
+                return index
+        requests[0].wait_for(_PAUSE_S)
 
 
 def _buffer(array: Any) -> Any:

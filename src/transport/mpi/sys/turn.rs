@@ -2,10 +2,21 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 
-/// The number of our communicators. A second one is created on the thread that has the first.
+/// The number of our communicators, and of those of their messages. A second one is created on the thread that has the first.
 static USERS: AtomicUsize = AtomicUsize::new(0);
 static TURN: Mutex<()> = Mutex::new(());
+
+/// # Panics
+/// If MPI allows calls from another thread only.
+pub(in super::super) fn check_thread(only: Option<ThreadId>) {
+    assert!(
+        only.is_none_or(|only| only == std::thread::current().id()),
+        "this MPI allows calls from one thread only: use the communicator on the thread that made it, or initialise MPI \
+         with MPI_THREAD_SERIALIZED"
+    );
+}
 
 /// Counts a communicator that calls MPI while it lives.
 #[derive(Debug)]

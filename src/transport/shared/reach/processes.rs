@@ -64,6 +64,11 @@ impl Processes {
         Self { process_ids, mapped, by_kernel, copied: Scratch::default() }
     }
 
+    /// Access to the same processes, with mappings of its own.
+    pub(super) fn again(&self) -> Self {
+        Self::new(self.process_ids.clone(), self.by_kernel)
+    }
+
     pub(super) fn can_ask_kernel(&self) -> bool {
         self.by_kernel
     }

@@ -1,0 +1,39 @@
+//! Counters in shared memory, for which ranks wait.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use unisono_collectives::Rank;
+
+use super::waiting::{Poll, Sight};
+use super::{Deadlines, Failure, Transport, Waiting};
+
+impl Transport {
+    /// Waits until a counter in shared memory has a value, which another rank gives it.
+    pub(crate) fn wait_until(
+        &self,
+        other: Rank,
+        (counter, value): (&AtomicU64, u64),
+        deadlines: &Deadlines,
+    ) -> Result<(), Failure> {
+        let status = self.status().clone();
+        let look = || match counter.load(Ordering::Acquire) {
+            found if found == value => Ok(Poll::Done(())),
+            _ => Ok(Poll::WaitsFor(other)),
+        };
+        let has_left = |other: Rank, _: &Waiting<'_>| {
+            Ok(Failure::left(other, &status).map_or(Sight::Nothing, Sight::Hopeless))
+        };
+        Waiting::new(self.spins(), deadlines, &status).until(look, has_left)
+    }
+
+    /// How often this rank polls before it yields.
+    fn spins(&self) -> u32 {
+        match self {
+            Self::Shared(shared) => shared.spins(),
+            Self::Nodes(nodes) => nodes.spins(),
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => mpi.spins(),
+            Self::Faulty(faulty) => faulty.inner.spins(),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Drives messages.
+//!
+//! Every thread that waits for a message drives all of them. A thread of their own drives the non-blocking ones meanwhile. Messages are not in the flight recorder,
+//! which holds calls that all ranks number alike; a wait for one shows only in the error that ends it.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use unisono_collectives::Rank;
+
+use super::flight::{self, Parts, Received, Sent};
+use super::{Options, PointToPoint};
+use crate::error::{Error, Result};
+use crate::status::{FailureReport, StatusBoard, panicked};
+use crate::transport::{Deadlines, Waiting};
+
+/// The messages of a rank. Clones refer to the same ones.
+#[derive(Debug, Clone)]
+pub(crate) struct Messages(Arc<Common>);
+
+#[derive(Debug)]
+struct Common {
+    status: StatusBoard,
+    spins: u32,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    messages: PointToPoint,
+    thread: Option<JoinHandle<()>>,
+    ends: bool,
+}
+
+impl Messages {
+    pub(in crate::transport) fn new(messages: PointToPoint) -> Self {
+        let (status, spins) = (messages.status().clone(), messages.spins());
+        let state = Mutex::new(State { messages, thread: None, ends: false });
+        Self(Arc::new(Common { status, spins, state, changed: Condvar::new() }))
+    }
+
+    pub(crate) fn set_failure_report(&self, report: Arc<dyn FailureReport>) {
+        self.0.with(|messages| messages.set_failure_report(report));
+    }
+
+    /// Sends and receives at most one message each, and returns the sender of what was received. `is_alone` is whether this rank
+    /// starts no collective meanwhile. Errors are fatal, as in a collective.
+    pub(crate) fn run(
+        &self,
+        options: &Options,
+        outgoing: Option<Sent<'_>>,
+        incoming: Option<Received<'_>>,
+        is_alone: bool,
+    ) -> Result<Option<Rank>> {
+        let ends_all = EndsAll(&self.0);
+        // SAFETY: the values are borrowed until this returns, which is when both operations have ended. If it unwinds, `ends_all` ends
+        // them.
+        let (received, sent) = self.0.with(|messages| unsafe {
+            let received = incoming.map(|(place, from)| messages.receive(options, from, place, None));
+            let sent = outgoing.map(|(bytes, to)| messages.send(options, to, bytes, None));
+            (received, sent)
+        });
+        let tickets = [received, sent];
+        let mut results = [None, None];
+        let mut waiting = Waiting::new(self.0.spins, &Deadlines::NEVER, &self.0.status);
+        self.0.drive(&mut waiting, is_alone, |messages| {
+            for (result, ticket) in results.iter_mut().zip(tickets) {
+                if result.is_none() {
+                    *result = ticket.and_then(|ticket| messages.take_ended(ticket));
+                }
+            }
+            let first =
+                tickets.iter().zip(&results).find(|(ticket, result)| ticket.is_some() && result.is_none());
+            first.map(|(ticket, _)| *ticket)
+        });
+        std::mem::forget(ends_all);
+        let [received, sent] = results;
+        match (received.transpose(), sent.transpose()) {
+            (Ok(from), Ok(_)) => Ok(from),
+            // The other one ended because of this one.
+            (Err(Error::Aborted { .. }), Err(error)) | (Err(error), _) | (_, Err(error)) => Err(error),
+        }
+    }
+
+    /// Starts to send and receive at most one message each, of values in this buffer. When they have ended, `on_end` gets the buffer and
+    /// the sender of what was received.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the system does not provide a thread.
+    pub(crate) fn start<B: std::marker::Send + 'static>(
+        &self,
+        options: &Options,
+        buffer: B,
+        parts: impl FnOnce(&mut B) -> Parts<'_>,
+        on_end: impl FnOnce(Result<(B, Option<Rank>)>) + std::marker::Send + 'static,
+    ) -> Result<()> {
+        let mut state = self.0.lock();
+        if state.thread.is_none() {
+            let common = Arc::clone(&self.0);
+            let thread = std::thread::Builder::new().name("messages".into()).spawn(move || common.serve());
+            let failed = |cause| {
+                Error::Unsupported(format!(
+                    "cannot start the thread for messages: {cause}; use blocking calls"
+                ))
+            };
+            state.thread = Some(thread.map_err(failed)?);
+        }
+        drop(state);
+        self.0.with(|messages| {
+            flight::start(messages, options, buffer, parts, on_end);
+            // Mostly there is nothing left for the thread.
+            messages.progress();
+        });
+        self.0.changed.notify_all();
+        Ok(())
+    }
+
+    /// Drives all messages until `is_done` returns true.
+    pub(crate) fn drive_until(&self, is_done: &dyn Fn() -> bool) {
+        let mut waiting = Waiting::new(self.0.spins, &Deadlines::NEVER, &self.0.status);
+        self.0.drive(&mut waiting, false, |_| (!is_done()).then_some(None));
+    }
+
+    /// Ends all messages, because rank `first` has failed.
+    pub(crate) fn close(&self, first: Rank, cause: &str) {
+        self.0.with(|messages| messages.close(first, cause));
+    }
+
+    /// The rank that failed first, and its cause.
+    pub(crate) fn failure(&self) -> Option<(Rank, String)> {
+        self.0.with(|messages| messages.failure())
+    }
+
+    /// Whether MPI still holds memory that returned to the program with a failure.
+    pub(crate) fn are_stranded(&self) -> bool {
+        self.0.with(|messages| messages.is_stranded())
+    }
+
+    /// Waits until all messages are sent and received, and ends the thread.
+    pub(crate) fn finish(&self) {
+        let mut state = self.0.lock();
+        state.ends = true;
+        let thread = state.thread.take();
+        drop(state);
+        self.0.changed.notify_all();
+        let ended = thread.map(JoinHandle::join);
+        debug_assert!(matches!(ended, None | Some(Ok(()))), "nothing of the program runs on the thread");
+    }
+}
+
+impl Common {
+    /// Locks the messages, which are consistent even after a panic.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `act` with the messages, and then the functions of the calls that have ended, without the lock.
+    fn with<R>(&self, act: impl FnOnce(&mut PointToPoint) -> R) -> R {
+        let mut state = self.lock();
+        let result = act(&mut state.messages);
+        let finished = state.messages.take_finished();
+        drop(state);
+        for (on_end, result) in finished {
+            on_end(result);
+        }
+        result
+    }
+
+    /// Drives all messages until `left` returns `None`. Otherwise it returns the operation that the caller waits for, if there is one.
+    fn drive(
+        &self,
+        waiting: &mut Waiting<'_>,
+        is_alone: bool,
+        mut left: impl FnMut(&mut PointToPoint) -> Option<Option<u64>>,
+    ) {
+        loop {
+            let (moved, left) = self.with(|messages| (messages.progress(), left(messages)));
+            let Some(ticket) = left else { return };
+            if moved {
+                waiting.renew();
+                continue;
+            }
+            match waiting.pause_without_deadline() {
+                Ok(false) => {}
+                Ok(true) => self.with(|messages| {
+                    // Otherwise a collective may record the rank that it waits for.
+                    let ticket = ticket.filter(|_| is_alone);
+                    if let Some(other) = ticket.and_then(|ticket| messages.waits_for(ticket)) {
+                        waiting.record(other);
+                    }
+                    messages.check(is_alone);
+                }),
+                Err(Error::Aborted { by, cause, .. }) => self.with(|messages| messages.close(by, &cause)),
+                Err(error) => self.with(|messages| messages.close(self.status.rank(), &error.to_string())),
+            }
+        }
+    }
+
+    /// Drives the messages that nobody waits for.
+    fn serve(&self) {
+        loop {
+            let mut state = self.lock();
+            while state.messages.is_idle() {
+                if state.ends {
+                    return;
+                }
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            drop(state);
+            let mut waiting = Waiting::new(self.spins, &Deadlines::NEVER, &self.status).in_background();
+            self.drive(&mut waiting, false, |messages| (!messages.is_idle()).then_some(None));
+        }
+    }
+}
+
+/// Ends all messages when it is dropped: a call that unwinds must not leave pointers to its values behind.
+struct EndsAll<'a>(&'a Common);
+
+impl Drop for EndsAll<'_> {
+    fn drop(&mut self) {
+        self.0.with(|messages| messages.close(self.0.status.rank(), &panicked()));
+    }
+}

@@ -1,0 +1,199 @@
+//! How operations end: done, at a deadline, or with a failure, which ends all of them.
+
+use std::time::Instant;
+
+use unisono_collectives::Rank;
+
+use super::{Arrival, Arriving, Operation, PointToPoint, Receive, Send};
+use crate::error::{Error, Result};
+use crate::status::dump_failed;
+use crate::transport::{Failure, Outgoing};
+
+impl PointToPoint {
+    /// Ends an operation.
+    pub(super) fn end(&mut self, call: Operation, result: Result<Rank>) {
+        self.pending -= 1;
+        match call.on_end {
+            Some(on_end) => self.finished.push((on_end, result)),
+            None => self.ended.push((call.ticket, result)),
+        }
+    }
+
+    /// Ends an operation with a failure, and all others because of it.
+    pub(super) fn fail(&mut self, call: Operation, failure: Failure) {
+        let rank = self.status.rank();
+        let error = failure.at(call.place(rank), &self.status).in_call(rank);
+        let (first, cause) = match &error {
+            Error::Aborted { by, cause, .. } => (*by, cause.clone()),
+            _ => (error.failed_rank().unwrap_or(rank), error.to_string()),
+        };
+        self.end(call, Err(error));
+        self.lose(first, &cause);
+    }
+
+    /// Reports that this rank cannot continue, and ends all operations.
+    fn lose(&mut self, first: Rank, cause: &str) {
+        if self.failure.is_none() {
+            match &self.report {
+                Some(report) => report.fail(first, cause),
+                None => drop(self.status.fail(self.status.rank(), first, cause)),
+            }
+            dump_failed(&self.status, cause);
+        }
+        self.close(first, cause);
+    }
+
+    /// Ends what waits for a message from a rank, with a failure of its link.
+    pub(super) fn fail_receive(&mut self, from: Rank, failure: Failure) {
+        let arriving = self.peers[from].arriving.take();
+        let awaited = |this: &mut Self| {
+            let is_from = |receive: &Receive| receive.from.is_none_or(|only| only == from);
+            this.awaited.iter().position(is_from).map(|place| this.awaited.remove(place))
+        };
+        let receive = match arriving {
+            Some(Arriving { target: Arrival::Receive(receive), .. }) => Some(receive),
+            _ => awaited(self),
+        };
+        match receive {
+            Some(receive) => self.fail(receive.call, failure),
+            // A message is arriving that no receive waits for any more.
+            None => self.lose(from, &format!("a message from rank {from} cannot be received: {failure:?}")),
+        }
+    }
+
+    /// Ends all operations, because rank `first` has failed. Later ones end at once.
+    pub(super) fn close(&mut self, first: Rank, cause: &str) {
+        self.failure.get_or_insert_with(|| (first, cause.to_owned()));
+        let mut calls = Vec::new();
+        for (to, peer) in self.peers.iter_mut().enumerate() {
+            for Send { call, bytes, given } in peer.sends.drain(..) {
+                if given > 0 {
+                    // SAFETY: the caller of `send` keeps the bytes until the operation has ended.
+                    let outgoing = Outgoing { to, bytes: unsafe { &*bytes } };
+                    self.links.withdraw(&call.header, outgoing, given);
+                }
+                calls.push(call);
+            }
+            if let Some(Arriving { target: Arrival::Receive(receive), .. }) = peer.arriving.take() {
+                calls.push(receive.call);
+            }
+            peer.held.clear();
+        }
+        calls.extend(self.awaited.drain(..).map(|receive| receive.call));
+        self.held_bytes = 0;
+        calls.sort_by_key(|call| call.ticket);
+        for call in calls {
+            let aborted = self.aborted().expect("it has just failed");
+            self.end(call, Err(aborted));
+        }
+    }
+
+    /// The rank that failed first, and its cause.
+    pub(super) fn failure(&self) -> Option<(Rank, String)> {
+        self.failure.clone()
+    }
+
+    /// Whether MPI still holds memory that returned to the program with a failure.
+    pub(super) fn is_stranded(&self) -> bool {
+        self.failure.is_some() && self.links.are_stranded()
+    }
+
+    /// The error of calls after a failure.
+    pub(super) fn aborted(&self) -> Option<Error> {
+        let (by, cause) = self.failure.clone()?;
+        Some(Error::Aborted { rank: self.status.rank(), by, cause })
+    }
+
+    /// A message is arriving that others wait behind: their deadlines begin again.
+    pub(super) fn renew_receives_from(&mut self, from: Rank) {
+        let is_from = |receive: &&mut Receive| receive.from.is_none_or(|only| only == from);
+        self.awaited.iter_mut().filter(is_from).for_each(|receive| receive.call.renew());
+    }
+
+    /// The rank that a blocking call waits for: for reports.
+    pub(super) fn waits_for(&self, ticket: u64) -> Option<Rank> {
+        let sends =
+            self.peers.iter().position(|peer| peer.sends.iter().any(|send| send.call.ticket == ticket));
+        let named = |receive: &&Receive| receive.call.ticket == ticket;
+        sends.or_else(|| self.awaited.iter().find(named).and_then(|receive| receive.from))
+    }
+
+    /// Ends operations whose deadline has passed, or whose other rank is gone. `is_alone` is whether this rank starts no collective
+    /// before its blocking call ends.
+    pub(super) fn check(&mut self, is_alone: bool) {
+        let (now, is_quiet) = (Instant::now(), self.status.is_quiet());
+        for other in 0..self.peers.len() {
+            if let Some(mut send) = self.peers[other].sends.pop_front() {
+                match self.overdue(&mut send.call, &[other], (now, is_quiet, is_alone)) {
+                    None => self.peers[other].sends.push_front(send),
+                    Some(failure) => {
+                        if send.given > 0 {
+                            // SAFETY: the caller of `send` keeps the bytes until the operation has ended.
+                            let outgoing = Outgoing { to: other, bytes: unsafe { &*send.bytes } };
+                            self.links.withdraw(&send.call.header, outgoing, send.given);
+                        }
+                        return self.fail(send.call, failure);
+                    }
+                }
+            }
+            if let Some(mut arriving) = self.peers[other].arriving.take() {
+                if let Arrival::Receive(receive) = &mut arriving.target
+                    && let Some(failure) =
+                        self.overdue(&mut receive.call, &[other], (now, is_quiet, is_alone))
+                {
+                    self.peers[other].arriving = Some(arriving);
+                    return self.fail_receive(other, failure);
+                }
+                self.peers[other].arriving = Some(arriving);
+            }
+        }
+        let all: Vec<_> = self.sources().collect();
+        let mut awaited = std::mem::take(&mut self.awaited);
+        let mut over = None;
+        for (place, receive) in awaited.iter_mut().enumerate() {
+            let from = receive.from.map(|from| [from]);
+            let others = from.as_ref().map_or(&*all, |from| &from[..]);
+            let failure = self.overdue(&mut receive.call, others, (now, is_quiet, is_alone));
+            if let Some(failure) = failure {
+                over = Some((place, failure));
+                break;
+            }
+        }
+        self.awaited = awaited;
+        if let Some((place, failure)) = over {
+            let receive = self.awaited.remove(place);
+            self.fail(receive.call, failure);
+        }
+    }
+
+    /// Why an operation ends that waits for one of these ranks, if it does.
+    fn overdue(
+        &mut self,
+        call: &mut Operation,
+        others: &[Rank],
+        (now, is_quiet, is_alone): (Instant, bool, bool),
+    ) -> Option<Failure> {
+        let (waited, is_late) = call.silence(now, is_quiet);
+        let may_be_apart = is_alone && call.is_blocking() && call.is_long(now);
+        let (mut apart, mut gone) = (None, None);
+        let mut others_left = others.len();
+        for &other in others {
+            if let Some((failure, straggling)) = self.links.gone(other, &self.status) {
+                let (_, longest) = gone.get_or_insert((failure, straggling));
+                *longest = (*longest).max(straggling);
+                others_left -= 1;
+            } else if may_be_apart && let Some(failure) = call.header.apart(other, &self.status) {
+                apart = apart.or(Some(failure));
+                others_left -= 1;
+            }
+        }
+        if others_left == 0 {
+            let is_over = gone.as_ref().is_none_or(|(_, straggling)| call.is_over(now, *straggling));
+            if is_over {
+                return apart.or(gone.map(|(failure, _)| failure));
+            }
+        }
+        let named = others.iter().find(|&&other| !self.status.has_left(other)).or(others.first());
+        is_late.then(|| Failure::Timeout { other: *named.expect("there is another rank"), waited })
+    }
+}

@@ -1,0 +1,47 @@
+//! Messages that arrive before a receive asks for them.
+
+use std::io;
+
+use unisono_collectives::Rank;
+
+use super::{PointToPoint, Receive};
+use crate::error::{Error, Result};
+use crate::kernels;
+use crate::transport::Header;
+
+/// The most bytes of messages that are held for later receives.
+const MOST_HELD: usize = 1 << 30;
+
+impl PointToPoint {
+    /// Completes a receive with a message that was held.
+    pub(super) fn take_held(&mut self, receive: Receive, from: Rank, header: &Header, bytes: &[u8]) {
+        match receive.call.header.check_matched(header, from, &self.status) {
+            Ok(()) => {
+                // SAFETY: as in `progress_receive`.
+                kernels::copy(unsafe { &mut *receive.place }, bytes);
+                self.end(receive.call, Ok(from));
+            }
+            Err(failure) => self.fail(receive.call, failure),
+        }
+    }
+
+    /// Memory for a message that no receive has asked for.
+    pub(super) fn hold(&mut self, size_bytes: usize) -> Result<Vec<u8>> {
+        if size_bytes > MOST_HELD - self.held_bytes {
+            let cause = io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                format!(
+                    "messages with tags that no receive has asked for may take {MOST_HELD} bytes; receive messages in the order \
+                     in which they are sent, or start their receives before"
+                ),
+            );
+            return Err(Error::Memory { size_bytes: self.held_bytes + size_bytes, cause });
+        }
+        let mut bytes = Vec::new();
+        let refused = |_| Error::Memory { size_bytes, cause: io::ErrorKind::OutOfMemory.into() };
+        bytes.try_reserve_exact(size_bytes).map_err(refused)?;
+        bytes.resize(size_bytes, 0);
+        self.held_bytes += size_bytes;
+        Ok(bytes)
+    }
+}

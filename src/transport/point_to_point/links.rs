@@ -1,0 +1,165 @@
+//! The links for messages: one message to each rank, and one from each, is under way at a time.
+
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+use super::PointToPoint;
+use crate::status::StatusBoard;
+use crate::transport::faulty::Faults;
+use crate::transport::half::Polled;
+#[cfg(feature = "mpi")]
+use crate::transport::mpi;
+use crate::transport::waiting::STRAGGLING;
+use crate::transport::{Failure, Header, Messages, Outgoing, Transport, shared, spins, tcp};
+
+/// The links of a rank for messages, apart from those for collectives: neither delays the other.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    /// The memory shared with the ranks of this node.
+    near: Option<shared::Line>,
+    /// The link with ranks that share no memory with this one.
+    far: Option<Far>,
+    faults: Option<Faults>,
+}
+
+/// A link with other nodes.
+#[derive(Debug)]
+enum Far {
+    Tcp(tcp::Line),
+    #[cfg(feature = "mpi")]
+    Mpi(Box<mpi::Line>),
+}
+
+const CONNECTED: &str = "a link with every rank";
+
+impl Links {
+    fn near(&mut self, rank: Rank) -> Option<&mut shared::Line> {
+        self.near.as_mut().filter(|near| near.has(rank))
+    }
+
+    fn far(&mut self) -> &mut Far {
+        self.far.as_mut().expect(CONNECTED)
+    }
+
+    /// Delays a call, if faults are injected.
+    pub(super) fn delay(&mut self) {
+        if let Some(faults) = &mut self.faults {
+            faults.delay();
+        }
+    }
+
+    /// Whether the next message to a rank is lost, if faults are injected.
+    pub(super) fn loses(&mut self, to: Rank) -> bool {
+        self.faults.as_mut().is_some_and(|faults| faults.loses(to))
+    }
+
+    /// Continues to send a message; `given` is 0 at first, and belongs to the link.
+    pub(super) fn send(
+        &mut self,
+        header: &Header,
+        outgoing: Outgoing<'_>,
+        given: &mut usize,
+    ) -> Result<Polled, Failure> {
+        if let Some(near) = self.near(outgoing.to) {
+            return near.send(header, outgoing, given);
+        }
+        match self.far() {
+            Far::Tcp(tcp) => Ok(tcp.send(header, outgoing, given)),
+            #[cfg(feature = "mpi")]
+            Far::Mpi(mpi) => mpi.send(header, outgoing, given),
+        }
+    }
+
+    /// Takes back the bytes of a message that is under way, before their owner gets them.
+    pub(super) fn withdraw(&mut self, header: &Header, outgoing: Outgoing<'_>, given: usize) {
+        if let Some(near) = self.near(outgoing.to) {
+            near.withdraw(header, outgoing, given);
+        }
+    }
+
+    /// The header of the next message from a rank, if it has arrived.
+    pub(super) fn ahead(&mut self, from: Rank) -> Result<Option<Header>, Failure> {
+        if let Some(near) = self.near(from) {
+            return Ok(near.ahead(from));
+        }
+        match self.far() {
+            Far::Tcp(tcp) => Ok(tcp.ahead(from)),
+            #[cfg(feature = "mpi")]
+            Far::Mpi(mpi) => mpi.ahead(from),
+        }
+    }
+
+    /// Continues to receive the next message from a rank, whose header is this one, into a place of its size; `taken` is 0 at first,
+    /// and belongs to the link.
+    pub(super) fn receive(
+        &mut self,
+        header: &Header,
+        from: Rank,
+        place: &mut [u8],
+        taken: &mut usize,
+    ) -> Result<Polled, Failure> {
+        if let Some(near) = self.near(from) {
+            return near.receive(header, from, place, taken);
+        }
+        match self.far() {
+            Far::Tcp(tcp) => Ok(tcp.receive(from, place, taken)),
+            #[cfg(feature = "mpi")]
+            Far::Mpi(mpi) => mpi.receive(from, place, taken),
+        }
+    }
+
+    /// Why a rank will send and receive nothing more, and how long what it sent before may still take to arrive.
+    pub(super) fn gone(&mut self, other: Rank, status: &StatusBoard) -> Option<(Failure, Duration)> {
+        let left = Failure::left(other, status);
+        if self.near(other).is_some() {
+            return left.map(|failure| (failure, Duration::ZERO));
+        }
+        let lost = match &self.far {
+            Some(Far::Tcp(tcp)) => tcp.lost(other, status),
+            _ => None,
+        };
+        left.or(lost).map(|failure| (failure, STRAGGLING))
+    }
+
+    /// Whether MPI holds memory of the program, which must therefore not continue after a failure.
+    pub(super) fn are_stranded(&self) -> bool {
+        match &self.far {
+            #[cfg(feature = "mpi")]
+            Some(Far::Mpi(mpi)) => mpi.is_stranded(),
+            _ => false,
+        }
+    }
+}
+
+impl Transport {
+    /// The links for point-to-point messages; called once.
+    pub(crate) fn messages(&mut self) -> Messages {
+        let links = self.links_for_messages();
+        let spins = spins(self.local_ranks(), self.node_cores());
+        Messages::new(PointToPoint::new(links, self.status().clone(), spins))
+    }
+
+    fn links_for_messages(&mut self) -> Links {
+        match self {
+            Self::Shared(shared) => Links { near: Some(shared.for_messages()), ..Links::default() },
+            Self::Nodes(nodes) => {
+                let near = nodes.shared().map(shared::Shared::for_messages);
+                Links { near, far: nodes.take_messages().map(Far::Tcp), faults: None }
+            }
+            #[cfg(feature = "mpi")]
+            Self::Mpi(mpi) => {
+                let near = mpi.shared().map(shared::Shared::for_messages);
+                let far = match mpi.take_messages() {
+                    Some(tcp) => Far::Tcp(tcp),
+                    None => Far::Mpi(Box::new(mpi.for_messages())),
+                };
+                Links { near, far: Some(far), faults: None }
+            }
+            Self::Faulty(faulty) => {
+                let faults = Some(faulty.faults.for_messages());
+                Links { faults, ..faulty.inner.links_for_messages() }
+            }
+        }
+    }
+}
