@@ -40,6 +40,28 @@ module unisono
   integer(c_int), parameter :: unisono_error_failed = 105
   ! Lost: a defect of the library, which its text describes.
   integer(c_int), parameter :: unisono_error_panic = 150
+  ! Adds. Integers wrap around.
+  integer(c_int), parameter :: unisono_sum = 0
+  ! Adds, and divides by the number of ranks.
+  integer(c_int), parameter :: unisono_mean = 1
+  ! The smaller value; NaN if either is.
+  integer(c_int), parameter :: unisono_min = 2
+  ! The larger value; NaN if either is.
+  integer(c_int), parameter :: unisono_max = 3
+  ! Multiplies. Integers wrap around.
+  integer(c_int), parameter :: unisono_product = 4
+  ! The bits that are set in both integers.
+  integer(c_int), parameter :: unisono_bit_and = 5
+  ! The bits that are set in either integer.
+  integer(c_int), parameter :: unisono_bit_or = 6
+  ! The bits that are set in exactly one of the integers.
+  integer(c_int), parameter :: unisono_bit_xor = 7
+  ! 1 if both integers are nonzero, else 0.
+  integer(c_int), parameter :: unisono_logical_and = 8
+  ! 1 if either integer is nonzero, else 0.
+  integer(c_int), parameter :: unisono_logical_or = 9
+  ! 1 if exactly one of the integers is nonzero, else 0.
+  integer(c_int), parameter :: unisono_logical_xor = 10
   ! 32-bit float.
   integer(c_int), parameter :: unisono_f32 = 0
   ! 64-bit float.
@@ -58,16 +80,6 @@ module unisono
   integer(c_int), parameter :: unisono_u32 = 7
   ! Unsigned 64-bit integer.
   integer(c_int), parameter :: unisono_u64 = 8
-  ! Adds. Integers wrap around.
-  integer(c_int), parameter :: unisono_sum = 0
-  ! Adds, and divides by the number of ranks.
-  integer(c_int), parameter :: unisono_mean = 1
-  ! The smaller value; NaN if either is.
-  integer(c_int), parameter :: unisono_min = 2
-  ! The larger value; NaN if either is.
-  integer(c_int), parameter :: unisono_max = 3
-  ! Multiplies. Integers wrap around.
-  integer(c_int), parameter :: unisono_product = 4
 
   ! Options of one call. Set all bytes to 0, and then what is to differ from the communicator's; a null pointer stands for those.
   type, bind(c) :: unisono_call
@@ -80,6 +92,8 @@ module unisono
     ! The number of elements of each rank's part, one for each rank, of an all-gather, reduce-scatter, gather or scatter
     ! (`MPI_Allgatherv` and so on), or NULL for parts that differ by at most one element. The same on all ranks.
     type(c_ptr) :: counts = c_null_ptr
+    ! The tag of a message, 0 or more: a receive gets the earliest message of its sender with the same tag. Collectives ignore it.
+    integer(c_int) :: tag = 0
   end type
 
   ! Settings of a world. Set all bytes to 0, and then what is to differ from the defaults; a null pointer stands for the defaults.
@@ -99,6 +113,17 @@ module unisono
   end type
 
   abstract interface
+    ! Reduces `right` into `left`, element by element: `left[i] = left[i] ∘ right[i]`, for `count` elements. Returns 0, or
+    ! anything else if it failed, which loses the communicator. It is called on the thread that makes the call, or on the
+    ! communicator's thread for a non-blocking call; and on several threads at once if several communicators are used at once.
+    integer(c_int) function unisono_reduce_function(context, left, right, count) bind(c)
+      import
+      type(c_ptr), value :: context
+      type(c_ptr), value :: left
+      type(c_ptr), value :: right
+      integer(c_size_t), value :: count
+    end function
+
     ! A function that runs during waits. Returns 0, or anything else to end the wait.
     integer(c_int) function unisono_look_function() bind(c)
       import
@@ -703,7 +728,7 @@ module unisono
       type(c_ptr), value :: options
     end function
 
-    ! Receives `count` elements from rank `from` (`MPI_Recv`).
+    ! Receives `count` elements from rank `from`: the earliest message with the tag of the options (`MPI_Recv`).
     !
     ! Conditions:
     ! The handle must be live, the array one of `count` elements, and the options null or valid.
@@ -731,8 +756,8 @@ module unisono
       type(c_ptr), value :: options
     end function
 
-    ! The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Calls in
-    ! flight run one after the other, in the order in which they were started.
+    ! The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Any number of
+    ! messages may be in flight, in any order: none waits for another, nor for a collective.
     !
     ! Conditions:
     ! As `unisono_send`; the pointer to the request must be valid.
@@ -812,6 +837,31 @@ module unisono
       type(c_ptr), value :: plan
     end subroutine
 
+    ! Defines a reduction by a function of the program, and writes its number, which calls take as their `op`, to `op`.
+    !
+    ! Its elements are of type `dtype`; or, if `element_bytes` is not 0, of so many bytes (a power of two of at most 64), of any
+    ! alignment, in arrays of UNISONO_U8, whose `count` is in bytes: rank r's own part is then of whole elements, `element_bytes`
+    ! times that of `unisono_own_part` for the number of elements.
+    !
+    ! The function must be associative. Results are x0 ∘ x1 ∘ … in the order of ranks unless `is_commutative` is not 0;
+    ! algorithms that do not keep this order are not chosen for it, and refused if they are named. All ranks define the same
+    ! function by the same name: ranks that call reductions of different names, types or commutativity get UNISONO_ERROR_MISMATCH.
+    ! The definition is kept until the process ends: define a reduction once, not for every call.
+    !
+    ! Conditions:
+    ! The name must be a string, the pointer to `op` valid for writing, and the function safe to call with `context` from any
+    ! thread, and on several at once, until the process ends.
+    integer(c_int) function unisono_reduction_create(name, dtype, element_bytes, is_commutative, function, context, op) bind(c)
+      import
+      type(c_ptr), value :: name
+      integer(c_int), value :: dtype
+      integer(c_size_t), value :: element_bytes
+      integer(c_int), value :: is_commutative
+      type(c_funptr), value :: function
+      type(c_ptr), value :: context
+      integer(c_int), intent(out) :: op
+    end function
+
     ! Whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
     !
     ! Conditions:
@@ -830,6 +880,29 @@ module unisono
     integer(c_int) function unisono_wait(request) bind(c)
       import
       type(c_ptr), intent(inout) :: request
+    end function
+
+    ! Waits until `count` calls are done, frees their requests, and sets them to NULL (`MPI_Waitall`). Requests that are NULL are
+    ! skipped. Returns the first error in the order of the requests, once all are done.
+    !
+    ! Conditions:
+    ! The pointer must be to `count` requests that are live or NULL.
+    integer(c_int) function unisono_wait_all(count, requests) bind(c)
+      import
+      integer(c_size_t), value :: count
+      type(c_ptr), intent(inout) :: requests(*)
+    end function
+
+    ! Waits until one of `count` calls is done, frees its request, sets it to NULL, and stores its index (`MPI_Waitany`). Requests
+    ! that are NULL are skipped; if all are, the index is -1. Returns the result of the call.
+    !
+    ! Conditions:
+    ! The pointer must be to `count` requests that are live or NULL, and `index` valid for writing.
+    integer(c_int) function unisono_wait_any(count, requests, index) bind(c)
+      import
+      integer(c_size_t), value :: count
+      type(c_ptr), intent(inout) :: requests(*)
+      integer(c_int), intent(out) :: index
     end function
 
     ! Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress with

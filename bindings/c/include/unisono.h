@@ -61,6 +61,39 @@
 // Lost: a defect of the library, which its text describes.
 #define UNISONO_ERROR_PANIC 150
 
+// Adds. Integers wrap around.
+#define UNISONO_SUM 0
+
+// Adds, and divides by the number of ranks.
+#define UNISONO_MEAN 1
+
+// The smaller value; NaN if either is.
+#define UNISONO_MIN 2
+
+// The larger value; NaN if either is.
+#define UNISONO_MAX 3
+
+// Multiplies. Integers wrap around.
+#define UNISONO_PRODUCT 4
+
+// The bits that are set in both integers.
+#define UNISONO_BIT_AND 5
+
+// The bits that are set in either integer.
+#define UNISONO_BIT_OR 6
+
+// The bits that are set in exactly one of the integers.
+#define UNISONO_BIT_XOR 7
+
+// 1 if both integers are nonzero, else 0.
+#define UNISONO_LOGICAL_AND 8
+
+// 1 if either integer is nonzero, else 0.
+#define UNISONO_LOGICAL_OR 9
+
+// 1 if exactly one of the integers is nonzero, else 0.
+#define UNISONO_LOGICAL_XOR 10
+
 // 32-bit float.
 #define UNISONO_F32 0
 
@@ -87,21 +120,6 @@
 
 // Unsigned 64-bit integer.
 #define UNISONO_U64 8
-
-// Adds. Integers wrap around.
-#define UNISONO_SUM 0
-
-// Adds, and divides by the number of ranks.
-#define UNISONO_MEAN 1
-
-// The smaller value; NaN if either is.
-#define UNISONO_MIN 2
-
-// The larger value; NaN if either is.
-#define UNISONO_MAX 3
-
-// Multiplies. Integers wrap around.
-#define UNISONO_PRODUCT 4
 
 // One rank's handle to a world of ranks, or to a group of them. One thread at a time uses it.
 typedef struct unisono_comm unisono_comm;
@@ -130,7 +148,14 @@ typedef struct {
   // The number of elements of each rank's part, one for each rank, of an all-gather, reduce-scatter, gather or scatter
   // (`MPI_Allgatherv` and so on), or NULL for parts that differ by at most one element. The same on all ranks.
   const size_t *counts;
+  // The tag of a message, 0 or more: a receive gets the earliest message of its sender with the same tag. Collectives ignore it.
+  int tag;
 } unisono_call;
+
+// Reduces `right` into `left`, element by element: `left[i] = left[i] ∘ right[i]`, for `count` elements. Returns 0, or anything else if
+// it failed, which loses the communicator. It is called on the thread that makes the call, or on the communicator's thread
+// for a non-blocking call; and on several threads at once if several communicators are used at once.
+typedef int (*unisono_reduce_function)(void *context, void *left, const void *right, size_t count);
 
 // A function that runs during waits. Returns 0, or anything else to end the wait.
 typedef int (*unisono_look_function)(void);
@@ -601,7 +626,7 @@ int unisono_send(unisono_comm *comm,
                  int to,
                  const unisono_call *options);
 
-// Receives `count` elements from rank `from` (`MPI_Recv`).
+// Receives `count` elements from rank `from`: the earliest message with the tag of the options (`MPI_Recv`).
 //
 // Conditions:
 // The handle must be live, the array one of `count` elements, and the options null or valid.
@@ -623,8 +648,8 @@ int unisono_receive_any(unisono_comm *comm,
                         int *from,
                         const unisono_call *options);
 
-// The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Calls in flight run
-// one after the other, in the order in which they were started.
+// The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Any number of
+// messages may be in flight, in any order: none waits for another, nor for a collective.
 //
 // Conditions:
 // As `unisono_send`; the pointer to the request must be valid.
@@ -685,6 +710,28 @@ int unisono_plan_wait(unisono_comm *comm, unisono_plan *plan);
 // The handle must be null or live, and not used afterwards.
 void unisono_plan_free(unisono_plan *plan);
 
+// Defines a reduction by a function of the program, and writes its number, which calls take as their `op`, to `op`.
+//
+// Its elements are of type `dtype`; or, if `element_bytes` is not 0, of so many bytes (a power of two of at most 64), of any alignment,
+// in arrays of UNISONO_U8, whose `count` is in bytes: rank r's own part is then of whole elements, `element_bytes` times that of
+// `unisono_own_part` for the number of elements.
+//
+// The function must be associative. Results are x0 ∘ x1 ∘ … in the order of ranks unless `is_commutative` is not 0; algorithms that do not
+// keep this order are not chosen for it, and refused if they are named. All ranks define the same function by the same name: ranks that
+// call reductions of different names, types or commutativity get UNISONO_ERROR_MISMATCH. The definition is kept until the process
+// ends: define a reduction once, not for every call.
+//
+// Conditions:
+// The name must be a string, the pointer to `op` valid for writing, and the function safe to call with `context` from any thread, and on
+// several at once, until the process ends.
+int unisono_reduction_create(const char *name,
+                             int dtype,
+                             size_t element_bytes,
+                             int is_commutative,
+                             unisono_reduce_function function,
+                             void *context,
+                             int *op);
+
 // Whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
 //
 // Conditions:
@@ -697,6 +744,23 @@ int unisono_test(const unisono_request *request, int *is_done);
 // Conditions:
 // The pointer must be to a live request.
 int unisono_wait(unisono_request **request);
+
+// Waits until `count` calls are done, frees their requests, and sets them to NULL (`MPI_Waitall`). Requests that are NULL are skipped.
+// Returns the first error in the order of the requests, once all are done.
+//
+// Conditions:
+// The pointer must be to `count` requests that are live or NULL.
+int unisono_wait_all(size_t count,
+                     unisono_request **requests);
+
+// Waits until one of `count` calls is done, frees its request, sets it to NULL, and stores its index (`MPI_Waitany`). Requests that are
+// NULL are skipped; if all are, the index is -1. Returns the result of the call.
+//
+// Conditions:
+// The pointer must be to `count` requests that are live or NULL, and `index` valid for writing.
+int unisono_wait_any(size_t count,
+                     unisono_request **requests,
+                     int *index);
 
 // Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress with something
 // else, or to hear an interrupt. NULL ends that. The function must not use a communicator of this library. If it does not return 0,
