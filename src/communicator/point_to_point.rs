@@ -168,8 +168,8 @@ impl Communicator {
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
-    ///     let other = 1 - comm.rank();
-    ///     let sent = comm.call().tag(7).send_async(vec![comm.rank() as u64; 1 << 17], other)?;
+    ///     let (rank, other) = (comm.rank(), 1 - comm.rank());
+    ///     let sent = comm.call().tag(7).send_async(vec![rank as u64; 1 << 17], other)?;
     ///     let mut received = vec![0_u64; 1 << 17];
     ///     comm.call().tag(7).receive(&mut received, other)?;
     ///     assert!(received.iter().all(|&value| value == other as u64));
