@@ -9,15 +9,16 @@ use unisono_collectives::model::Machine;
 use unisono_collectives::partition::Partition;
 use unisono_collectives::{Algorithm, Chunks, Operation, Rank, Topology};
 
-use crate::call::{Call, Memory, Ran, Why, scaled};
+use crate::call::{Call, Memory, Ran, scaled};
 use crate::codes::OF_BARRIER;
 use crate::collective::{Collective, Engine, Options};
 use crate::config::Config;
 use crate::dtype::Element;
-use crate::error::{Error, Result};
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
 use crate::kernels::ReduceOp;
 use crate::memory::{Registered, Registry};
-use crate::method::{Method, Vendor, is_for_vendors, those_for_vendors};
 use crate::request::Seat;
 use crate::select::Choice;
 use crate::status::{FailureReport, Guard, StatusBoard};
@@ -25,6 +26,7 @@ use crate::transport::{Messages, Transport};
 use crate::tuning::Tuning;
 
 mod all_to_all_v;
+mod choice;
 mod deadlines;
 #[cfg(feature = "nccl")]
 mod device;
@@ -149,52 +151,6 @@ impl Communicator {
     /// The constants of the cost model.
     pub(crate) fn machine(&mut self) -> &Machine {
         self.seat.engine().machine()
-    }
-
-    /// The algorithm chosen for all later calls; [`Choice::Auto`] unless the environment (`UNISONO_ALGORITHM`) or
-    /// [`Communicator::set_choice`] sets another.
-    pub fn choice(&self) -> &Choice {
-        &self.choice
-    }
-
-    /// Sets the algorithm of all later calls. All ranks set the same.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] for MPI as a vendor over another transport, and for a vendor inside the nodes of an algorithm
-    /// without intra-node phases.
-    pub fn set_choice(&mut self, choice: impl Into<Choice>) -> Result<()> {
-        let choice = choice.into();
-        self.check_choice(&choice)?;
-        self.choice = choice;
-        Ok(())
-    }
-
-    fn check_choice(&self, choice: &Choice) -> Result<()> {
-        let Some(method) = choice.method() else { return Ok(()) };
-        match method {
-            _ if method.vendor() == Some(Vendor::Mpi) && !self.has_mpi => {
-                let these =
-                    if self.transport == "threads" { "these are threads" } else { "this world has no MPI" };
-                Err(Error::Unsupported(format!(
-                    "MPI's own collectives need ranks under mpirun; {these}: choose another algorithm"
-                )))
-            }
-            Method::InNodes(algorithm, _) if !is_for_vendors(algorithm) => Err(Error::Unsupported(format!(
-                "{algorithm} has no intra-node phases; choose {}",
-                those_for_vendors()
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// The method that would carry out this call, and why.
-    pub fn selection(&mut self, call: &Call) -> Ran {
-        match self.per_call.choice_or(&self.choice).on_host(call.operation) {
-            &Choice::Method(method @ Method::Vendor(_)) => {
-                Ran { method, why: Why::AskedFor, link: method.link(self.transport) }
-            }
-            choice => self.seat.engine().selection(choice, call, self.per_call.options.parts.as_ref()),
-        }
     }
 
     /// The range of a buffer of `count` elements that this rank owns: where [`Communicator::reduce_scatter`] leaves its result,

@@ -28,6 +28,7 @@ pub use accumulator::Accumulator;
 pub use codec::Codec;
 pub use copy::copy;
 pub use custom::Custom;
+pub(crate) use custom::Definition;
 pub use lanes::Lanes;
 pub use level::{Level, Pass};
 use number::{

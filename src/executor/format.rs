@@ -3,7 +3,7 @@
 use unisono_collectives::Combine;
 
 use crate::call::Call;
-use crate::kernels::{self, Accumulator, Custom, Kernel, ReduceOp};
+use crate::kernels::{self, Accumulator, Definition, Kernel, ReduceOp};
 use crate::transport::Target;
 
 /// The formats of elements: held during a collective, and on the wire.
@@ -14,7 +14,7 @@ pub(super) struct Format {
     /// The reduction, if the operation reduces.
     reduce: Option<Kernel>,
     /// The reduction in place of a kernel, if it is the program's.
-    pub(super) custom: Option<Custom>,
+    pub(super) custom: Option<&'static Definition>,
     /// Set if elements are accumulated in a wider format than on the wire.
     pub(super) accumulator: Option<Accumulator>,
 }
@@ -26,7 +26,7 @@ impl Format {
         let accumulator = op.filter(|_| accumulates).and_then(|op| Accumulator::of(dtype, op));
         let wire_size_bytes = call.element_bytes();
         let custom = match op {
-            Some(ReduceOp::Custom(custom)) => Some(custom),
+            Some(ReduceOp::Custom(custom)) => Some(custom.definition()),
             _ => None,
         };
         let kernel = op.filter(|_| custom.is_none()).map(|op| kernels::kernel(dtype, op));

@@ -1,10 +1,9 @@
 //! Reductions that the program defines.
 
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::num::NonZero;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{PoisonError, RwLock};
 
 use unisono_collectives::Combine;
 use xxhash_rust::xxh3::xxh3_64;
@@ -13,13 +12,16 @@ use super::ReduceOp;
 use crate::dtype::{DType, Element};
 
 /// A reduction that the program defines, made by [`ReduceOp::custom`]. Two are equal if they were made by one call.
-#[derive(Clone, Copy)]
-pub struct Custom(&'static Definition);
+///
+/// It is a number: a [`Call`](crate::Call), which holds one, is compared before every collective.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Custom(u16);
 
 /// Reduces the second array into the first one, as their left and right operands.
 type Function = dyn Fn(&mut [u8], &[u8]) + Send + Sync;
 
-struct Definition {
+/// A function of the program, and what is known of it.
+pub(crate) struct Definition {
     name: &'static str,
     dtype: DType,
     /// The number of values of `dtype` in an element.
@@ -34,8 +36,8 @@ struct Definition {
 impl UnwindSafe for Definition {}
 impl RefUnwindSafe for Definition {}
 
-/// All that were made, whose names messages abbreviate.
-static ALL: Mutex<Vec<Custom>> = Mutex::new(Vec::new());
+/// The definitions by their numbers.
+static ALL: RwLock<Vec<&Definition>> = RwLock::new(Vec::new());
 
 /// The largest element of bytes. All pieces in which messages arrive consist of whole elements up to this size.
 const MOST_BYTES: u16 = 64;
@@ -76,6 +78,9 @@ impl ReduceOp {
     /// // 2 · (2 · (2 · x + 3) + 2) + 1
     /// assert!(ended.into_iter().all(|function| function.unwrap() == u32::from_le_bytes([8, 17, 0, 0])));
     /// ```
+    ///
+    /// # Panics
+    /// If the process has defined 65 536 reductions.
     pub fn custom<T: Element>(
         name: &str,
         is_commutative: bool,
@@ -113,7 +118,7 @@ impl ReduceOp {
     /// ```
     ///
     /// # Panics
-    /// If the size is not a power of two of at most 64.
+    /// If the size is not a power of two of at most 64, or as [`ReduceOp::custom`].
     pub fn custom_bytes(
         name: &str,
         size: u16,
@@ -133,77 +138,80 @@ impl Custom {
         let fingerprint = xxh3_64(format!("{name} {dtype} {width} {is_commutative}").as_bytes());
         let name = Box::leak(name.to_owned().into_boxed_str());
         let definition = Definition { name, dtype, width, is_commutative, fingerprint, reduce };
-        let custom = Self(Box::leak(Box::new(definition)));
-        ALL.lock().unwrap_or_else(PoisonError::into_inner).push(custom);
-        ReduceOp::Custom(custom)
+        let mut all = ALL.write().unwrap_or_else(PoisonError::into_inner);
+        let number =
+            u16::try_from(all.len()).expect("a program defines a reduction once, not for every call");
+        all.push(Box::leak(Box::new(definition)));
+        ReduceOp::Custom(Self(number))
     }
 
     /// One that this process has defined, by the lowest 16 bits of its fingerprint.
     pub(crate) fn known(code: u16) -> Option<Self> {
-        let all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter().find(|custom| custom.fingerprint() as u16 == code).copied()
+        let all = ALL.read().unwrap_or_else(PoisonError::into_inner);
+        let place = all.iter().position(|definition| definition.fingerprint as u16 == code)?;
+        Some(Self(place as u16))
+    }
+
+    /// The definition.
+    pub(crate) fn definition(self) -> &'static Definition {
+        ALL.read().unwrap_or_else(PoisonError::into_inner)[usize::from(self.0)]
     }
 
     /// The name.
     pub fn name(self) -> &'static str {
-        self.0.name
+        self.definition().name
     }
 
     /// Whether the order of operands does not matter.
     pub fn is_commutative(self) -> bool {
-        self.0.is_commutative
+        self.definition().is_commutative
     }
 
     /// The size of elements that are not values of one type, which calls set by
     /// [`CallBuilder::element_bytes`](crate::CallBuilder::element_bytes).
     pub fn element_bytes(self) -> Option<NonZero<u16>> {
-        NonZero::new(self.0.width).filter(|width| width.get() > 1)
+        NonZero::new(self.definition().width).filter(|width| width.get() > 1)
     }
 
     /// The type of values, and their number in an element.
     pub(crate) fn element(self) -> (DType, u16) {
-        (self.0.dtype, self.0.width)
+        let Definition { dtype, width, .. } = *self.definition();
+        (dtype, width)
     }
 
     /// A hash of all but the function, which ranks compare.
     pub(crate) fn fingerprint(self) -> u64 {
-        self.0.fingerprint
+        self.definition().fingerprint
     }
+}
 
+impl Definition {
     /// Reduces `arrived` into `held`: whole elements, aligned if they are not of bytes.
-    pub(crate) fn reduce(self, combine: Combine, held: &mut [u8], arrived: &[u8]) {
+    pub(crate) fn reduce(&self, combine: Combine, held: &mut [u8], arrived: &[u8]) {
         assert_eq!(held.len(), arrived.len(), "as many elements arrive as are held");
         if combine != Combine::ReduceBefore {
-            return (self.0.reduce)(held, arrived);
+            return (self.reduce)(held, arrived);
         }
         // The function reduces into its left operand.
         let mut left = [0_u64; LEFT_BYTES / size_of::<u64>()];
         for (held, arrived) in held.chunks_mut(LEFT_BYTES).zip(arrived.chunks(LEFT_BYTES)) {
             let left = &mut bytemuck::cast_slice_mut(&mut left)[..arrived.len()];
             left.copy_from_slice(arrived);
-            (self.0.reduce)(left, held);
+            (self.reduce)(left, held);
             held.copy_from_slice(left);
         }
     }
 }
 
-impl PartialEq for Custom {
-    fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self.0, other.0)
-    }
-}
-
-impl Eq for Custom {}
-
-impl Hash for Custom {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        std::ptr::from_ref(self.0).hash(state);
-    }
-}
-
 impl fmt::Debug for Custom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Definition { name, dtype, width, is_commutative, .. } = self.0;
+        self.definition().fmt(f)
+    }
+}
+
+impl fmt::Debug for Definition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, dtype, width, is_commutative, .. } = self;
         let values = format_args!("{width} {dtype}");
         f.debug_struct("Custom")
             .field("name", name)
@@ -233,14 +241,14 @@ mod tests {
         for count in [0, 1, 511, 512, 513, 2000] {
             let (one, other): (Vec<_>, Vec<_>) = (0..count).map(|index| (index % 255 + 1, 0xabc)).unzip();
             let mut held = one.clone();
-            custom.reduce(
+            custom.definition().reduce(
                 Combine::Reduce,
                 bytemuck::cast_slice_mut::<u64, u8>(&mut held),
                 bytemuck::cast_slice(&other),
             );
             assert!(held.iter().zip(&one).all(|(held, one)| *held == one << 12 | 0xabc));
             let mut held = other.clone();
-            custom.reduce(
+            custom.definition().reduce(
                 Combine::ReduceBefore,
                 bytemuck::cast_slice_mut::<u64, u8>(&mut held),
                 bytemuck::cast_slice(&one),

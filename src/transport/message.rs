@@ -2,7 +2,7 @@
 
 use unisono_collectives::{Combine, Rank};
 
-use crate::kernels::{self, Custom, Kernel};
+use crate::kernels::{self, Definition, Kernel};
 
 /// The largest segment between nodes: MPIs send messages of up to 64 KiB, including their own header, eagerly over TCP, and use
 /// a rendezvous for longer ones. The rendezvous takes longer than the transfer: it leaves a 1 Gbit/s link idle for more than
@@ -38,7 +38,7 @@ pub(crate) enum Target<'a> {
         kernel: Kernel,
     },
     /// Combines them with the held elements by a function of the program's.
-    Custom { held: &'a mut [u8], element_bytes: usize, combine: Combine, custom: Custom },
+    Custom { held: &'a mut [u8], element_bytes: usize, combine: Combine, custom: &'static Definition },
 }
 
 impl Target<'_> {

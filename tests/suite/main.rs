@@ -7,6 +7,7 @@ use unisono_testing::suite::{self, Module};
 #[cfg(feature = "mpi")]
 mod chaos;
 mod common;
+mod counts;
 mod deadlines;
 #[cfg(all(feature = "mpi", feature = "nccl"))]
 mod device;
@@ -23,6 +24,7 @@ mod mismatch;
 mod mpi;
 #[cfg(feature = "nccl")]
 mod nccl;
+mod plans;
 mod point_to_point;
 mod processes;
 #[cfg(feature = "mpi")]
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
     suite::main(&[
         #[cfg(feature = "mpi")]
         Module::with_roles("chaos", chaos::tests, chaos::play),
+        Module::new("counts", counts::tests),
         Module::new("deadlines", deadlines::tests),
         #[cfg(all(feature = "mpi", feature = "nccl"))]
         Module::with_roles("device", device::tests, device::play),
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Module::with_roles("mpi", mpi::tests, mpi::play),
         #[cfg(feature = "nccl")]
         Module::with_roles("nccl", nccl::tests, nccl::play),
+        Module::new("plans", plans::tests),
         Module::new("point_to_point", point_to_point::tests),
         Module::with_roles("processes", processes::tests, processes::play),
         #[cfg(feature = "mpi")]

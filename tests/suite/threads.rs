@@ -4,8 +4,8 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use unisono::{
-    Algorithm, Call, Choice, Communicator, DType, Error, ErrorCode, Method, Operation, ReduceOp, Topology,
-    Unisono, Vendor,
+    Algorithm, Call, Choice, Communicator, DType, Error, ErrorCode, Method, ReduceOp, Topology, Unisono,
+    Vendor,
 };
 use unisono_testing::suite::{Test, is_deep};
 use unisono_testing::tests;
@@ -31,10 +31,6 @@ pub(crate) fn tests() -> Vec<Test> {
         another_count_is_an_error_that_names_both,
         another_type_operation_or_algorithm_is_an_error_that_names_both,
         another_order_is_an_error_that_names_both,
-        other_counts_are_an_error_that_names_both,
-        counts_that_do_not_fit_are_refused,
-        ranks_that_plan_other_calls_are_told,
-        a_planned_call_that_a_rank_does_not_start_ends_at_the_deadline,
         a_counter_that_no_rank_will_raise_ends_the_wait,
         ranks_of_several_nodes_share_no_memory,
         a_rank_that_leaves_or_never_comes_is_named,
@@ -224,92 +220,6 @@ fn another_order_is_an_error_that_names_both() {
         Ok(())
     });
     assert_named(&errors, "broadcast #0 of 10 f32, root 0", "all-reduce #0 of 10 f32, sum");
-}
-
-fn other_counts_are_an_error_that_names_both() {
-    let errors = unisono::threads(2, |mut comm| {
-        let counts = if comm.rank() == 0 { [3, 5] } else { [4, 4] };
-        let gathered = comm.call().counts(&counts).label("rows").all_gather(&mut [0_u8; 8]);
-        gathered.and_then(|_| comm.barrier())
-    });
-    let names = |error: &String| {
-        error.contains("all-gather #0 \"rows, parts of 3, 5\" of 8 u8")
-            && error.contains("all-gather #0 \"rows, parts of 4, 4\" of 8 u8")
-    };
-    let errors: Vec<_> = errors.into_iter().map(|error| error.unwrap_err().to_string()).collect();
-    assert!(errors.iter().any(names), "{errors:#?}");
-
-    // Only the two ranks of a pair know its count.
-    let errors = unisono::threads(3, |mut comm| {
-        let expected = if comm.rank() == 2 { [1, 2, 1] } else { [1; 3] };
-        let mut received = vec![0.0; expected.iter().sum()];
-        comm.all_to_all_v(&[0.0_f32; 3], &[1; 3], &mut received, &expected).and_then(|_| comm.barrier())
-    });
-    let errors: Vec<_> = errors.into_iter().map(|error| error.unwrap_err().to_string()).collect();
-    let names = |error: &String| {
-        let called = |rank, bytes| {
-            format!("rank {rank} called all-to-all #0 of f32, by round-robin (a message of {bytes} bytes)")
-        };
-        error.contains(&called(2, 8)) && error.contains(&called(1, 4))
-    };
-    assert!(errors.iter().any(names), "{errors:#?}");
-}
-
-fn ranks_that_plan_other_calls_are_told() {
-    let refused = unisono::threads(2, |mut comm| {
-        comm.plan(Operation::AllReduce, Some(ReduceOp::BitAnd), vec![0.0_f32; 3]).map(drop)
-    });
-    assert!(refused.iter().all(|refused| matches!(refused, Err(Error::Unsupported(_)))), "{refused:?}");
-    let errors = unisono::threads(2, |mut comm| {
-        let op = if comm.rank() == 0 { ReduceOp::Sum } else { ReduceOp::Max };
-        comm.plan(Operation::AllReduce, Some(op), vec![0_u8; 3]).map(drop).unwrap_err().to_string()
-    });
-    for error in errors {
-        let both = ["plan of all-reduce of 3 u8, sum", "plan of all-reduce of 3 u8, max"];
-        assert!(both.iter().all(|call| error.contains(call)), "{error}");
-    }
-}
-
-fn a_planned_call_that_a_rank_does_not_start_ends_at_the_deadline() {
-    let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
-        let mut planned = comm.plan(Operation::AllReduce, Some(ReduceOp::Sum), vec![1.0_f32])?;
-        planned.start(&mut comm)?;
-        planned.wait(&mut comm)?;
-        comm.set_timeout(Duration::from_millis(300));
-        if comm.rank() == 0 {
-            planned.start(&mut comm)?;
-            let error = planned.wait(&mut comm).unwrap_err();
-            assert!(matches!(&error, Error::Timeout { other: 1, .. }), "{error}");
-            assert!(error.to_string().contains("planned all-reduce"), "{error}");
-            assert!(matches!(planned.start(&mut comm), Err(Error::Aborted { .. })));
-            return Err(error);
-        }
-        std::thread::sleep(Duration::from_secs(1));
-        planned.start(&mut comm)
-    });
-    assert!(matches!(&ended[0], Err(Error::Timeout { .. })), "{ended:?}");
-    assert!(matches!(&ended[1], Err(Error::Aborted { .. })), "{ended:?}");
-}
-
-fn counts_that_do_not_fit_are_refused() {
-    let panics = |call: fn(&mut Communicator)| {
-        unisono::threads(2, |mut comm| {
-            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| call(&mut comm)));
-            let cause = panicked.expect_err("a panic");
-            comm.barrier().unwrap();
-            cause.downcast_ref::<String>().expect("a message").clone()
-        })
-    };
-    for (call, message) in [
-        ((|comm| drop(comm.call().counts(&[1]))) as fn(&mut Communicator), "the number of counts"),
-        (|comm| drop(comm.call().counts(&[1, 2]).all_gather(&mut [0_u8; 4])), "the parts of ranks have 3"),
-        (|comm| drop(comm.call().counts(&[1, 2]).broadcast(&mut [0_u8; 3], 0)), "`broadcast`, has no counts"),
-        (|comm| drop(comm.all_to_all_v(&[0_u8], &[1, 1], &mut [0; 2], &[1, 1])), "its parts have 2"),
-        (|comm| drop(comm.all_to_all_v(&[0_u8; 4], &[2, 2], &mut [0; 2], &[1, 1])), "to itself"),
-    ] {
-        let messages = panics(call);
-        assert!(messages.iter().all(|found| found.contains(message)), "{messages:?}");
-    }
 }
 
 fn a_counter_that_no_rank_will_raise_ends_the_wait() {

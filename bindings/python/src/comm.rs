@@ -1,23 +1,26 @@
 //! Communicators.
 
-use std::num::NonZero;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PySlice;
+use unisono::Communicator;
 use unisono::compress::Levels;
-use unisono::{Communicator, ReduceOp};
-use unisono_bindings::{Operation, Options, Owner, arguments, with_type};
+use unisono_bindings::{Options, Owner, arguments, with_type};
 
 use super::array::{Array, dtype};
 use super::call::{message, options};
-use super::error::{UnisonoError, argument};
-use super::interrupt::{Ended, interruptible};
+use super::error::argument;
+use super::interrupt::Ended;
 use super::memory::Memory;
 use super::plan::Plan;
-use super::reduction::{raised, reduction};
+use super::reduction::reduction;
 use super::request::{Kept, Request};
+
+mod calls;
+mod handle;
+
+use calls::element_bytes;
 
 /// One rank's handle to a world of ranks, or to a group of them.
 #[pyclass(frozen, module = "unisono._unisono")]
@@ -37,147 +40,6 @@ pub(crate) struct Comm {
     /// What connects the ranks: "shm", "tcp" or both.
     #[pyo3(get)]
     transport: &'static str,
-}
-
-impl Comm {
-    pub(crate) fn new(inner: Communicator) -> Self {
-        let (rank, size, transport) = (inner.rank(), inner.ranks(), inner.transport());
-        let (inner, ended, owner) = (Mutex::new(Some(inner)), Ended::default(), Owner::this_process());
-        Self { inner, levels: Mutex::new(None), ended, owner, rank, size, transport }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Communicator>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The groups of compressors. All ranks call it.
-    pub(crate) fn levels(&self, py: Python<'_>) -> PyResult<Levels> {
-        self.on(py, |comm| {
-            let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(levels) = &*levels {
-                return Ok(levels.clone());
-            }
-            Ok(levels.insert(Levels::of(comm)?).clone())
-        })
-    }
-
-    /// Uses the communicator, without the interpreter's lock. A panic loses it, and so does what a signal handler raises.
-    pub(crate) fn on<R: Send>(
-        &self,
-        py: Python<'_>,
-        body: impl FnOnce(&mut Communicator) -> unisono::Result<R> + Send,
-    ) -> PyResult<R> {
-        self.owner.check().map_err(argument)?;
-        let mut by_reduction = None;
-        let done = interruptible(py, &self.ended, || {
-            let mut inner = self.lock();
-            let comm = inner.as_mut().ok_or_else(closed)?;
-            catch_unwind(AssertUnwindSafe(|| body(comm))).unwrap_or_else(|panic| {
-                by_reduction = raised();
-                match &by_reduction {
-                    Some(raised) => comm.fail(&raised.to_string()),
-                    None => comm.fail("a defect of unisono"),
-                }
-                if by_reduction.is_none() { resume_unwind(panic) } else { Err(closed()) }
-            })
-        });
-        if let Some(raised) = by_reduction {
-            return Err(raised);
-        }
-        // What a signal handler has raised. The program cannot know how far the call got, so nothing may follow it.
-        if let Err(raised) = &done
-            && !raised.is_instance_of::<UnisonoError>(py)
-        {
-            let cause = raised.to_string();
-            py.detach(|| self.lock().as_mut().map(|comm| comm.fail(&cause)));
-        }
-        done
-    }
-
-    /// The number of another rank.
-    fn other(&self, number: usize, what: &str) -> PyResult<usize> {
-        arguments::other(number, (self.rank, self.size), what).map_err(argument)
-    }
-
-    /// Checks an operation, and says which it is.
-    fn operation(&self, name: &str, op: Option<ReduceOp>, root: Option<usize>) -> PyResult<Operation> {
-        if let Some(root) = root {
-            arguments::rank(root, self.size, "root").map_err(argument)?;
-        }
-        Operation::named(name, op, root).map_err(argument)
-    }
-
-    fn blocking(
-        &self,
-        py: Python<'_>,
-        array: &Array,
-        operation: Operation,
-        options: Options<'_>,
-    ) -> PyResult<()> {
-        operation.check(array.count, self.size, options.counts).map_err(argument)?;
-        let options = Options { element_bytes: element_bytes(array, operation)?, ..options };
-        with_type!(array.dtype, T => {
-            let mut values = array.lent::<T>()?;
-            self.on(py, move |comm| options.call(comm, |comm| operation.blocking(comm, &mut values)))
-        })
-    }
-
-    fn non_blocking(
-        &self,
-        py: Python<'_>,
-        array: Array,
-        operation: Operation,
-        options: Options<'_>,
-    ) -> PyResult<Request> {
-        operation.check(array.count, self.size, options.counts).map_err(argument)?;
-        let options = Options { element_bytes: element_bytes(&array, operation)?, ..options };
-        with_type!(array.dtype, T => {
-            let values = Kept::<T>::new(array)?;
-            let started = self.on(py, move |comm| options.call(comm, |comm| operation.non_blocking(comm, values)))?;
-            Ok(Request::new(Box::new(started)))
-        })
-    }
-
-    /// An all-to-all with these counts of what is sent and received.
-    fn exchange(
-        &self,
-        py: Python<'_>,
-        sent: &Array,
-        received: &Array,
-        (to, from): (&[usize], &[usize]),
-        options: Options<'_>,
-    ) -> PyResult<()> {
-        sent.check_same_elements(received)?;
-        arguments::counts_of_pairs((sent.count, to), (received.count, from), (self.rank, self.size))
-            .map_err(argument)?;
-        let options = Options { element_bytes: sent.element_bytes()?, ..options };
-        with_type!(sent.dtype, T => {
-            let (sent, mut received) = (sent.lent::<T>()?, received.lent::<T>()?);
-            self.on(py, move |comm| {
-                options.call(comm, |comm| comm.all_to_all_v(&sent, to, &mut received, from).map(drop))
-            })
-        })
-    }
-
-    fn group_of(&self, py: Python<'_>, group: Option<Communicator>) -> PyResult<Option<Py<Self>>> {
-        group.map(|group| Py::new(py, Self::new(group))).transpose()
-    }
-}
-
-/// The size of the elements of a call, if the library does not know their type.
-fn element_bytes(array: &Array, operation: Operation) -> PyResult<Option<NonZero<u16>>> {
-    let size = array.element_bytes()?;
-    let (found, expected) = (size.map_or(1, NonZero::get), operation.element_bytes().map_or(1, NonZero::get));
-    if operation.takes_any_type() && !operation.only_moves() && found != expected {
-        return Err(argument(format!(
-            "the reduction is of elements of {expected} values or bytes, and those of the array have {found}"
-        )));
-    }
-    Ok(size)
-}
-
-fn closed() -> unisono::Error {
-    unisono::Error::Setting("the communicator is closed".to_owned())
 }
 
 #[pymethods]
@@ -490,13 +352,5 @@ impl Comm {
 
     fn __repr__(&self) -> String {
         format!("<unisono.Comm: rank {} of {}, {}>", self.rank, self.size, self.transport)
-    }
-}
-
-impl Drop for Comm {
-    fn drop(&mut self) {
-        let levels = self.levels.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        self.owner.free((levels, inner));
     }
 }

@@ -13,6 +13,16 @@ from dataclasses import dataclass
 DEADLINE_S = 120
 # The deep suite runs cases with more ranks of the same kind.
 IS_DEEP = os.environ.get("UNISONO_TEST_DEEP") == "1"
+# As if ranks were on two machines.
+TWO_NODES = {"UNISONO_NETWORK": "tcp", "UNISONO_NODES": "1,1"}
+# The first lines of a program on numpy arrays.
+PRELUDE = """
+import numpy as np
+import unisono
+
+comm = unisono.init()
+rank, size = comm.rank, comm.size
+"""
 
 
 @dataclass

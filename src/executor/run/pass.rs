@@ -75,7 +75,7 @@ impl Access<'_> {
         if let Some(accumulator) = bound.format.accumulator {
             return self.reduce_widened(accumulator, open, part, work);
         }
-        if let ReduceOp::Custom(custom) = op {
+        if let Some(custom) = bound.format.custom {
             for &(other, combine) in reduced {
                 let (held, theirs) = open.both(other, part.clone())?;
                 custom.reduce(combine, held, theirs);

@@ -1,0 +1,87 @@
+//! The handle: how it is made, used and freed.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use unisono::Communicator;
+use unisono::compress::Levels;
+use unisono_bindings::{Owner, arguments};
+
+use super::Comm;
+use crate::error::{UnisonoError, argument};
+use crate::interrupt::{Ended, interruptible};
+use crate::reduction::raised;
+
+impl Comm {
+    pub(crate) fn new(inner: Communicator) -> Self {
+        let (rank, size, transport) = (inner.rank(), inner.ranks(), inner.transport());
+        let (inner, ended, owner) = (Mutex::new(Some(inner)), Ended::default(), Owner::this_process());
+        Self { inner, levels: Mutex::new(None), ended, owner, rank, size, transport }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Communicator>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The groups of compressors. All ranks call it.
+    pub(crate) fn levels(&self, py: Python<'_>) -> PyResult<Levels> {
+        self.on(py, |comm| {
+            let mut levels = self.levels.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(levels) = &*levels {
+                return Ok(levels.clone());
+            }
+            Ok(levels.insert(Levels::of(comm)?).clone())
+        })
+    }
+
+    /// Uses the communicator, without the interpreter's lock. A panic loses it, and so does what a signal handler raises.
+    pub(crate) fn on<R: Send>(
+        &self,
+        py: Python<'_>,
+        body: impl FnOnce(&mut Communicator) -> unisono::Result<R> + Send,
+    ) -> PyResult<R> {
+        self.owner.check().map_err(argument)?;
+        let mut by_reduction = None;
+        let done = interruptible(py, &self.ended, || {
+            let mut inner = self.lock();
+            let comm = inner.as_mut().ok_or_else(closed)?;
+            catch_unwind(AssertUnwindSafe(|| body(comm))).unwrap_or_else(|panic| {
+                by_reduction = raised();
+                match &by_reduction {
+                    Some(raised) => comm.fail(&raised.to_string()),
+                    None => comm.fail("a defect of unisono"),
+                }
+                if by_reduction.is_none() { resume_unwind(panic) } else { Err(closed()) }
+            })
+        });
+        if let Some(raised) = by_reduction {
+            return Err(raised);
+        }
+        // What a signal handler has raised. The program cannot know how far the call got, so nothing may follow it.
+        if let Err(raised) = &done
+            && !raised.is_instance_of::<UnisonoError>(py)
+        {
+            let cause = raised.to_string();
+            py.detach(|| self.lock().as_mut().map(|comm| comm.fail(&cause)));
+        }
+        done
+    }
+
+    /// The number of another rank.
+    pub(super) fn other(&self, number: usize, what: &str) -> PyResult<usize> {
+        arguments::other(number, (self.rank, self.size), what).map_err(argument)
+    }
+}
+
+fn closed() -> unisono::Error {
+    unisono::Error::Setting("the communicator is closed".to_owned())
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        let levels = self.levels.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        self.owner.free((levels, inner));
+    }
+}

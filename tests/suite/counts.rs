@@ -1,0 +1,59 @@
+//! Parts of given sizes: ranks that disagree on them, and counts that do not fit.
+
+use unisono::Communicator;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![other_counts_are_an_error_that_names_both, counts_that_do_not_fit_are_refused,]
+}
+
+fn other_counts_are_an_error_that_names_both() {
+    let errors = unisono::threads(2, |mut comm| {
+        let counts = if comm.rank() == 0 { [3, 5] } else { [4, 4] };
+        let gathered = comm.call().counts(&counts).label("rows").all_gather(&mut [0_u8; 8]);
+        gathered.and_then(|_| comm.barrier())
+    });
+    let names = |error: &String| {
+        error.contains("all-gather #0 \"rows, parts of 3, 5\" of 8 u8")
+            && error.contains("all-gather #0 \"rows, parts of 4, 4\" of 8 u8")
+    };
+    let errors: Vec<_> = errors.into_iter().map(|error| error.unwrap_err().to_string()).collect();
+    assert!(errors.iter().any(names), "{errors:#?}");
+
+    // Only the two ranks of a pair know its count.
+    let errors = unisono::threads(3, |mut comm| {
+        let expected = if comm.rank() == 2 { [1, 2, 1] } else { [1; 3] };
+        let mut received = vec![0.0; expected.iter().sum()];
+        comm.all_to_all_v(&[0.0_f32; 3], &[1; 3], &mut received, &expected).and_then(|_| comm.barrier())
+    });
+    let errors: Vec<_> = errors.into_iter().map(|error| error.unwrap_err().to_string()).collect();
+    let names = |error: &String| {
+        let called = |rank, bytes| {
+            format!("rank {rank} called all-to-all #0 of f32, by round-robin (a message of {bytes} bytes)")
+        };
+        error.contains(&called(2, 8)) && error.contains(&called(1, 4))
+    };
+    assert!(errors.iter().any(names), "{errors:#?}");
+}
+
+fn counts_that_do_not_fit_are_refused() {
+    let panics = |call: fn(&mut Communicator)| {
+        unisono::threads(2, |mut comm| {
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| call(&mut comm)));
+            let cause = panicked.expect_err("a panic");
+            comm.barrier().unwrap();
+            cause.downcast_ref::<String>().expect("a message").clone()
+        })
+    };
+    for (call, message) in [
+        ((|comm| drop(comm.call().counts(&[1]))) as fn(&mut Communicator), "the number of counts"),
+        (|comm| drop(comm.call().counts(&[1, 2]).all_gather(&mut [0_u8; 4])), "the parts of ranks have 3"),
+        (|comm| drop(comm.call().counts(&[1, 2]).broadcast(&mut [0_u8; 3], 0)), "`broadcast`, has no counts"),
+        (|comm| drop(comm.all_to_all_v(&[0_u8], &[1, 1], &mut [0; 2], &[1, 1])), "its parts have 2"),
+        (|comm| drop(comm.all_to_all_v(&[0_u8; 4], &[2, 2], &mut [0; 2], &[1, 1])), "to itself"),
+    ] {
+        let messages = panics(call);
+        assert!(messages.iter().all(|found| found.contains(message)), "{messages:?}");
+    }
+}
