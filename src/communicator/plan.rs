@@ -86,7 +86,8 @@ impl Communicator {
         self.seat.engine().check_reduction(&choice, &call)?;
         self.agree_on_plan(&call)?;
         let ranks = self.ranks();
-        let is_shared = self.seat.engine().transport.is_shared_by(ranks);
+        // Ranks of one node may be declared to be of several.
+        let is_shared = self.topology.nodes() == 1 && self.seat.engine().transport.is_shared_by(ranks);
         let has_slots = is_shared && choice.method().is_none() && Slots::fit(&call, ranks);
         let slots = has_slots.then(|| Slots::new(self, &call)).transpose()?;
         let per_call = self.per_call.clone();

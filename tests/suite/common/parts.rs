@@ -201,7 +201,10 @@ fn by_mpi<T: Exact>(sent: &[T], to: &[usize], from: &[usize]) -> Vec<u8> {
     let sent = [bytemuck::cast_slice::<T, u8>(sent), &[0]].concat();
     let sent = Partition::new(&sent[..], to, to_starts);
     let mut into = PartitionMut::new(&mut received[..], from, from_starts);
-    SimpleCommunicator::world().all_to_all_varcount_into(&sent, &mut into);
+    let world = SimpleCommunicator::world();
+    world.all_to_all_varcount_into(&sent, &mut into);
+    // MPI may send the rest only in a later call of it, and the ranks next wait over connections of Unisono's.
+    world.barrier();
     drop(into);
     received.truncate(size_bytes);
     received
