@@ -1,6 +1,7 @@
 //! MPI's own blocking collectives in the world, in place: a baseline. Sections are those of the MPI 4.0 standard (§).
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 
 use mpi::ffi;
 use unisono_collectives::partition::Partition;
@@ -23,6 +24,8 @@ struct InPlace {
     starts: Vec<c_int>,
     /// The start and element count of this rank's part.
     part: *mut c_void,
+    /// Memory for this rank's part of a result.
+    apart: *mut c_void,
     own_count: c_int,
     /// Whether all parts have the same size, so that the variants without counts apply.
     is_even: bool,
@@ -48,7 +51,11 @@ impl Comm {
             return check("MPI_Barrier", unsafe { ffi::MPI_Barrier(self.0) });
         }
         let own = call.bytes_of(parts.elements(Chunks::one(self.rank()?)));
-        let in_place = InPlace::new(self, call, parts, buffer)?;
+        let mut in_place = InPlace::new(self, call, parts, buffer)?;
+        // In place, MPICH 4 copies between ranges of the buffer that overlap if parts have different sizes, and aborts.
+        let is_apart = call.operation == Operation::ReduceScatter && !in_place.is_even;
+        let mut apart = vec![0_u64; if is_apart { own.len().div_ceil(size_of::<u64>()) } else { 0 }];
+        in_place.apart = apart.as_mut_ptr().cast();
         // SAFETY: the buffer is borrowed until MPI is done with it.
         let (name, code) = unsafe {
             match call.op {
@@ -57,9 +64,14 @@ impl Comm {
             }
         };
         check(name, code)?;
-        if call.operation == Operation::ReduceScatter {
+        match call.operation {
+            Operation::ReduceScatter if is_apart => {
+                let own_bytes = own.len();
+                buffer[own].copy_from_slice(&bytemuck::cast_slice(&apart)[..own_bytes]);
+            }
             // In place, MPI leaves a rank's part at the beginning of the buffer (§6.10).
-            buffer.copy_within(..own.len(), own.start);
+            Operation::ReduceScatter => buffer.copy_within(..own.len(), own.start),
+            _ => {}
         }
         Ok(())
     }
@@ -79,6 +91,7 @@ impl InPlace {
             starts: ranges.clone().map(|part| int(part.start)).collect::<Result<_>>()?,
             own_count: int(own.len())?,
             part: buffer[call.bytes_of(own.clone()).start..].as_mut_ptr().cast(),
+            apart: ptr::null_mut(),
             held: buffer.as_mut_ptr().cast(),
             is_even: ranges.clone().all(|part| part.len() == own.len()),
             root: root as c_int,
@@ -92,10 +105,11 @@ impl InPlace {
     /// # Safety
     /// The buffer must be valid, and not accessed by others, until this returns.
     unsafe fn reduce(&self, operation: Operation, op: ffi::MPI_Op) -> Called {
-        let Self { comm, kind, held, count, ref counts, own_count, is_even, root, is_root, .. } = *self;
+        let Self { comm, kind, held, apart, count, ref counts, own_count, is_even, root, is_root, .. } =
+            *self;
         let in_place = unisono_mpi_in_place();
         // SAFETY: the buffer holds `count` elements of this type, which is `counts` for all ranks together; in place, it is both
-        // input and output.
+        // input and output. `apart` holds the elements of this rank's part.
         unsafe {
             match operation {
                 Operation::AllReduce => {
@@ -106,7 +120,7 @@ impl InPlace {
                     ("MPI_Reduce_scatter_block", code)
                 }
                 Operation::ReduceScatter => {
-                    let code = ffi::MPI_Reduce_scatter(in_place, held, counts.as_ptr(), kind, op, comm);
+                    let code = ffi::MPI_Reduce_scatter(held, apart, counts.as_ptr(), kind, op, comm);
                     ("MPI_Reduce_scatter", code)
                 }
                 Operation::Reduce { .. } => {
