@@ -16,9 +16,7 @@ import numpy as np
 from . import _unisono
 from ._unisono import Request, UnisonoError
 
-Name = Literal[
-    "sum", "mean", "min", "max", "product", "bit-and", "bit-or", "bit-xor", "logical-and", "logical-or", "logical-xor"
-]
+Name = Literal["sum", "mean", "min", "max", "product", "bit-and", "bit-or", "bit-xor", "logical-and", "logical-or", "logical-xor"]
 
 
 class Reduction(_unisono.Reduction):
@@ -43,9 +41,7 @@ class Reduction(_unisono.Reduction):
         comm.all_reduce(np.array([12, 18]), divisors)
     """
 
-    def __new__(
-        cls, name: str, function: Callable[[Any, Any], Any], dtype: Any, *, commutative: bool = False
-    ) -> Self:
+    def __new__(cls, name: str, function: Callable[[Any, Any], Any], dtype: Any, *, commutative: bool = False) -> Self:
         dtype = np.dtype(dtype)
 
         def reduce(left: bytes, right: bytes) -> bytes:
@@ -241,15 +237,11 @@ class Comm:
         (MPI_Recv)."""
         return self._comm.receive(_buffer(array), source, tag, label, timeout)
 
-    def send_async(
-        self, array: Any, to: int, *, tag: int = 0, label: str | None = None, timeout: float | None = None
-    ) -> Request:
+    def send_async(self, array: Any, to: int, *, tag: int = 0, label: str | None = None, timeout: float | None = None) -> Request:
         """The non-blocking form of `send` (MPI_Isend). Any number of messages may be in flight, in any order."""
         return self._comm.send_async(_buffer(array), to, tag, label, timeout)
 
-    def receive_async(
-        self, array: Any, source: int, *, tag: int = 0, label: str | None = None, timeout: float | None = None
-    ) -> Request:
+    def receive_async(self, array: Any, source: int, *, tag: int = 0, label: str | None = None, timeout: float | None = None) -> Request:
         """The non-blocking form of `receive` (MPI_Irecv), from a certain rank."""
         return self._comm.receive_async(_buffer(array), source, tag, label, timeout)
 

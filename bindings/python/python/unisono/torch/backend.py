@@ -90,9 +90,7 @@ class UnisonoBackend(Backend):
         with torch.profiler.record_function(f"unisono:{name}"):
             return self._lane.submit(run, result, is_async)
 
-    def _move(
-        self, name: str, tensor: torch.Tensor, opts: Any, root: int | None = None, counts: list[int] | None = None
-    ) -> None:
+    def _move(self, name: str, tensor: torch.Tensor, opts: Any, root: int | None = None, counts: list[int] | None = None) -> None:
         """Makes a collective that moves elements, on a contiguous tensor. `counts` are those of parts that differ."""
         kind, width = element(tensor)
         counts = counts and [count * width for count in counts]
@@ -285,9 +283,7 @@ class UnisonoBackend(Backend):
         if sent.dtype != received.dtype:
             raise TypeError(f"all_to_all: the tensors are of {sent.dtype} and {received.dtype}")
         if to[self._rank] != come[self._rank]:
-            raise ValueError(
-                f"all_to_all: rank {self._rank} sends {to[self._rank]} elements to itself, and expects {come[self._rank]}"
-            )
+            raise ValueError(f"all_to_all: rank {self._rank} sends {to[self._rank]} elements to itself, and expects {come[self._rank]}")
 
     def _exchange(self, sent: torch.Tensor, received: torch.Tensor, to: list[int], come: list[int], opts: Any) -> None:
         """Sends `to[j]` elements to every rank j, and receives `come[i]` from every rank i, on contiguous tensors."""
