@@ -25,13 +25,14 @@ class Reduction(_unisono.Reduction):
     `function(left, right)` returns the reduction of two arrays of numpy with elements of type `dtype`, element by element, such as numpy's
     `gcd` and `hypot` do; both are read-only, and of any length. Elements have 1, 2, 4, … or 64 bytes, and may be records.
 
-    The function must be associative. Unless it is `commutative`, results are x0 ∘ x1 ∘ … in the order of ranks: algorithms that do not keep
-    this order are not chosen for it, and refused if they are named. All ranks define the same function by the same name; ranks that call
-    others get a MismatchError, which names both. The definition is kept until the process ends: define a reduction once, not for every call.
+    The function must be associative. Unless it is `commutative`, results are x0 ∘ x1 ∘ … in the order of ranks: algorithms that do
+    not keep this order are not chosen for it, and refused if they are named. All ranks define the same function by the same name; ranks
+    that call others get a MismatchError, which names both. The definition is kept until the process ends: define a reduction once, not
+    for every call.
 
-    Each of its calls takes the interpreter's lock, and copies both operands and the result: on short arrays it takes some microseconds instead
-    of some hundred nanoseconds, and other threads of Python delay the other ranks too. What the function raises ends the communicator:
-    the blocking call raises it, and other ranks get an AbortedError.
+    Each of its calls takes the interpreter's lock, and copies both operands and the result: on short arrays it takes some microseconds
+    instead of some hundred nanoseconds, and other threads of Python delay the other ranks too. What the function raises ends the
+    communicator: the blocking call raises it, and other ranks get an AbortedError.
 
         import numpy as np
         import unisono
