@@ -50,7 +50,7 @@ impl Format {
                 None => return self.custom_target(held, combine),
             },
         };
-        let (held_size_bytes, wire_size_bytes) = (self.held_size_bytes, self.wire_size_bytes);
+        let (held_size_bytes, wire_size_bytes) = (self.held_size_bytes as u32, self.wire_size_bytes as u32);
         match kernel {
             None => Target::Place(held),
             Some(kernel) => Target::Apply { held, held_size_bytes, wire_size_bytes, kernel },
@@ -59,6 +59,6 @@ impl Format {
 
     fn custom_target<'a>(&self, held: &'a mut [u8], combine: Combine) -> Target<'a> {
         let custom = self.custom.expect("an operation that reduces has a reduction");
-        Target::Custom { held, element_bytes: self.wire_size_bytes, combine, custom }
+        Target::Custom { held, element_bytes: self.wire_size_bytes as u32, combine, custom }
     }
 }

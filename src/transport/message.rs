@@ -24,6 +24,8 @@ pub(crate) struct Incoming<'a> {
 }
 
 /// What to do with incoming bytes. They may arrive in several pieces of whole elements.
+///
+/// Sizes have 32 bits, so that a target is five words: it is passed on to where a message arrives, and a sixth delays the shortest ones.
 #[derive(Debug)]
 pub(crate) enum Target<'a> {
     /// Stores them unchanged.
@@ -32,14 +34,16 @@ pub(crate) enum Target<'a> {
     Apply {
         held: &'a mut [u8],
         /// The size of a held element.
-        held_size_bytes: usize,
+        held_size_bytes: u32,
         /// The size of an incoming element.
-        wire_size_bytes: usize,
+        wire_size_bytes: u32,
         kernel: Kernel,
     },
     /// Combines them with the held elements by a function of the program's.
-    Custom { held: &'a mut [u8], element_bytes: usize, combine: Combine, custom: &'static Definition },
+    Custom { held: &'a mut [u8], element_bytes: u32, combine: Combine, custom: &'static Definition },
 }
+
+const _: () = assert!(size_of::<Target<'_>>() == 5 * size_of::<usize>());
 
 impl Target<'_> {
     /// The number of bytes expected.
@@ -70,8 +74,8 @@ impl Target<'_> {
     pub(crate) fn wire_size_bytes(&self) -> usize {
         match *self {
             Self::Place(_) => 1,
-            Self::Apply { wire_size_bytes, .. } => wire_size_bytes,
-            Self::Custom { element_bytes, .. } => element_bytes,
+            Self::Apply { wire_size_bytes, .. } => wire_size_bytes as usize,
+            Self::Custom { element_bytes, .. } => element_bytes as usize,
         }
     }
 
@@ -92,6 +96,10 @@ impl Target<'_> {
 
 /// The size of elements of `size_bytes` in a format of another element size. Formats are mostly equal, and divisions slow.
 #[inline]
-fn converted(size_bytes: usize, from_size_bytes: usize, to_size_bytes: usize) -> usize {
-    if from_size_bytes == to_size_bytes { size_bytes } else { size_bytes / from_size_bytes * to_size_bytes }
+fn converted(size_bytes: usize, from_size_bytes: u32, to_size_bytes: u32) -> usize {
+    if from_size_bytes == to_size_bytes {
+        size_bytes
+    } else {
+        size_bytes / from_size_bytes as usize * to_size_bytes as usize
+    }
 }
