@@ -48,8 +48,8 @@ impl Communicator {
     ///
     /// The options of a [`Communicator::call`] apply to all calls of the plan. Plans do not disturb each other or other calls: several
     /// may be in flight, and started in different orders on different ranks if they are short all-reduces among ranks that share
-    /// memory. These (at most 1 KiB on at most 8 ranks, unless an algorithm was chosen) exchange their values in memory of the plan,
-    /// without messages, and reduce them in the order of ranks; half-precision elements are rounded after every addition. Any other plan is carried out as the collective would be.
+    /// memory. These (at most 56 bytes on at most 8 ranks, unless an algorithm was chosen) exchange their values in memory of the plan,
+    /// without messages, and reduce them in the order of ranks; half-precision elements are rounded after every addition. Any other plan is carried out as the non-blocking collective would be.
     ///
     /// ```
     /// use unisono::{Operation, ReduceOp};
