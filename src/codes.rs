@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(of(&Call { op: Some(again), ..reduce }), codes);
         let ordered = ReduceOp::custom_bytes("pair of codes", 16, false, ignore);
         assert_ne!(of(&Call { op: Some(ordered), ..reduce }), codes);
-        // Of another process's, only some bits are known.
+        // The name of a reduction that this process has not defined is unknown.
         let unknown = Codes::of_bits(codes.bits() ^ 1 << 40);
         assert_eq!((unknown.operation(), &*unknown.dtype(), unknown.root()), ("reduce", "elements", None));
     }

@@ -210,8 +210,7 @@ impl Communicator {
         op: ReduceOp,
     ) -> Result<&'a mut [T]> {
         self.run(Operation::ReduceScatter, Some(op), buffer)?;
-        let width = usize::from(self.per_call.width());
-        let own = scaled(self.own_part(buffer.len() / width), width);
+        let own = self.own_values(buffer.len());
         Ok(&mut buffer[own])
     }
 
@@ -266,8 +265,7 @@ impl Communicator {
     /// If `root` is not a rank of this world.
     pub fn scatter<'a, T: Element>(&mut self, buffer: &'a mut [T], root: Rank) -> Result<&'a mut [T]> {
         self.run(Operation::Scatter { root }, None, buffer)?;
-        let width = usize::from(self.per_call.width());
-        let own = scaled(self.own_part(buffer.len() / width), width);
+        let own = self.own_values(buffer.len());
         Ok(&mut buffer[own])
     }
 
@@ -308,6 +306,12 @@ impl Communicator {
     /// communicator is dropped. Later calls fail with [`Error::Aborted`].
     pub fn fail(&mut self, cause: &str) {
         drop(self.seat.engine().fail(cause));
+    }
+
+    /// The values of this rank's part in a buffer of `count` values, of which several may be an element.
+    fn own_values(&self, count: usize) -> Range<usize> {
+        let width = usize::from(self.per_call.width());
+        scaled(self.own_part(count / width), width)
     }
 
     /// Runs a blocking collective.

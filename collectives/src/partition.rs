@@ -101,11 +101,6 @@ impl Partition {
         }
     }
 
-    /// The number of elements in a range of chunks.
-    pub(crate) fn count(&self, chunks: Chunks) -> usize {
-        self.start(chunks.end) - self.start(chunks.start)
-    }
-
     /// The chunk of an element.
     pub(crate) fn chunk_of(&self, element: usize) -> usize {
         match self {

@@ -19,7 +19,7 @@ const MOST_AGE: u64 = 4096;
 /// The number of kinds from which old ones are looked for.
 const LEAST_TRIMMED: usize = 64;
 
-/// What calls of a kind have in common: the choice, the call, and the parts of ranks, if they are given.
+/// The key of a kind of call: the choice, the call, and the parts of ranks, if they are given.
 type Kind = (Choice, Call, Option<Partition>);
 
 /// The recent kinds of call, by their index.

@@ -839,7 +839,7 @@ module unisono
 
     ! Defines a reduction by a function of the program, and writes its number, which calls take as their `op`, to `op`.
     !
-    ! Its elements are of type `dtype`; or, if `element_bytes` is not 0, of so many bytes (a power of two of at most 64), of any
+    ! Its elements are of type `dtype`; or, if `element_bytes` is not 0, of that size in bytes (a power of two, at most 64), of any
     ! alignment, in arrays of UNISONO_U8, whose `count` is in bytes: rank r's own part is then of whole elements, `element_bytes`
     ! times that of `unisono_own_part` for the number of elements.
     !

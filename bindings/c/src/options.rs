@@ -64,7 +64,7 @@ pub(crate) unsafe fn builder(settings: *const Settings) -> Result<Builder> {
 /// The number of elements of each rank's part, if the call has them.
 ///
 /// # Safety
-/// The pointer must be null or to options, which outlive the result, with one count for each of so many ranks or none.
+/// The pointer must be null or to options that outlive the result, whose counts are null or one for each of `ranks` ranks.
 pub(crate) unsafe fn counts<'a>(options: *const Call, ranks: usize) -> Option<&'a [usize]> {
     // SAFETY: as the caller promises.
     unsafe { options.as_ref().and_then(|options| values::counts(options.counts, ranks)) }

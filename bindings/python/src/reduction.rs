@@ -11,7 +11,7 @@ use super::array::Array;
 use super::error::argument;
 
 thread_local! {
-    /// What the function of a reduction has raised in the call of this thread that it ends.
+    /// The exception of a reduction's function, until the call of this thread that it ends raises it.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 

@@ -32,7 +32,7 @@ try:
 except (unisono.TimeoutError, unisono.AbortedError) as error:
     assert "with tag 9" in str(error), error
 else:
-    raise AssertionError("nobody sends it")
+    raise AssertionError("a message that no rank sends was received")
 try:
     unisono.wait_any([])
 except ValueError as error:

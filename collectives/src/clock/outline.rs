@@ -169,7 +169,7 @@ fn outline(plan: &Plan, rank: Rank, ranks: usize, count: usize, steps: &mut Vec<
         let outline = phase.schedule.steps().iter().map(|step| Outline {
             to: step.send.map(|send| places(send.to)),
             from: step.receive.map(|receive| places(receive.from)),
-            sent_count: step.send.map_or(0, |send| partition.count(send.chunks)),
+            sent_count: step.send.map_or(0, |send| partition.elements(send.chunks).len()),
             reduces: step.receive.is_some_and(|receive| receive.combine.reduces()),
             copies: step.send.zip(step.receive).is_some_and(|(send, receive)| {
                 send.source == Source::Current && send.chunks.overlaps(receive.chunks)

@@ -58,7 +58,7 @@ impl Comm {
         if let Some(raised) = by_reduction {
             return Err(raised);
         }
-        // What a signal handler has raised. The program cannot know how far the call got, so nothing may follow it.
+        // A signal handler has raised an exception. The program cannot know how far the call got, so no call may follow.
         if let Err(raised) = &done
             && !raised.is_instance_of::<UnisonoError>(py)
         {
