@@ -11,7 +11,6 @@ use std::time::Duration;
 use unisono_collectives::{Rank, Topology};
 
 use crate::config::{Chaos, Config};
-use crate::error::{Error, Place};
 use crate::memory::Registry;
 use crate::status::{FailureReport, StatusBoard, panicked};
 use crate::system;
@@ -20,6 +19,7 @@ mod agreement;
 mod assemble;
 mod bootstrap;
 mod counters;
+mod failure;
 mod far;
 mod faulty;
 mod half;
@@ -41,6 +41,7 @@ mod warnings;
 pub(crate) use bootstrap::Alone;
 pub use bootstrap::Bootstrap;
 pub(crate) use bootstrap::{Directory, Joining, Rendezvous};
+pub(crate) use failure::Failure;
 use far::Far;
 pub(crate) use far::Ticket;
 use faulty::Faults;
@@ -59,36 +60,6 @@ pub(crate) use vendor::VendorPhase;
 pub(crate) use waiting::Hopeless;
 pub(crate) use waiting::{Deadlines, Waiting};
 use waiting::{Nap, spins, usable_cores};
-
-/// Why an exchange failed; the executor adds the position.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    Timeout { other: Rank, waited: Duration },
-    Mismatch { ours: String, other: Rank, theirs: String },
-    Left { other: Rank },
-    Error(Error),
-}
-
-impl Failure {
-    /// The failure if a rank that this one waits for has left. Messages that it sent before still count.
-    fn left(other: Rank, status: &StatusBoard) -> Option<Self> {
-        status.has_left(other).then_some(Self::Left { other })
-    }
-
-    /// The error of this failure at a position, with what the status board shows of a rank that did not arrive.
-    pub(crate) fn at(self, at: Place, status: &StatusBoard) -> Error {
-        let at = Box::new(at);
-        match self {
-            Self::Timeout { other, waited } => {
-                let doing = status.position_of(other).map(|position| Box::new(status.doing(position)));
-                Error::Timeout { at, other, waited, doing }
-            }
-            Self::Mismatch { ours, other, theirs } => Error::Mismatch { at, ours, other, theirs },
-            Self::Left { other } => Error::Left { at, other },
-            Self::Error(error) => error,
-        }
-    }
-}
 
 /// The fabric of a communicator.
 #[derive(Debug)]

@@ -87,9 +87,9 @@ pub struct Incoming {
 pub enum Instruction {
     /// Sends and receives, and completes when both messages have been received. The outgoing part is read before the incoming one is written.
     Exchange(Option<Outgoing>, Option<Incoming>),
-    /// Sends a part, and announces a message from the same rank, which a later `Complete` receives. It does not block.
-    Post(Outgoing, Incoming),
-    /// Blocks until the oldest announced message has arrived, and combines it.
+    /// Sends a copy, and announces a message, which a later `Complete` receives. It does not block.
+    Post(Option<Outgoing>, Option<Incoming>),
+    /// Completes the oldest `Post` that is not completed: blocks until the message that it announced has arrived, and combines it.
     Complete,
     /// Sends a copy. It blocks while [`SENDS_AHEAD`](crate::SENDS_AHEAD) messages to the same rank have not been received.
     Send(Outgoing),
@@ -174,10 +174,9 @@ impl Instruction {
     /// The parts that it names.
     fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
         let parts = match self {
-            Self::Exchange(send, receive) => {
+            Self::Exchange(send, receive) | Self::Post(send, receive) => {
                 [send.as_mut().map(|send| &mut send.part), receive.as_mut().map(|receive| &mut receive.part)]
             }
-            Self::Post(send, receive) => [Some(&mut send.part), Some(&mut receive.part)],
             Self::Send(Outgoing { part, .. })
             | Self::Receive(Incoming { part, .. })
             | Self::Lend { part, .. } => [Some(part), None],
@@ -193,8 +192,9 @@ impl Instruction {
     /// The other ranks that it names.
     fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
         let ranks = match *self {
-            Self::Exchange(send, receive) => [send.map(|send| send.to), receive.map(|receive| receive.from)],
-            Self::Post(send, receive) => [Some(send.to), Some(receive.from)],
+            Self::Exchange(send, receive) | Self::Post(send, receive) => {
+                [send.map(|send| send.to), receive.map(|receive| receive.from)]
+            }
             Self::Send(Outgoing { to: other, .. })
             | Self::Receive(Incoming { from: other, .. })
             | Self::Lend { to: other, .. }

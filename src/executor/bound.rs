@@ -49,8 +49,8 @@ pub(crate) struct Bound {
 pub(super) enum Op {
     Send(Send),
     Receive(Receive),
-    Exchange(Box<(Option<Send>, Option<Receive>)>),
-    Post(Box<(Send, Receive)>),
+    Exchange(Box<Halves>),
+    Post(Box<Halves>),
     Complete,
     /// Combines a piece of the input with one of the buffer.
     Original(Box<(Piece, Receive)>),
@@ -68,6 +68,9 @@ pub(super) enum Op {
         block: usize,
     },
 }
+
+/// The halves of an exchange.
+pub(super) type Halves = (Option<Send>, Option<Receive>);
 
 /// An outgoing part.
 #[derive(Debug)]
@@ -208,11 +211,8 @@ impl Bound {
             }
             Instruction::Send(send) => Op::Send(self.send(send)),
             Instruction::Receive(receive) => Op::Receive(self.receive(receive)?),
-            Instruction::Exchange(send, receive) => {
-                let receive = receive.map(|receive| self.receive(receive)).transpose()?;
-                Op::Exchange(Box::new((send.map(|send| self.send(send)), receive)))
-            }
-            Instruction::Post(send, receive) => Op::Post(Box::new((self.send(send), self.receive(receive)?))),
+            Instruction::Exchange(send, receive) => Op::Exchange(Box::new(self.halves(send, receive)?)),
+            Instruction::Post(send, receive) => Op::Post(Box::new(self.halves(send, receive)?)),
             Instruction::Complete => Op::Complete,
             Instruction::Original { from, to, combine } => {
                 self.reads_original = true;
@@ -220,6 +220,15 @@ impl Bound {
                 Op::Original(Box::new((self.piece_of(Source::Original, from), receive)))
             }
         })
+    }
+
+    fn halves(
+        &mut self,
+        send: Option<program::Outgoing>,
+        receive: Option<program::Incoming>,
+    ) -> Result<Halves, &'static str> {
+        let receive = receive.map(|receive| self.receive(receive)).transpose()?;
+        Ok((send.map(|send| self.send(send)), receive))
     }
 
     fn send(&mut self, program::Outgoing { to, part, source }: program::Outgoing) -> Send {
@@ -248,15 +257,16 @@ impl Bound {
     /// The block that each operation works on in the first round.
     fn blocks_of_ops(&self) -> Result<Vec<usize>, &'static str> {
         let mut posted = VecDeque::new();
+        let block_of = |halves: &Halves| match halves {
+            (Some(Send { piece, .. }), _) | (None, Some(Receive { piece, .. })) => piece.block,
+            (None, None) => 0,
+        };
         let block = |(_, op): &(Place, Op)| match op {
             Op::Send(Send { piece, .. }) | Op::Receive(Receive { piece, .. }) => Ok(piece.block),
-            Op::Exchange(halves) => match (&halves.0, &halves.1) {
-                (Some(Send { piece, .. }), _) | (None, Some(Receive { piece, .. })) => Ok(piece.block),
-                (None, None) => Ok(0),
-            },
-            Op::Post(both) => {
-                posted.push_back(both.0.piece.block);
-                Ok(both.0.piece.block)
+            Op::Exchange(halves) => Ok(block_of(halves)),
+            Op::Post(halves) => {
+                posted.push_back(block_of(halves));
+                Ok(block_of(halves))
             }
             Op::Complete => posted.pop_front().ok_or("nothing was posted that is completed"),
             Op::Original(both) => Ok(both.1.piece.block),

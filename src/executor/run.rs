@@ -7,7 +7,7 @@ use unisono_collectives::Source;
 use unisono_collectives::program::Place;
 
 use super::Task;
-use super::bound::{Bound, Move, Op, Pass, Piece, Receive, Send};
+use super::bound::{Bound, Halves, Move, Op, Pass, Piece, Receive, Send};
 use super::format::Format;
 use crate::call::scaled;
 use crate::error::Result;
@@ -58,7 +58,7 @@ pub(super) struct Run<'a> {
     pub(super) work: &'a mut Scratch,
     pub(super) round: usize,
     /// Exchanges that are not completed, oldest first.
-    posted: VecDeque<(Ticket, &'a Receive)>,
+    posted: VecDeque<(Ticket, Option<&'a Receive>)>,
 }
 
 impl<'a> Run<'a> {
@@ -96,7 +96,7 @@ impl<'a> Run<'a> {
             Op::Send(send) => self.exchange(Some(send), None, transport),
             Op::Receive(receive) => self.exchange(None, Some(receive), transport),
             Op::Exchange(halves) => self.exchange(halves.0.as_ref(), halves.1.as_ref(), transport),
-            Op::Post(both) => self.post(&both.0, &both.1, transport),
+            Op::Post(halves) => self.post(halves, transport),
             Op::Complete => self.complete(transport),
             Op::Original(both) => {
                 self.original(&both.0, &both.1);
@@ -144,12 +144,14 @@ impl<'a> Run<'a> {
         transport.exchange(header, outgoing, incoming, deadlines)
     }
 
-    fn post(&mut self, send: &Send, receive: &'a Receive, transport: &mut Fabric) -> Result<(), Failure> {
-        let Task { header, .. } = self.task;
-        let size_bytes = self.bytes(&receive.piece, self.bound.format.wire_size_bytes).len();
-        let (bytes, _) = self.bytes_and_place(Some(send), None).map_err(Failure::Error)?;
-        let outgoing = Outgoing { to: send.to, bytes };
-        let ticket = transport.post(header, Some(outgoing), Some((receive.from, size_bytes)))?;
+    fn post(&mut self, halves: &'a Halves, transport: &mut Fabric) -> Result<(), Failure> {
+        let (send, receive) = (halves.0.as_ref(), halves.1.as_ref());
+        let size_bytes = |piece| self.bytes(piece, self.bound.format.wire_size_bytes).len();
+        let incoming = receive.map(|receive| (receive.from, size_bytes(&receive.piece)));
+        let header = self.task.header;
+        let (bytes, _) = self.bytes_and_place(send, None).map_err(Failure::Error)?;
+        let outgoing = send.map(|send| Outgoing { to: send.to, bytes });
+        let ticket = transport.post(header, outgoing, incoming)?;
         self.posted.push_back((ticket, receive));
         Ok(())
     }
@@ -157,9 +159,11 @@ impl<'a> Run<'a> {
     fn complete(&mut self, transport: &mut Fabric) -> Result<(), Failure> {
         let Task { header, deadlines, .. } = self.task;
         let (ticket, receive) = self.posted.pop_front().expect("a program completes what it has posted");
-        let place = self.bytes(&receive.piece, self.bound.format.held_size_bytes);
-        let mut target = self.bound.format.target(&mut self.held[place], receive.combine);
-        transport.complete(header, ticket, Some(&mut target), deadlines)
+        let mut target = receive.map(|receive| {
+            let place = self.bytes(&receive.piece, self.bound.format.held_size_bytes);
+            self.bound.format.target(&mut self.held[place], receive.combine)
+        });
+        transport.complete(header, ticket, target.as_mut(), deadlines)
     }
 
     /// The bytes to send, and the place of what is received: disjoint.

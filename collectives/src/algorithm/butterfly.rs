@@ -94,16 +94,21 @@ impl Folding {
     }
 }
 
-/// The outward half of the all-reduce: base b starts with chunk b, of as many chunks as there are bases.
+/// The outward half of the all-reduce: base b starts with chunk b, of as many chunks as there are bases. Both halves of a message have the
+/// same step: a rank without a partner in a step does nothing.
 pub fn outward(rank: Rank, ranks: usize) -> Schedule {
     let folding = Folding::new(ranks);
     let whole = Chunks::new(0, folding.bases);
-    let steps = match folding.of(rank) {
+    let steps: Vec<_> = match folding.of(rank) {
         Folded::Base { base, extra } => {
-            let fold_out = extra.map(|extra| Step::new().send(extra, whole));
+            let fold_out = extra.map_or(Step::new(), |extra| Step::new().send(extra, whole));
+            let fold_out = (folding.extras > 0).then_some(fold_out);
             doubling(base, folding, |base| base).chain(fold_out).collect()
         }
-        Folded::Extra { stand_in } => vec![Step::new().replace(stand_in, whole)],
+        Folded::Extra { stand_in } => {
+            let idle = folding.distances().map(|_| Step::new());
+            idle.chain([Step::new().replace(stand_in, whole)]).collect()
+        }
     };
     Schedule::new(folding.bases, steps)
 }

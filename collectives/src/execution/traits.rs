@@ -50,8 +50,8 @@ fn sends_single_chunks(plan: &Plan) -> bool {
     steps.flat_map(Step::touched).all(|chunks| chunks.count() == 1)
 }
 
-/// The number of steps between nodes, if the plans fit lanes: each of those steps is an exchange of two ranks, and no
-/// intra-node step sends what it receives into.
+/// The number of steps between nodes, if the plans fit lanes: all have the same number of these steps, which send the current contents of
+/// the buffer, and no intra-node step sends what it receives into.
 fn far_steps(plans: &[(Rank, Plan)]) -> Option<usize> {
     let phases = || plans.iter().flat_map(|(_, plan)| plan.phases());
     let steps = |phase: &Phase| phase.schedule.steps().len();
@@ -60,22 +60,16 @@ fn far_steps(plans: &[(Rank, Plan)]) -> Option<usize> {
         (Some(send), Some(receive)) => !send.chunks.overlaps(receive.chunks),
         _ => true,
     };
+    let is_current = |step: &Step| step.send.is_none_or(|send| send.source == Source::Current);
     let fits = |phase: &Phase| {
         let mut of_phase = phase.schedule.steps().iter();
         if phase.is_in_node() {
             of_phase.all(is_apart)
         } else {
-            steps(phase) == far_steps && of_phase.all(|step| partner(step).is_some())
+            steps(phase) == far_steps && of_phase.all(is_current)
         }
     };
     phases().all(fits).then_some(far_steps)
-}
-
-/// The other rank of an exchange of two, with equal chunk counts and the current contents of the buffer.
-fn partner(step: &Step) -> Option<Rank> {
-    let (send, receive) = (step.send?, step.receive?);
-    let even = send.to == receive.from && send.chunks.count() == receive.chunks.count();
-    (even && send.source == Source::Current).then_some(send.to)
 }
 
 #[cfg(test)]
@@ -94,7 +88,7 @@ mod tests {
         })
     }
 
-    /// As [`far_steps`], where also each exchange is the same step of the same phase on both ranks.
+    /// As [`far_steps`], where also both halves of a message have the same number of step.
     fn far_steps_of_all(plans: &[Plan]) -> Option<usize> {
         let numbered: Vec<_> = plans.iter().cloned().enumerate().collect();
         let far = |plan: &Plan| plan.phases().iter().filter(|phase| !phase.is_in_node()).cloned().collect();
@@ -102,10 +96,12 @@ mod tests {
         for (rank, phases) in all.iter().enumerate() {
             for phase in phases {
                 for (number, step) in phase.schedule.steps().iter().enumerate() {
-                    let theirs = &all[phase.group.member(partner(step)?)];
+                    let Some(send) = step.send else { continue };
+                    let theirs = &all[phase.group.member(send.to)];
                     let answer = theirs.iter().find(|theirs| theirs.group == phase.group)?;
-                    let back = partner(answer.schedule.steps().get(number)?)?;
-                    if phase.group.member(back) != rank {
+                    let receive = answer.schedule.steps().get(number)?.receive?;
+                    let same = phase.group.member(receive.from) == rank;
+                    if !same || receive.chunks.count() != send.chunks.count() {
                         return None;
                     }
                 }

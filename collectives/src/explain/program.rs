@@ -112,9 +112,9 @@ fn column(name: String, program: &Program) -> Vec<String> {
             }
             Instruction::Post(send, receive) => {
                 announced.push_back(*receive);
-                sent(send)
+                sent(send.as_ref()?)
             }
-            Instruction::Complete => received(&announced.pop_front()?),
+            Instruction::Complete => received(&announced.pop_front()??),
             Instruction::Send(send) => sent(send),
             Instruction::Receive(receive) => received(receive),
             Instruction::Original { to, combine, .. } => combined(*combine, *to, &"own"),

@@ -31,8 +31,8 @@ struct State {
     /// The number of the message that the current instruction has sent and waits for.
     sent: Option<usize>,
     received: bool,
-    /// The announced messages, oldest first.
-    announced: VecDeque<Incoming>,
+    /// The message that each `Post` has announced, oldest first.
+    announced: VecDeque<Option<Incoming>>,
     /// The number of barriers that the rank has reached.
     barriers: usize,
     is_at_barrier: bool,
@@ -144,13 +144,16 @@ impl<'a, V: Values> Interpreter<'a, V> {
         let is_done = match instruction {
             Instruction::Exchange(send, receive) => self.exchange(rank, send, receive),
             Instruction::Post(send, receive) => {
-                self.send(rank, send);
+                if let Some(send) = send {
+                    self.send(rank, send);
+                }
                 self.states[rank].announced.push_back(receive);
                 true
             }
             Instruction::Complete => {
                 let oldest = self.states[rank].announced.front().copied();
-                let is_done = oldest.is_some_and(|receive| self.receive(rank, receive));
+                let is_done =
+                    oldest.is_some_and(|receive| receive.is_none_or(|receive| self.receive(rank, receive)));
                 if is_done {
                     self.states[rank].announced.pop_front();
                 }
@@ -295,7 +298,8 @@ impl<'a, V: Values> Interpreter<'a, V> {
         let last = |rank: &Rank| (self.states[*rank].barriers, waits(*rank));
         for (rank, state) in self.states.iter().enumerate() {
             let Some(instruction) = self.instruction(rank) else { continue };
-            let announced = state.announced.front().filter(|_| instruction == Instruction::Complete);
+            let oldest = state.announced.front().filter(|_| instruction == Instruction::Complete);
+            let announced = oldest.and_then(Option::as_ref);
             let others = instruction.ranks().chain(announced.map(|receive| receive.from));
             // If one of two ranks has finished, that is the cause; at a barrier, a rank waits for the last one.
             let other = others.min_by_key(|&other| waits(other));

@@ -92,7 +92,7 @@ fn messages_of_all_sizes_arrive() {
 #[test]
 fn what_is_posted_goes_on_beside_an_exchange_and_is_completed_in_any_order() {
     const COUNT: usize = 20 << 20;
-    both(|own, mut far, status| {
+    both(|own, mut far, _| {
         let tickets = [0, 1, 2].map(|number| {
             let bytes = bytes(own, number, COUNT);
             let outgoing = Outgoing { to: 1 - own, bytes: &bytes };
@@ -112,7 +112,7 @@ fn what_is_posted_goes_on_beside_an_exchange_and_is_completed_in_any_order() {
 
 #[test]
 fn a_connection_that_is_lost_names_the_rank() {
-    both(|own, mut far, status| {
+    both(|own, mut far, _| {
         if own == 1 {
             return;
         }

@@ -34,11 +34,13 @@ const NEVER: [(&str, &[&str], &[&str]); 28] = [
     // It returns facts, and ends nothing.
     ("src/", &["status"], &["exit", "abort", "spawn", "set_hook", "signal_hook", "TcpStream", "TcpListener"]),
     ("src/", &["transport"], &["Schedule", "Plan", "Step"]),
-    ("src/", &["transport/bootstrap"], &["Shared", "Mpi", "Transport"]),
+    ("src/", &["transport/bootstrap"], &["Shared", "Mpi", "Fabric"]),
     (
         "src/",
         &[
-            "transport/processes",
+            "transport/assemble",
+            "transport/far",
+            "transport/link",
             "transport/join",
             "transport/node",
             "transport/tcp",

@@ -37,17 +37,15 @@ fn changed(instruction: Instruction, rank: Rank, ranks: usize, chunk_count: usiz
         let combined = others(receive.combine).map(move |combine| Incoming { combine, ..receive });
         [Incoming { from, ..receive }, Incoming { part, ..receive }].into_iter().chain(combined)
     };
+    type Make = fn(Option<Outgoing>, Option<Incoming>) -> Instruction;
+    let halves = |send: Option<Outgoing>, receive: Option<Incoming>, make: Make| {
+        let sends = send.into_iter().flat_map(sends).map(|send| make(Some(send), receive));
+        let receives = receive.into_iter().flat_map(receives).map(|receive| make(send, Some(receive)));
+        sends.chain(receives).chain([make(None, receive), make(send, None)]).collect()
+    };
     let mut changed = match instruction {
-        Exchange(send, receive) => {
-            let sends = send.into_iter().flat_map(sends).map(|send| Exchange(Some(send), receive));
-            let receives =
-                receive.into_iter().flat_map(receives).map(|receive| Exchange(send, Some(receive)));
-            sends.chain(receives).chain([Exchange(None, receive), Exchange(send, None)]).collect()
-        }
-        Post(send, receive) => {
-            let sends = sends(send).map(|send| Post(send, receive));
-            sends.into_iter().chain(receives(receive).map(|receive| Post(send, receive))).collect()
-        }
+        Exchange(send, receive) => halves(send, receive, Exchange),
+        Post(send, receive) => halves(send, receive, Post),
         Send(outgoing) => sends(outgoing).map(Send).to_vec(),
         Receive(incoming) => receives(incoming).map(Receive).collect(),
         Original { from, to, combine } => {

@@ -50,6 +50,7 @@ fn step_by_step(plan: &Plan, by_vendor: bool) -> Vec<(Place, Instruction)> {
         let vendor = Instruction::Vendor { phase: number, steps: steps.len() };
         let vendor = phase.vendor.as_ref().filter(|_| by_vendor).map(|_| (place(0), vendor));
         let steps = steps.iter().enumerate().map(|(step, halves)| (place(step), exchange(phase, halves)));
+        let steps = steps.filter(|(_, instruction)| *instruction != Instruction::Exchange(None, None));
         vendor.into_iter().chain(steps).collect::<Vec<_>>()
     };
     phases.flat_map(of_phase).collect()

@@ -53,15 +53,13 @@ pub(super) fn lower(plan: &Plan, blocks: usize, far_steps: usize) -> Vec<(Place,
         let block = |behind: usize| tick.checked_sub(behind).filter(|&block| block < blocks);
         let steps = || (0..far_steps).rev();
         for (step, block) in steps().filter_map(|step| Some((step, block(1 + DEPTH * (step + 1))?))) {
-            for (place, halves) in far().flat_map(|phase| by_chunks(phase, step, block)) {
-                instructions.extend(halves.1.map(|_| (place, Instruction::Complete)));
-            }
+            let posted = far().flat_map(|phase| by_chunks(phase, step, block));
+            instructions.extend(posted.map(|(place, _)| (place, Instruction::Complete)));
         }
         for (step, block) in steps().filter_map(|step| Some((step, block(1 + DEPTH * step)?))) {
-            for (place, halves) in far().flat_map(|phase| by_chunks(phase, step, block)) {
-                let (send, receive) = (halves.0.zip(halves.1)).expect("an exchange of two");
-                instructions.push((place, Instruction::Post(send, receive)));
-            }
+            let halves = far().flat_map(|phase| by_chunks(phase, step, block));
+            instructions
+                .extend(halves.map(|(place, (send, receive))| (place, Instruction::Post(send, receive))));
         }
         for (inward, behind) in [(true, 0), (false, 1 + DEPTH * far_steps)] {
             let Some(block) = block(behind) else { continue };
@@ -111,7 +109,7 @@ mod tests {
         let plan =
             Algorithm::HierarchicalCopy.plan(Operation::AllReduce, &Topology::uniform(2, 2), 0).unwrap();
         let instructions = lower(&plan, 2, 1).into_iter().map(|(_, instruction)| match instruction {
-            Instruction::Post(outgoing, _) => ("post", outgoing.part.block),
+            Instruction::Post(Some(outgoing), _) => ("post", outgoing.part.block),
             Instruction::Complete => ("complete", 0),
             Instruction::Exchange(None, Some(incoming)) => ("reduce", incoming.part.block),
             Instruction::Exchange(Some(outgoing), None) => ("distribute", outgoing.part.block),

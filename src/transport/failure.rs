@@ -1,0 +1,38 @@
+//! Why an exchange failed.
+
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+use crate::error::{Error, Place};
+use crate::status::StatusBoard;
+
+/// Why an exchange failed; the executor adds the position.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Timeout { other: Rank, waited: Duration },
+    Mismatch { ours: String, other: Rank, theirs: String },
+    Left { other: Rank },
+    Error(Error),
+}
+
+impl Failure {
+    /// The failure if a rank that this one waits for has left. Messages that it sent before still count.
+    pub(super) fn left(other: Rank, status: &StatusBoard) -> Option<Self> {
+        status.has_left(other).then_some(Self::Left { other })
+    }
+
+    /// The error of this failure at a position, with what the status board shows of a rank that did not arrive.
+    pub(crate) fn at(self, at: Place, status: &StatusBoard) -> Error {
+        let at = Box::new(at);
+        match self {
+            Self::Timeout { other, waited } => {
+                let doing = status.position_of(other).map(|position| Box::new(status.doing(position)));
+                Error::Timeout { at, other, waited, doing }
+            }
+            Self::Mismatch { ours, other, theirs } => Error::Mismatch { at, ours, other, theirs },
+            Self::Left { other } => Error::Left { at, other },
+            Self::Error(error) => error,
+        }
+    }
+}
