@@ -6,7 +6,6 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use unisono_collectives::{Rank, Topology};
 
