@@ -143,8 +143,9 @@ impl Communicator {
         &self.status
     }
 
-    /// The time that the cost model predicts for a call.
-    pub(crate) fn predicted_us(&mut self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
+    /// Predicts the time of a call by the cost model, in microseconds; `None` if the algorithm does not offer the operation among these
+    /// ranks.
+    pub fn predicted_us(&mut self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
         self.seat.engine().predicted_us(algorithm, call, memory)
     }
 

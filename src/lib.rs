@@ -29,7 +29,6 @@
 
 #![deny(unsafe_code)]
 
-pub mod bench;
 mod call;
 mod codes;
 mod collective;
@@ -39,12 +38,13 @@ pub mod config;
 pub mod constants;
 #[cfg(feature = "nccl")]
 mod device;
-pub mod doctor;
 mod dtype;
 mod error;
 mod executor;
 #[cfg(feature = "nccl")]
 mod gpu;
+#[doc(hidden)]
+pub mod internals;
 mod kernels;
 mod memory;
 mod method;
@@ -93,17 +93,6 @@ pub use cudarc;
 pub use half;
 #[cfg(feature = "mpi")]
 pub use mpi;
-
-/// Internals for the benchmarks and the other crates of this workspace; not part of the stable API.
-#[doc(hidden)]
-pub mod internals {
-    #[cfg(feature = "nccl")]
-    pub use crate::bench::parts::{Alone, Way, copy_in_segments, nccl_all_reduce};
-    pub use crate::kernels::{
-        Accumulator, Codec, Joint, Kernel, Lanes, Level, Pass, joint, kernel, low_rank, quantized, sparse,
-    };
-    pub use crate::system::{AvailableMemory, host, text};
-}
 
 /// Joins the launched world; the same as [`Communicator::init`].
 ///

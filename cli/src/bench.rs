@@ -3,11 +3,11 @@
 use clap::{Args as ClapArgs, ValueEnum};
 #[cfg(feature = "nccl")]
 use unisono::Error;
-use unisono::bench::{Operation, Room, Settings, measure, room};
 use unisono::compress::Compression;
 use unisono::select::InvalidChoice;
 use unisono::size::bytes;
 use unisono::{Algorithm, Choice, Communicator, DType, Memory, ReduceOp, Vendor};
+use unisono_bench::{Operation, Room, Settings, measure, room};
 use unisono_collectives::names::UnknownName;
 
 use super::Failure;

@@ -47,7 +47,7 @@ impl fmt::Display for AvailableMemory {
 
 /// The memory limit of a group of processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MemoryLimit {
+pub struct MemoryLimit {
     /// The limit for all of them together.
     pub(crate) limit_bytes: u64,
     /// What they use that the kernel cannot reclaim.
@@ -56,7 +56,7 @@ pub(crate) struct MemoryLimit {
 
 impl MemoryLimit {
     /// The limit that leaves the least, if there is any.
-    pub(crate) fn of_this_process() -> Option<Self> {
+    pub fn of_this_process() -> Option<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         Self::read(Path::new("/sys/fs/cgroup"), &groups)
     }

@@ -140,7 +140,7 @@ fn files_overlap(rows: &[Row]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use unisono::bench::Operation;
+    use unisono_bench::Operation;
 
     use super::super::row::{read, tests::line};
     use super::*;

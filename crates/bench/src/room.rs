@@ -1,12 +1,10 @@
 //! Checks that a node has memory for the arrays of a benchmark: the system grants allocations beyond its memory, and kills
 //! some process when they are written to.
 
+use unisono::internals::{AvailableMemory, NodeFacts, text};
+use unisono::{Algorithm, Choice, Communicator, Memory, ReduceOp, Result, Vendor};
+
 use super::{Operation, Settings};
-use crate::call::Memory;
-use crate::method::Vendor;
-use crate::select::Choice;
-use crate::system::{self, AvailableMemory};
-use crate::{Algorithm, Communicator, ReduceOp, Result};
 
 /// Whether every node has the memory that its ranks need together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +22,7 @@ pub enum Room {
 /// # Errors
 /// As [`Communicator::all_reduce`].
 pub fn room(comm: &mut Communicator, settings: &Settings) -> Result<Room> {
-    let local_ranks = comm.transport_of_engine().local_ranks();
+    let local_ranks = NodeFacts::of(comm).local_ranks;
     let most_bytes = settings.sizes_bytes.iter().copied().max().unwrap_or(0);
     let needed_bytes = (most_bytes * arrays(settings)).saturating_mul(local_ranks);
     let short = AvailableMemory::shortage(needed_bytes as u64);
@@ -34,7 +32,7 @@ pub fn room(comm: &mut Communicator, settings: &Settings) -> Result<Room> {
     Ok(match short {
         _ if first == [comm.ranks() as u64] => Room::Enough,
         Some(available) if is_first => {
-            let (array, needed) = (system::text(most_bytes as u64), system::text(needed_bytes as u64));
+            let (array, needed) = (text(most_bytes as u64), text(needed_bytes as u64));
             Room::TooLittle(format!(
                 "arrays of {array} on {local_ranks} ranks of a node need {needed}, copies included, but only {available}"
             ))
@@ -58,7 +56,7 @@ fn arrays(settings: &Settings) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
+    use unisono::DType;
 
     fn settings(algorithm: &str, dtype: DType, sizes_bytes: &[usize]) -> Settings {
         Settings {
@@ -83,7 +81,7 @@ mod tests {
     fn the_first_rank_says_what_does_not_fit() {
         let short = |sizes: &[usize]| {
             let settings = settings("ring", DType::F32, sizes);
-            crate::threads(3, |mut comm| room(&mut comm, &settings).unwrap())
+            unisono::threads(3, |mut comm| room(&mut comm, &settings).unwrap())
         };
         assert_eq!(short(&[8, 1 << 10]), [Room::Enough, Room::Enough, Room::Enough]);
         let told = short(&[8, 1 << 50]);

@@ -3,9 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use unisono::internals::{
+    Level, MemoryLimit, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES, free_bytes, least_open_files, open_files,
+    text,
+};
+
 use super::Finding;
-use crate::kernels::Level;
-use crate::system::{self, MemoryLimit, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES};
 
 /// Checks a node that has `local_ranks` of the `ranks` ranks of a world on `nodes` nodes.
 pub(super) fn findings(ranks: usize, local_ranks: usize, nodes: usize) -> Vec<Finding> {
@@ -21,7 +24,7 @@ pub(super) fn findings(ranks: usize, local_ranks: usize, nodes: usize) -> Vec<Fi
 }
 
 fn shared_folder(folder: &Path, local_ranks: usize) -> Finding {
-    let Some(free) = system::free_bytes(folder) else {
+    let Some(free) = free_bytes(folder) else {
         return Finding::wrong(
             SHARED_FOLDER,
             format!("{} does not exist, but MPI stores its messages there", folder.display()),
@@ -29,7 +32,7 @@ fn shared_folder(folder: &Path, local_ranks: usize) -> Finding {
     };
     let needed = local_ranks as u64 * SHARED_FOR_A_RANK_BYTES;
     if free < needed {
-        let (free, needed) = (system::text(free), system::text(needed));
+        let (free, needed) = (text(free), text(needed));
         Finding::wrong(
             SHARED_FOLDER,
             format!(
@@ -48,8 +51,8 @@ fn memory_limit() -> Option<Finding> {
 }
 
 fn files(ranks: usize) -> Finding {
-    let least = system::least_open_files(ranks);
-    match system::open_files() {
+    let least = least_open_files(ranks);
+    match open_files() {
         Some(most) if most < least => Finding::wrong(
             "files",
             format!(

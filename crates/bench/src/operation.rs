@@ -1,10 +1,7 @@
 //! The operations to measure.
 
-use unisono_collectives::{Operation as Collective, named};
-
-use crate::call::Call;
-use crate::dtype::DType;
-use crate::kernels::ReduceOp;
+use unisono::{Call, DType, Operation as Collective, ReduceOp};
+use unisono_collectives::named;
 
 /// A collective operation, or a barrier. The root, if there is one, is rank 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,13 +4,8 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::Communicator;
-use crate::call::{Call, Ran, Why};
-use crate::collective::Collective as _;
-use crate::error::Result;
-use crate::kernels::ReduceOp;
-use crate::method::Method;
-use crate::select::Choice;
+use unisono::internals::OF_BARRIER;
+use unisono::{Call, Choice, Collective as _, Communicator, Method, Ran, ReduceOp, Result, Why};
 
 /// When a rank arrived at a barrier, and when it left, in nanoseconds of the node's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +28,7 @@ pub(super) fn timed(
         }
         _ => {
             comm.barrier()?;
-            let method = Method::Algorithm(Communicator::OF_BARRIER);
+            let method = Method::Algorithm(OF_BARRIER);
             Ran { method, why: Why::AskedFor, link: comm.transport() }
         }
     };
@@ -66,7 +61,7 @@ mod tests {
 
     #[test]
     fn who_leaves_early_is_noticed() {
-        let wrong = crate::threads(3, |mut comm| {
+        let wrong = unisono::threads(3, |mut comm| {
             let mut moments = Vec::new();
             for _ in 0..5 {
                 timed(&mut comm, &Choice::Auto, &mut moments).unwrap();

@@ -2,11 +2,9 @@
 
 use std::fmt;
 
-use crate::Communicator;
-use crate::config::Launcher;
-use crate::error::Result;
-use crate::kernels::ReduceOp;
-use crate::select::Choice;
+use unisono::config::Launcher;
+use unisono::internals::NodeFacts;
+use unisono::{Choice, Communicator, ReduceOp, Result};
 
 mod launch;
 mod machine;
@@ -74,16 +72,17 @@ impl fmt::Display for Finding {
 /// ranks share is listed once; others name their ranks. All ranks call it.
 ///
 /// ```
-/// let found = unisono::threads(2, |mut comm| unisono::doctor::examine(&mut comm)).remove(0).unwrap();
+/// let found = unisono::threads(2, |mut comm| unisono_bench::doctor::examine(&mut comm)).remove(0).unwrap();
 /// assert!(found.iter().any(|finding| finding.subject == "cores"));
 /// ```
 ///
 /// # Errors
 /// As [`Communicator::all_reduce`].
 pub fn examine(comm: &mut Communicator) -> Result<Vec<Finding>> {
-    let mut own = launch::findings(comm)?;
+    let node = NodeFacts::of(comm);
+    let mut own = launch::findings(comm, &node)?;
     let (ranks, nodes) = (comm.ranks(), comm.topology().nodes());
-    own.extend(machine::findings(ranks, comm.transport_of_engine().local_ranks(), nodes));
+    own.extend(machine::findings(ranks, node.local_ranks, nodes));
     let of_all = gathered(comm, &own)?;
     Ok(if comm.rank() == 0 { merged(of_all) } else { Vec::new() })
 }
@@ -92,7 +91,7 @@ pub fn examine(comm: &mut Communicator) -> Result<Vec<Finding>> {
 /// reason is one of the findings.
 ///
 /// ```
-/// let found = unisono::doctor::examine_refused("the launcher belongs to another MPI");
+/// let found = unisono_bench::doctor::examine_refused("the launcher belongs to another MPI");
 /// assert!(found.iter().any(|finding| finding.subject == "launch"));
 /// ```
 pub fn examine_refused(why: &str) -> Vec<Finding> {
@@ -186,7 +185,7 @@ mod tests {
 
     #[test]
     fn findings_travel_whole() {
-        let of_all = crate::threads(3, |mut comm| {
+        let of_all = unisono::threads(3, |mut comm| {
             let text = "x".repeat(comm.rank() * 10);
             gathered(&mut comm, &[Finding::note("a b", text), Finding::wrong("c", "d\ne")]).unwrap()
         });

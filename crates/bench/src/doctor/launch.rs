@@ -1,17 +1,20 @@
 //! How ranks were launched, and how they communicate.
 
-use super::Finding;
-use crate::Communicator;
-use crate::config::{self, Launcher};
-use crate::error::Result;
+use unisono::config::{self, Launcher};
+use unisono::internals::{MpiLibrary, NodeFacts};
+use unisono::{Communicator, Result};
 
-pub(super) fn findings(comm: &mut Communicator) -> Result<Vec<Finding>> {
-    let mut findings = vec![Finding::fine("unisono", env!("CARGO_PKG_VERSION")), mpi(comm)];
-    findings.extend(library().filter(|_| comm.has_mpi()));
-    findings.extend(launcher(comm));
-    findings.extend([world(comm), cores(comm)]);
-    findings.extend(sharing(comm));
-    findings.extend(kernel_copies(comm));
+use super::Finding;
+
+pub(super) fn findings(comm: &mut Communicator, node: &NodeFacts) -> Result<Vec<Finding>> {
+    let linked = MpiLibrary::linked(comm.ranks());
+    let mut findings =
+        vec![Finding::fine("unisono", env!("CARGO_PKG_VERSION")), mpi(comm, node, linked.as_ref())];
+    findings.extend(linked.as_ref().filter(|_| comm.has_mpi()).and_then(difference));
+    findings.extend(launcher(comm, linked.and_then(|mpi| mpi.alone_in_job)));
+    findings.extend([world(comm), cores(node)]);
+    findings.extend(sharing(comm, node));
+    findings.extend(kernel_copies(node));
     findings.extend(gpus(comm)?);
     findings.extend(settings());
     Ok(findings)
@@ -20,54 +23,45 @@ pub(super) fn findings(comm: &mut Communicator) -> Result<Vec<Finding>> {
 /// The findings for processes that form no world.
 pub(super) fn findings_without_world(why: &str) -> Vec<Finding> {
     let mut findings = vec![Finding::fine("unisono", env!("CARGO_PKG_VERSION"))];
-    #[cfg(feature = "mpi")]
-    findings.push(Finding::fine("MPI", crate::transport::mpi::library_version()));
-    findings.extend(library());
+    if let Some(linked) = MpiLibrary::linked(0) {
+        let difference = difference(&linked);
+        findings.push(Finding::fine("MPI", linked.version));
+        findings.extend(difference);
+    }
     findings.push(Finding::wrong("launch", why));
     findings.extend(settings());
     findings
 }
 
-#[cfg(feature = "mpi")]
-fn mpi(comm: &mut Communicator) -> Finding {
-    let version = crate::transport::mpi::library_version();
+fn mpi(comm: &Communicator, node: &NodeFacts, linked: Option<&MpiLibrary>) -> Finding {
+    let Some(MpiLibrary { version, .. }) = linked else {
+        return Finding::note("MPI", "this program was built without it: its ranks are on one machine");
+    };
     if !comm.has_mpi() {
         let these = if comm.transport() == "threads" { ", since they are threads" } else { "" };
         return Finding::note("MPI", format!("{version}, which these ranks do not use{these}"));
     }
-    match comm.transport_of_engine().check_other_threads() {
+    match &node.other_threads {
         Ok(()) => Finding::fine("MPI", format!("{version}; any thread may call it")),
         Err(error) => Finding::note("MPI", format!("{version}; {error}")),
     }
 }
 
-#[cfg(not(feature = "mpi"))]
-fn mpi(_: &mut Communicator) -> Finding {
-    Finding::note("MPI", "this program was built without it: its ranks are on one machine")
-}
-
 /// Reports if MPI's library is not the one that the program was compiled for.
-#[cfg(feature = "mpi")]
-fn library() -> Option<Finding> {
-    match crate::transport::mpi::library_fits() {
-        Ok(odd) => odd.map(|odd| Finding::note("library", odd)),
+fn difference(linked: &MpiLibrary) -> Option<Finding> {
+    match &linked.difference {
+        Ok(odd) => odd.as_ref().map(|odd| Finding::note("library", odd)),
         Err(error) => Some(Finding::wrong("library", error.to_string())),
     }
 }
 
-#[cfg(not(feature = "mpi"))]
-fn library() -> Option<Finding> {
-    None
-}
-
 /// The launcher that started these processes. It is known to fit, since they form a world.
-fn launcher(comm: &Communicator) -> Option<Finding> {
+fn launcher(comm: &Communicator, alone_in_job: Option<String>) -> Option<Finding> {
     let launcher = Launcher::detect();
     if comm.transport() == "threads" {
         return None;
     }
-    #[cfg(feature = "mpi")]
-    if let Some(alone) = crate::transport::mpi::alone_in_job(comm.ranks(), launcher) {
+    if let Some(alone) = alone_in_job {
         return Some(Finding::note("launcher", alone));
     }
     let starter = launcher.starter?;
@@ -87,9 +81,8 @@ fn world(comm: &Communicator) -> Finding {
     }
 }
 
-fn cores(comm: &mut Communicator) -> Finding {
-    let transport = comm.transport_of_engine();
-    let (ranks, cores) = (transport.local_ranks(), transport.node_cores());
+fn cores(node: &NodeFacts) -> Finding {
+    let &NodeFacts { local_ranks: ranks, cores, .. } = node;
     let text = format!("{cores} for {ranks} rank(s) of the node");
     // In a container with a CPU quota a rank may get less CPU time than its cores suggest.
     let share = std::thread::available_parallelism().map_or(cores, usize::from);
@@ -116,12 +109,10 @@ fn is_limited(share: usize) -> bool {
     sched_getaffinity(None).is_ok_and(|set| share < count(set))
 }
 
-fn sharing(comm: &mut Communicator) -> Option<Finding> {
+fn sharing(comm: &Communicator, node: &NodeFacts) -> Option<Finding> {
     let is_asked_for = config::settings().any(|(name, value)| name == "UNISONO_TRANSPORT" && value == "mpi");
-    let transport = comm.transport_of_engine();
-    let (name, ranks) = (transport.name(), transport.local_ranks());
-    match name {
-        _ if ranks == 1 => None,
+    match comm.transport() {
+        _ if node.local_ranks == 1 => None,
         "mpi" if is_asked_for => Some(Finding::note(
             "memory",
             "ranks of a node communicate by messages, because of UNISONO_TRANSPORT=mpi",
@@ -134,9 +125,8 @@ fn sharing(comm: &mut Communicator) -> Option<Finding> {
     }
 }
 
-fn kernel_copies(comm: &mut Communicator) -> Option<Finding> {
-    let can = comm.transport_of_engine().kernel_copies()?;
-    Some(if can {
+fn kernel_copies(node: &NodeFacts) -> Option<Finding> {
+    Some(if node.kernel_copies? {
         Finding::fine("CMA", "the kernel copies between ranks of a node (process_vm_readv)")
     } else {
         Finding::note(
@@ -149,9 +139,9 @@ fn kernel_copies(comm: &mut Communicator) -> Option<Finding> {
 
 #[cfg(feature = "nccl")]
 fn gpus(comm: &mut Communicator) -> Result<Vec<Finding>> {
-    use crate::error::Error;
+    use unisono::Error;
 
-    let nccl = match crate::nccl::library() {
+    let nccl = match unisono::nccl::library() {
         Ok(library) => {
             Finding::fine("NCCL", format!("{} at {}", library.version(), library.path().display()))
         }
@@ -175,7 +165,7 @@ fn gpus(comm: &mut Communicator) -> Result<Vec<Finding>> {
 
 #[cfg(not(feature = "nccl"))]
 fn gpus(_: &mut Communicator) -> Result<Vec<Finding>> {
-    Ok(vec![Finding::note("GPU", without_nccl(crate::system::gpus()))])
+    Ok(vec![Finding::note("GPU", without_nccl(unisono::internals::gpus()))])
 }
 
 /// Returns what a program without NCCL reports on a node with this many GPUs.

@@ -4,11 +4,9 @@
 
 use std::ops::Range;
 
-use unisono_collectives::{Chunks, Operation, Rank, partition};
-
-use crate::call::Call;
-use crate::dtype::{DType, Element};
-use crate::kernels::{self, ReduceOp};
+use unisono::internals::divide;
+use unisono::{Call, DType, Element, Operation, Rank, ReduceOp};
+use unisono_collectives::{Chunks, partition};
 
 /// The input of a rank, and its expected result. Both repeat along the array with a short period.
 pub(super) struct Pattern<T> {
@@ -186,7 +184,7 @@ impl Inputs {
             }
         };
         if self.op == Some(ReduceOp::Mean) {
-            kernels::divide(T::DTYPE, bytemuck::cast_slice_mut(&mut result), self.ranks);
+            divide(T::DTYPE, bytemuck::cast_slice_mut(&mut result), self.ranks);
         }
         result[0]
     }
@@ -243,7 +241,7 @@ fn of_bits<T: Element>(bits: u64) -> T {
 
 #[cfg(test)]
 mod tests {
-    use half::bf16;
+    use unisono::half::bf16;
 
     use super::super::Operation as Measured;
     use super::*;

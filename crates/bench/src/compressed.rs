@@ -2,11 +2,10 @@
 
 use std::time::Instant;
 
+use unisono::compress::{Compression, Compressor, Levels};
+use unisono::{Communicator, ReduceOp, Result};
+
 use super::{Times, WARM_UP, slowest};
-use crate::communicator::Communicator;
-use crate::compress::{Compression, Compressor, Levels};
-use crate::error::Result;
-use crate::kernels::ReduceOp;
 
 /// One format at one size.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]

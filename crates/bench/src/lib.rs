@@ -1,20 +1,41 @@
-//! Benchmarks of collectives: iterations start at a barrier, the slowest rank counts, every result is checked, and contenders
-//! take turns.
+//! Measures and checks collectives: iterations start at a barrier, the slowest rank counts, every result is checked, and contenders
+//! take turns. The [doctor] diagnoses a machine and the launch of a program.
+//!
+//! ```
+//! use unisono::{Algorithm, Choice, DType, Memory, ReduceOp};
+//! use unisono_bench::{Operation, Settings, measure};
+//!
+//! let settings = Settings {
+//!     contenders: vec![Choice::from(Algorithm::Ring), Choice::Auto],
+//!     operations: vec![Operation::AllReduce],
+//!     sizes_bytes: vec![4096],
+//!     dtype: DType::F32,
+//!     op: ReduceOp::Sum,
+//!     memory: Memory::Slice,
+//!     iterations: Some(10),
+//! };
+//! let rows = unisono::threads(2, |mut comm| {
+//!     let mut rows = Vec::new();
+//!     measure(&mut comm, &settings, |row| rows.push(row)).map(|_| rows)
+//! });
+//! for row in rows.into_iter().next().unwrap()? {
+//!     assert_eq!(row.wrong, 0, "{row:?}");
+//! }
+//! # Ok::<(), unisono::Error>(())
+//! ```
+//!
+//! # Features
+//! - `nccl`: arrays in GPU memory.
 
-use crate::Communicator;
-use crate::call::{Call, Memory};
-use crate::constants::Array;
-use crate::dtype::{DType, Element};
-use crate::error::{Error, Result};
-use crate::kernels::{ReduceOp, for_dtype};
-use crate::select::Choice;
-use half::{bf16, f16};
+#![forbid(unsafe_code)]
+
+use unisono::internals::{Array, OF_BARRIER};
+use unisono::{Call, Choice, Communicator, DType, Element, Error, Memory, ReduceOp, Result, with_type};
 
 mod barrier;
 pub mod compressed;
+pub mod doctor;
 mod operation;
-#[cfg(feature = "nccl")]
-pub(crate) mod parts;
 mod pattern;
 mod room;
 
@@ -131,7 +152,7 @@ pub fn measure(
         for &size_bytes in sizes {
             let call = operation.call(settings.dtype, settings.op, size_bytes, comm.ranks());
             let task = Task { operation, call, settings };
-            for contender in for_dtype!(call.dtype, measure_call(comm, &task))? {
+            for contender in with_type!(call.dtype, T => measure_call::<T>(comm, &task))? {
                 match contender.unable {
                     Some(why) if !left_out.contains(&(contender.choice.clone(), why.clone())) => {
                         left_out.push((contender.choice, why));
@@ -168,7 +189,7 @@ impl Task<'_> {
         let algorithm = choice.method()?.algorithm()?;
         let offers = match operation.collective() {
             Some(collective) => algorithm.plan(collective, comm.topology(), comm.rank()).is_some(),
-            None => *choice == Choice::from(Communicator::OF_BARRIER),
+            None => *choice == Choice::from(OF_BARRIER),
         };
         (!offers).then(|| format!("{operation} is not offered"))
     }
@@ -232,7 +253,7 @@ fn measure_call<T: Element + From<u8>>(comm: &mut Communicator, task: &Task<'_>)
 }
 
 /// Statistics of the time of the slowest rank in each iteration.
-pub(crate) fn slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result<Times> {
+fn slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result<Times> {
     comm.call().algorithm(Choice::Auto).all_reduce(&mut times_us, ReduceOp::Max)?;
     Ok(Times::of(times_us))
 }
@@ -249,8 +270,7 @@ fn row(comm: &mut Communicator, task: &Task<'_>, contender: Contender) -> Result
         slowest.iter().zip(fastest).map(|(slowest, fastest)| 100.0 * (slowest - fastest) / slowest).collect();
     let time_us = Times::of(slowest);
     let algbw_gb_per_s = call.size_bytes() as f64 / time_us.p50 / 1e3;
-    let is_on_host = Memory::HOST.contains(&memory);
-    let planned = ran.parse().ok().filter(|_| is_on_host);
+    let planned = ran.parse().ok().filter(|_| memory != Memory::Device);
     let predicted = planned.and_then(|algorithm| comm.predicted_us(algorithm, &call, memory));
     Ok(Row {
         algorithm: choice.to_string(),
