@@ -149,8 +149,8 @@ impl Communicator {
         self.seat.engine().predicted_us(algorithm, call, memory)
     }
 
-    /// The constants of the cost model.
-    pub(crate) fn machine(&mut self) -> &Machine {
+    /// Returns the constants of the cost model, for slices.
+    pub fn machine(&mut self) -> &Machine {
         self.seat.engine().machine()
     }
 

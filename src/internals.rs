@@ -2,6 +2,7 @@
 
 use crate::communicator::Communicator;
 use crate::error::Result;
+use crate::request::Request;
 
 /// Measures parts of a call on device memory, for `gpu-check`.
 #[cfg(feature = "nccl")]
@@ -16,10 +17,9 @@ pub use crate::codes::OF_BARRIER;
 pub use crate::constants::Array;
 /// `unisono-bench` computes the expected means as a collective does.
 pub use crate::kernels::divide;
-/// Crates with loops over elements compile them for every level of instructions; benchmarks measure kernels alone.
-pub use crate::kernels::{
-    Accumulator, Codec, Joint, Kernel, Lanes, Level, Pass, joint, kernel, low_rank, quantized, sparse,
-};
+/// `unisono-compress` and `unisono-train` compile their loops over elements for every level of instructions; benchmarks measure
+/// kernels alone.
+pub use crate::kernels::{Accumulator, Codec, Joint, Kernel, Lanes, Level, Pass, joint, kernel};
 /// Estimates of memory, before a run that a node cannot hold, and reports that name a machine.
 pub use crate::system::{AvailableMemory, host, text};
 /// The doctor applies the limits of which a world warns when it starts.
@@ -51,6 +51,30 @@ impl NodeFacts {
             other_threads: transport.check_other_threads(),
         }
     }
+}
+
+/// Runs `work`, which consists of calls of other communicators, on this thread, after all calls in flight: an all-reduce of
+/// `unisono-compress`, for example.
+///
+/// # Errors
+/// Those of `work`, which are as fatal for `comm` as for the communicator that failed.
+pub fn work<R>(comm: &mut Communicator, work: impl FnOnce() -> Result<R>) -> Result<R> {
+    comm.work(work)
+}
+
+/// Runs `work` as [`work`] does, on the communication thread.
+///
+/// # Errors
+/// As [`Communicator::all_reduce_async`].
+pub fn work_async<B: Send + 'static>(
+    comm: &mut Communicator,
+    buffer: B,
+    work: impl FnOnce(&mut B) -> Result<()> + Send + 'static,
+) -> Result<Request<B>> {
+    comm.work_async(buffer, move |engine, _, buffer| {
+        let done = work(buffer);
+        engine.settle(done)
+    })
 }
 
 /// The MPI library that this program is linked with, for the doctor.

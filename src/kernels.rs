@@ -17,11 +17,8 @@ mod halves;
 mod lanes;
 #[allow(unsafe_code, reason = "functions of instructions that not every processor has")]
 mod level;
-pub mod low_rank;
 mod number;
 mod passes;
-pub mod quantized;
-pub mod sparse;
 
 pub use accumulator::Accumulator;
 pub use codec::Codec;

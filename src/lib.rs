@@ -33,7 +33,6 @@ mod call;
 mod codes;
 mod collective;
 mod communicator;
-pub mod compress;
 pub mod config;
 pub mod constants;
 #[cfg(feature = "nccl")]

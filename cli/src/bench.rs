@@ -3,12 +3,12 @@
 use clap::{Args as ClapArgs, ValueEnum};
 #[cfg(feature = "nccl")]
 use unisono::Error;
-use unisono::compress::Compression;
 use unisono::select::InvalidChoice;
 use unisono::size::bytes;
 use unisono::{Algorithm, Choice, Communicator, DType, Memory, ReduceOp, Vendor};
 use unisono_bench::{Operation, Room, Settings, measure, room};
 use unisono_collectives::names::UnknownName;
+use unisono_compress::Compression;
 
 use super::Failure;
 use super::values::{named, whole};

@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use unisono::Communicator;
-use unisono::compress::Levels;
 use unisono_bindings::Owner;
+use unisono_compress::Levels;
 
 use super::errors::{Result, argument, guarded, panic_text};
 use super::waits::looking;

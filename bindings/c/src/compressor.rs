@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_char, c_float, c_int};
 
 use unisono::Communicator;
-use unisono::compress::{self, Compression, Levels};
 use unisono_bindings::Owner;
+use unisono_compress::{self, Compression, Levels};
 
 use super::comm::{Comm, on, on_handle, out};
 use super::errors::{Result, argument, guarded};

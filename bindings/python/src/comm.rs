@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PySlice;
-use unisono::compress::Levels;
 use unisono::{Communicator, with_type};
 use unisono_bindings::{Options, Owner, arguments};
+use unisono_compress::Levels;
 
 use super::array::{Array, dtype};
 use super::call::{message, options};

@@ -2,8 +2,8 @@
 
 use pyo3::prelude::*;
 use unisono::DType;
-use unisono::compress::{self, Compression};
 use unisono_bindings::{Lent, Owner};
+use unisono_compress::{self, Compression};
 
 use super::array::Array;
 use super::comm::Comm;

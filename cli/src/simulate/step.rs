@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
 use unisono::Topology;
-use unisono::compress::{Format as WireFormat, Prices};
 use unisono::size::bytes;
 use unisono_collectives::clock::{self, Bucket, Served, Step, USUAL_BUCKET_BYTES};
 use unisono_collectives::model::Machine;
+use unisono_compress::{Format as WireFormat, Prices};
 
 use super::Cluster;
 use super::model::{Model, parameters};

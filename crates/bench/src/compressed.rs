@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use unisono::compress::{Compression, Compressor, Levels};
 use unisono::{Communicator, ReduceOp, Result};
+use unisono_compress::{Compression, Compressor, Levels};
 
 use super::{Times, WARM_UP, slowest};
 

@@ -1,13 +1,10 @@
 //! Sums of sparse arrays: how leaders exchange their pairs of an index and a value.
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use unisono_collectives::Rank;
+use unisono::{Communicator, Rank, ReduceOp, Result, copy};
 use unisono_collectives::algorithm::butterfly::{Folded, Folding};
 
-use crate::communicator::Communicator;
-use crate::error::Result;
 use crate::kernels::sparse::{Pair, decode_add, merge};
-use crate::kernels::{ReduceOp, copy};
 
 /// How leaders sum sparse arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

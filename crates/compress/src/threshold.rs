@@ -1,11 +1,10 @@
 //! The elements from a magnitude on.
 
+use unisono::{Communicator, ReduceOp, Result, copy};
+
 use super::Encoder;
 use super::sparse::{Doubling, Load, Way, all_gather};
-use crate::communicator::Communicator;
-use crate::error::Result;
 use crate::kernels::sparse::{Pair, count_from, encode_from};
-use crate::kernels::{ReduceOp, copy};
 
 /// Leaders sum the elements of each whose magnitudes are at least this one, or all elements if
 /// that is less to send. Leaders have different numbers of them: so those are told first.

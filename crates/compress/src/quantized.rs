@@ -3,12 +3,9 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use unisono_collectives::Rank;
+use unisono::{Communicator, Rank, Result, copy};
 
 use super::Encoder;
-use crate::communicator::Communicator;
-use crate::error::Result;
-use crate::kernels::copy;
 use crate::kernels::quantized::{
     Code, Draws, Stochastic, decode, decode_add, encode, encode_stochastic, encoded_bytes, is_finite,
 };

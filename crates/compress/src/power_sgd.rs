@@ -2,11 +2,10 @@
 
 use std::ops::Range;
 
+use unisono::{Communicator, ReduceOp, Result, copy};
+
 use super::Encoder;
-use crate::communicator::Communicator;
-use crate::error::Result;
 use crate::kernels::low_rank::{orthonormalize, project, project_back, reconstruct};
-use crate::kernels::{ReduceOp, copy};
 
 /// PowerSGD's state: the right factors, which start the next power iteration where the last one ended.
 #[derive(Debug)]

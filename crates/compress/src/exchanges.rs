@@ -1,6 +1,6 @@
 //! What leaders exchange, without exchanging it: for predictions.
 
-use unisono_collectives::Operation;
+use unisono::Operation;
 
 use super::Compression;
 use super::power_sgd::PowerSgd;
@@ -30,7 +30,7 @@ impl Compression {
     ///
     /// ```
     /// use unisono::Operation;
-    /// use unisono::compress::Compression;
+    /// use unisono_compress::Compression;
     ///
     /// let exchanges = Compression::Int8.exchanges(&[&[512, 2]], 2).unwrap();
     /// // Each of two chunks of 512 elements takes their bytes, and two scales.

@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
+use unisono::select::select;
+use unisono::{Communicator, Operation, Topology};
 use unisono_collectives::clock;
 use unisono_collectives::model::Machine;
 
 use super::{Compression, Exchange};
-use crate::communicator::Communicator;
-use crate::select::select;
-use crate::{Operation, Topology};
 
 /// How gradients travel.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -64,7 +63,7 @@ impl Prices {
     /// The time of an all-reduce of gradients of these shapes, with the passes that encode and decode, in microseconds.
     ///
     /// ```
-    /// use unisono::compress::{Compression, Format, Prices};
+    /// use unisono_compress::{Compression, Format, Prices};
     /// use unisono::Topology;
     /// use unisono_collectives::model::Machine;
     ///

@@ -11,8 +11,7 @@ use std::marker::PhantomData;
 
 use bytemuck::cast_slice_mut;
 
-use super::lanes::Lanes;
-use super::level::{Level, Pass};
+use unisono::internals::{Lanes, Level, Pass};
 
 mod codes;
 mod draws;

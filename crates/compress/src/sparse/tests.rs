@@ -1,7 +1,7 @@
 //! Sums of pairs over declared nodes, against sums of all elements.
 
 use super::*;
-use crate::world::Unisono;
+use unisono::Unisono;
 use unisono_collectives::Topology;
 
 const ELEMENTS: usize = 1000;

@@ -1,9 +1,9 @@
 //! The largest elements alone.
 
+use unisono::{Communicator, Result};
+
 use super::Encoder;
 use super::sparse::{Doubling, Load, Way, all_gather, dense};
-use crate::communicator::Communicator;
-use crate::error::Result;
 use crate::kernels::sparse::{Largest, Pair};
 
 /// Leaders sum the elements of each with the largest magnitudes. What is sent grows with the number of leaders, until all elements

@@ -6,8 +6,7 @@
 //! **Source**: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
 //! NeurIPS 2019, algorithm 1.
 
-use super::lanes::Lanes;
-use super::level::{Level, Pass};
+use unisono::internals::{Lanes, Level, Pass};
 
 /// Partial sums of a dot product. As many at every level, so that all give the same bits; enough to hide the latency of additions.
 const LANES: usize = 64;

@@ -1,8 +1,7 @@
 //! What is sent and what is kept, over declared nodes.
 
 use super::*;
-use crate::world::Unisono;
-use unisono_collectives::Topology;
+use unisono::{Topology, Unisono};
 
 /// A matrix that is worth it, one that is not, and a vector.
 const SHAPES: [&[usize]; 3] = [&[24, 40], &[3, 2], &[17]];
@@ -132,7 +131,7 @@ fn a_restored_compressor_goes_on_with_the_same_bits() {
 #[test]
 fn a_residual_is_not_lost_where_nothing_is_compressed_any_more() {
     let residual = vec![0.25; COUNT];
-    let ended = crate::threads(2, |mut comm| -> Result<_> {
+    let ended = unisono::threads(2, |mut comm| -> Result<_> {
         let compressor = Compressor::new(&Levels::of(&mut comm)?, ALL[0], &SHAPES);
         if comm.rank() == 0 {
             compressor.restore(&residual, &compressor.encoder_state());

@@ -7,9 +7,8 @@ use std::cmp::Ordering;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
-use super::lanes::Lanes;
-use super::level::{Level, Pass};
 use counts::{Bits, Counts, Threshold};
+use unisono::internals::{Lanes, Level, Pass};
 
 pub use largest::Largest;
 

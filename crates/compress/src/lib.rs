@@ -7,18 +7,19 @@
 //! distributed training of speech DNNs", Interspeech 2014; Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes SignSGD and
 //! other gradient compression schemes", ICML 2019.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::ops::{DerefMut, Range};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::communicator::Communicator;
-use crate::error::Result;
-use crate::kernels::ReduceOp;
-use crate::kernels::quantized::{Int4, Int8, OneBit};
-use crate::request::Request;
+use unisono::internals::{work, work_async};
+use unisono::{Communicator, ReduceOp, Request, Result};
 
 mod exchanges;
+#[doc(hidden)]
+pub mod kernels;
 mod power_sgd;
 mod price;
 mod quantized;
@@ -27,6 +28,7 @@ mod threshold;
 mod top_k;
 
 pub use exchanges::Exchange;
+use kernels::quantized::{Int4, Int8, OneBit};
 use power_sgd::PowerSgd;
 pub use price::{Format, Prices};
 use quantized::{AtRandom, Nearest, Quantized};
@@ -171,7 +173,7 @@ impl Levels {
 /// so, as they would without compression, and spoil the residual.
 ///
 /// ```
-/// use unisono::compress::{Compression, Compressor, Levels};
+/// use unisono_compress::{Compression, Compressor, Levels};
 /// use unisono::{Topology, Unisono};
 ///
 /// let two_nodes = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
@@ -284,7 +286,7 @@ impl Compressor {
     /// If the array does not have the size of the shapes.
     pub fn all_reduce(&self, comm: &mut Communicator, values: &mut [f32]) -> Result<()> {
         match &self.levels.0 {
-            Some(levels) => comm.work(|| self.run(levels, values)),
+            Some(levels) => work(comm, || self.run(levels, values)),
             None => {
                 self.add_restored(values);
                 comm.all_reduce(values, ReduceOp::Sum).map(drop)
@@ -308,10 +310,7 @@ impl Compressor {
             return comm.all_reduce_async(values, ReduceOp::Sum);
         };
         let compressor = self.clone();
-        comm.work_async(values, move |engine, _, values| {
-            let done = compressor.run(&levels, values);
-            engine.settle(done)
-        })
+        work_async(comm, values, move |values| compressor.run(&levels, values))
     }
 
     fn run(&self, levels: &Mutex<Groups>, values: &mut [f32]) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The codecs of gradients: `cargo bench --bench codecs`.
+//! The codecs of gradients: `cargo bench -p unisono-compress --bench codecs`.
 //!
 //! What comes out is bytes of `f32` per second, whatever they become.
 
@@ -8,7 +8,8 @@ use criterion::measurement::WallTime;
 use criterion::{Bencher, BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
 use half::bf16;
 use unisono::DType;
-use unisono::internals::{Codec, low_rank, quantized, sparse};
+use unisono::internals::Codec;
+use unisono_compress::kernels::{low_rank, quantized, sparse};
 
 /// One that stays in the caches of a core, and one that goes through memory.
 const SIZES_BYTES: [(usize, &str); 2] = [(32 << 10, "32 KiB"), (16 << 20, "16 MiB")];

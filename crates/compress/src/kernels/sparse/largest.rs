@@ -10,7 +10,7 @@ use super::counts::{Counts, Threshold, UPPER_BITS};
 use super::{
     AddAndCountAll, AddAndTake, BLOCK, CountAll, CountBin, GROUP, Pair, Take, assert_indices, magnitude,
 };
-use crate::kernels::level::Level;
+use unisono::internals::Level;
 
 /// Takes the largest magnitudes of arrays that are like each other, such as the gradients of successive steps.
 ///
