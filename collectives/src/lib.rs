@@ -53,7 +53,6 @@ pub mod names;
 mod operation;
 mod order;
 pub mod partition;
-pub mod pipeline;
 mod plan;
 pub mod program;
 mod schedule;

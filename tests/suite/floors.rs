@@ -44,11 +44,12 @@ const NOT_EVEN_DOWNWARDS: [(&str, &[&str]); 4] = [
 ];
 
 /// The crates that people use.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "src",
     "collectives/src",
     "crates/bench/src",
     "crates/compress/src",
+    "crates/steps/src",
     "data/src",
     "train/src",
     "cli/src",

@@ -7,9 +7,10 @@ use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
 use unisono::Topology;
 use unisono::size::bytes;
-use unisono_collectives::clock::{self, Bucket, Served, Step, USUAL_BUCKET_BYTES};
+use unisono_collectives::clock;
 use unisono_collectives::model::Machine;
 use unisono_compress::{Format as WireFormat, Prices};
+use unisono_steps::{Bucket, Served, Step, USUAL_BUCKET_BYTES};
 
 use super::Cluster;
 use super::model::{Model, parameters};

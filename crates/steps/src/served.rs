@@ -1,7 +1,7 @@
 //! Parameter servers: the throughput of workers that pull parameters from ranks that hold them, and push gradients.
 
-use crate::model::Machine;
-use crate::world::Topology;
+use unisono_collectives::Topology;
+use unisono_collectives::model::Machine;
 
 /// A share of a step, which one worker computes, and the servers' work for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -22,8 +22,8 @@ impl Served {
     ///
     /// ```
     /// use unisono_collectives::Topology;
-    /// use unisono_collectives::clock::Served;
     /// use unisono_collectives::model::{Link, Machine};
+    /// use unisono_steps::Served;
     ///
     /// // Two nodes at 1 Gbit/s; a server and a worker on one of them, and two workers on the other.
     /// let machine = Machine { inter: Link::uniform(50.0, 0.125)?, ..Machine::default() };
@@ -135,7 +135,7 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Link;
+    use unisono_collectives::model::Link;
 
     const SHARE: Served =
         Served { parameter_bytes: 1_000_000, forward_us: 1000.0, backward_us: 2000.0, update_us: 0.0 };

@@ -1,7 +1,7 @@
 //! The order of a rank's passes.
 
 use super::{Pass, PipelineSchedule};
-use crate::world::Rank;
+use unisono_collectives::Rank;
 
 /// The passes of a rank, in order.
 pub(super) fn of(

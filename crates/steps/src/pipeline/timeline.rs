@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Act, Pass, PipelinePlan};
-use crate::world::Rank;
+use unisono_collectives::Rank;
 
 /// What a pass of a micro-batch through a stage costs, in any unit of time: the same for all stages.
 #[derive(Debug, Clone, Copy, PartialEq)]

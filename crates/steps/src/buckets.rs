@@ -23,7 +23,7 @@ impl Step {
     /// in which they are full.
     ///
     /// ```
-    /// use unisono_collectives::clock::{Bucket, Step};
+    /// use unisono_steps::{Bucket, Step};
     ///
     /// let buckets = [Bucket { full_us: 4.0, all_reduce_us: 3.0 }, Bucket { full_us: 5.0, all_reduce_us: 6.0 }];
     /// // The second begins at 7, when the first has ended, and ends at 13.
@@ -44,7 +44,7 @@ impl Step {
     /// that follow each other.
     ///
     /// ```
-    /// use unisono_collectives::clock::{Bucket, Step};
+    /// use unisono_steps::{Bucket, Step};
     ///
     /// // The second is full when the pass ends, and the next one needs it at once.
     /// let buckets = [Bucket { full_us: 5.0, all_reduce_us: 6.0 }, Bucket { full_us: 10.0, all_reduce_us: 1.0 }];
@@ -104,7 +104,7 @@ pub const USUAL_BUCKET_BYTES: usize = 25 << 20;
 /// or if a time is not known.
 ///
 /// ```
-/// use unisono_collectives::clock::bucket_bytes;
+/// use unisono_steps::bucket_bytes;
 ///
 /// let gigabit = |latency_us: f64| move |bytes: usize| Some(latency_us + bytes as f64 / 125.0);
 /// assert_eq!(bucket_bytes(gigabit(50.0)), Some(128 << 10));

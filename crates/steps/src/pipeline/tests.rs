@@ -1,3 +1,5 @@
+use expect_test::expect_file;
+
 use super::*;
 
 const SCHEDULES: [PipelineSchedule; 4] = [
@@ -146,4 +148,16 @@ fn what_cannot_be_planned_is_said() {
     for name in ["interleaved", "interleaved:1", "2f2b"] {
         assert!(name.parse::<PipelineSchedule>().unwrap_err().to_string().contains("interleaved:STAGES"));
     }
+}
+
+#[test]
+fn drawings_are_as_before() {
+    let draw = |schedule: PipelineSchedule, ranks, micro_batches| {
+        schedule.plan(ranks, micro_batches).unwrap().draw()
+    };
+    let drawing = draw(PipelineSchedule::OneForwardOneBackward, 4, 8);
+    expect_file!["golden/1f1b-4-8.txt"].assert_eq(&drawing);
+    let others = [PipelineSchedule::GPipe, PipelineSchedule::Interleaved { stages: 2 }];
+    let drawings = others.map(|schedule| draw(schedule, 3, 6)).join("\n");
+    expect_file!["golden/all.txt"].assert_eq(&drawings);
 }

@@ -6,25 +6,25 @@
 //! ([`PipelinePlan::verify`]), *timed* ([`PipelinePlan::timeline`]) and *drawn* ([`PipelinePlan::draw`]).
 //!
 //! ```
-//! use unisono_collectives::pipeline::{PassCosts, PipelineSchedule};
+//! use unisono_steps::pipeline::{PassCosts, PipelineSchedule};
 //!
 //! let plan = PipelineSchedule::OneForwardOneBackward.plan(4, 8)?;
 //! assert!(plan.verify().is_empty());
 //! let timeline = plan.timeline(&PassCosts { forward: 1.0, backward: 2.0, message: 0.0 });
 //! // The bubble of 4 stages and 8 micro-batches: 3 of 11 parts.
 //! assert!((timeline.bubble() - 3.0 / 11.0).abs() < 1e-12);
-//! # Ok::<(), unisono_collectives::pipeline::NoPlan>(())
+//! # Ok::<(), unisono_steps::pipeline::NoPlan>(())
 //! ```
 //!
 //! which draws
 //!
 //! ```text
-#![doc = include_str!("../tests/suite/golden/pipeline-1f1b-4-8.txt")]
+#![doc = include_str!("pipeline/golden/1f1b-4-8.txt")]
 //! ```
 
 use std::fmt;
 
-use crate::world::Rank;
+use unisono_collectives::Rank;
 
 mod balance;
 mod defect;

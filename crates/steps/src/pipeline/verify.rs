@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::{Act, Pass, PipelineDefect, PipelinePlan};
-use crate::world::Rank;
+use unisono_collectives::Rank;
 
 impl PipelinePlan {
     /// The defects of this plan; none if every pass is made once, on the rank that holds its stage, after what it needs; if every

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 /// among such cuts, one whose stages are even. `None` if there are fewer layers than stages, or no stage.
 ///
 /// ```
-/// use unisono_collectives::pipeline::balance;
+/// use unisono_steps::pipeline::balance;
 ///
 /// assert_eq!(balance(&[3.0, 1.0, 1.0, 2.0], 2), Some(vec![0, 1]));
 /// assert_eq!(balance(&[1.0], 2), None);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Pass;
-use crate::world::Rank;
+use unisono_collectives::Rank;
 
 /// A defect of a pipeline plan. [`PipelinePlan::verify`](super::PipelinePlan::verify) returns those that it finds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
