@@ -21,7 +21,7 @@ pub use crate::kernels::divide;
 /// kernels alone.
 pub use crate::kernels::{Accumulator, Codec, Joint, Kernel, Lanes, Level, Pass, joint, kernel};
 /// Estimates of memory, before a run that a node cannot hold, and reports that name a machine.
-pub use crate::system::{AvailableMemory, host, text};
+pub use crate::system::{AvailableMemory, host};
 /// The doctor applies the limits of which a world warns when it starts.
 pub use crate::system::{
     MemoryLimit, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES, free_bytes, gpus, least_open_files, open_files,

@@ -78,6 +78,8 @@ pub use error::{Error, ErrorCode, Place, Result};
 pub use kernels::{Custom, ReduceOp, copy};
 pub use memory::{Registered, Shared, SharedCounters};
 pub use method::{Method, Vendor};
+#[doc(hidden)]
+pub use request::panic_text;
 pub use request::{Request, wait_all, wait_any};
 pub use run::{refuse, run, run_threads};
 pub use select::Choice;

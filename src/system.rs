@@ -6,6 +6,8 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::size;
+
 mod memory;
 mod network;
 mod process;
@@ -67,7 +69,10 @@ pub fn host() -> String {
 pub(crate) fn advice(cause: &io::Error) -> String {
     let limits = || {
         if let Some(most) = getrlimit(Resource::As).current {
-            return format!("a process is limited to {} of address space: raise `ulimit -v`", text(most));
+            return format!(
+                "a process is limited to {} of address space: raise `ulimit -v`",
+                size::approximate(most)
+            );
         }
         match MemoryLimit::of_this_process() {
             Some(limit) => format!("{limit}: request more, or start fewer ranks on a node"),
@@ -107,16 +112,6 @@ fn why(ptrace_scope: &str, status: &str) -> String {
                 .to_owned()
         }
         _ => "the ranks may belong to different users, containers or user namespaces".to_owned(),
-    }
-}
-
-/// A size as approximate text.
-pub fn text(bytes: u64) -> String {
-    match bytes {
-        0..0x40_0000 => format!("{} KiB", bytes >> 10),
-        0x40_0000..0x1_0000_0000 => format!("{} MiB", bytes >> 20),
-        0x1_0000_0000..0x400_0000_0000 => format!("{} GiB", bytes >> 30),
-        _ => format!("{} TiB", bytes >> 40),
     }
 }
 

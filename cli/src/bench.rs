@@ -221,7 +221,8 @@ fn without_gpu(contenders: &[Choice], memory: Memory) -> Option<String> {
 fn refused(comm: &mut Communicator, settings: &Settings) -> Option<String> {
     let mut operations = settings.operations.iter();
     if settings.memory == Memory::Device
-        && let Some(operation) = operations.clone().find(|&&operation| operation != Operation::AllReduce)
+        && let Some(operation) =
+            operations.clone().find(|&&operation| operation != unisono::Operation::AllReduce.into())
     {
         return Some(format!(
             "--memory device supports all-reduce only, not {operation}: choose another --memory"

@@ -100,6 +100,7 @@ mod device {
     use crate::select::Choice;
 
     /// An array on a GPU, and a copy of it on the host.
+    #[derive(Debug)]
     pub struct Array<T> {
         host: Vec<T>,
         device: CudaSlice<u8>,

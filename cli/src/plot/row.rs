@@ -31,7 +31,7 @@ pub(super) struct Row {
 }
 
 fn all_reduce() -> String {
-    Operation::AllReduce.name().to_owned()
+    unisono::Operation::AllReduce.name().to_owned()
 }
 
 /// The quantiles that are drawn.

@@ -2,12 +2,12 @@
 //! take turns. The [doctor] diagnoses a machine and the launch of a program.
 //!
 //! ```
-//! use unisono::{Algorithm, Choice, DType, Memory, ReduceOp};
-//! use unisono_bench::{Operation, Settings, measure};
+//! use unisono::{Algorithm, Choice, DType, Memory, Operation, ReduceOp};
+//! use unisono_bench::{Settings, measure};
 //!
 //! let settings = Settings {
 //!     contenders: vec![Choice::from(Algorithm::Ring), Choice::Auto],
-//!     operations: vec![Operation::AllReduce],
+//!     operations: vec![Operation::AllReduce.into()],
 //!     sizes_bytes: vec![4096],
 //!     dtype: DType::F32,
 //!     op: ReduceOp::Sum,
@@ -183,7 +183,8 @@ impl Task<'_> {
     /// The reason to skip a contender, if another method would run instead.
     fn unable(&self, comm: &Communicator, choice: &Choice) -> Option<String> {
         let Self { operation, settings, .. } = *self;
-        if settings.memory == Memory::Device && operation != Operation::AllReduce {
+        if settings.memory == Memory::Device && operation.collective() != Some(unisono::Operation::AllReduce)
+        {
             return Some(format!("arrays on GPUs are only all-reduced; there is no {operation} of them"));
         }
         let algorithm = choice.method()?.algorithm()?;

@@ -3,60 +3,44 @@
 use unisono::{Call, DType, Operation as Collective, ReduceOp};
 use unisono_collectives::named;
 
-/// A collective operation, or a barrier. The root, if there is one, is rank 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[expect(missing_docs, reason = "the names are MPI's; `unisono::Operation` describes them")]
+/// A collective operation, whose root, if there is one, is rank 0; or a barrier, which has no array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    #[default]
-    AllReduce,
-    ReduceScatter,
-    AllGather,
-    Broadcast,
-    Reduce,
-    Gather,
-    Scatter,
-    AllToAll,
-    Scan,
-    ExclusiveScan,
+    /// A collective.
+    Collective(Collective),
+    /// [`Communicator::barrier`](unisono::Communicator::barrier).
     Barrier,
+}
+
+impl From<Collective> for Operation {
+    fn from(collective: Collective) -> Self {
+        Self::Collective(collective)
+    }
 }
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 11] = [
-        Self::AllReduce,
-        Self::ReduceScatter,
-        Self::AllGather,
-        Self::Broadcast,
-        Self::Reduce,
-        Self::Gather,
-        Self::Scatter,
-        Self::AllToAll,
-        Self::Scan,
-        Self::ExclusiveScan,
-        Self::Barrier,
-    ];
+    pub const ALL: [Self; Collective::all(0).len() + 1] = {
+        let mut all = [Self::Barrier; Collective::all(0).len() + 1];
+        let mut index = 0;
+        while index < Collective::all(0).len() {
+            all[index] = Self::Collective(Collective::all(0)[index]);
+            index += 1;
+        }
+        all
+    };
 
     /// The name on the command line and in tables.
     pub fn name(self) -> &'static str {
         self.collective().map_or("barrier", Collective::name)
     }
 
-    /// The collective; `None` for a barrier, which has no array.
+    /// The collective; `None` for a barrier.
     pub(crate) fn collective(self) -> Option<Collective> {
-        Some(match self {
-            Self::AllReduce => Collective::AllReduce,
-            Self::ReduceScatter => Collective::ReduceScatter,
-            Self::AllGather => Collective::AllGather,
-            Self::Broadcast => Collective::Broadcast { root: 0 },
-            Self::Reduce => Collective::Reduce { root: 0 },
-            Self::Gather => Collective::Gather { root: 0 },
-            Self::Scatter => Collective::Scatter { root: 0 },
-            Self::AllToAll => Collective::AllToAll,
-            Self::Scan => Collective::Scan,
-            Self::ExclusiveScan => Collective::ExclusiveScan,
-            Self::Barrier => return None,
-        })
+        match self {
+            Self::Collective(collective) => Some(collective),
+            Self::Barrier => None,
+        }
     }
 
     /// Whether values are reduced, or only moved.
@@ -71,21 +55,20 @@ impl Operation {
             return Call::barrier();
         };
         let count = (size_bytes / dtype.size_bytes()).max(1);
-        let parts = if self == Self::AllToAll { ranks } else { 1 };
+        let parts = if operation == Collective::AllToAll { ranks } else { 1 };
         let count = count.next_multiple_of(parts);
         Call::new(operation, operation.reduces().then_some(op), dtype, count)
     }
 
     /// The ratio of bus bandwidth to array bandwidth, by the definitions of nccl-tests.
     pub(super) fn bus_factor(self, ranks: usize) -> f64 {
+        let Some(collective) = self.collective() else { return 0.0 };
         let ranks = ranks as f64;
-        match self {
-            Self::AllReduce => 2.0 * (ranks - 1.0) / ranks,
-            Self::ReduceScatter | Self::AllGather | Self::Gather | Self::Scatter | Self::AllToAll => {
-                (ranks - 1.0) / ranks
-            }
-            Self::Broadcast | Self::Reduce | Self::Scan | Self::ExclusiveScan => 1.0,
-            Self::Barrier => 0.0,
+        match collective {
+            Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+            Collective::AllToAll => (ranks - 1.0) / ranks,
+            _ if collective.has_parts() => (ranks - 1.0) / ranks,
+            _ => 1.0,
         }
     }
 }
@@ -104,12 +87,12 @@ mod tests {
             assert_eq!(call.op.is_some(), operation.reduces() || operation == Operation::Barrier);
             let count = match operation {
                 Operation::Barrier => 0,
-                Operation::AllToAll => 252,
+                Operation::Collective(Collective::AllToAll) => 252,
                 _ => 250,
             };
             assert_eq!(call.count, count, "{operation}");
         }
-        assert_eq!(Operation::AllToAll.call(DType::F64, ReduceOp::Sum, 1, 5).count, 5);
+        assert_eq!(Operation::from(Collective::AllToAll).call(DType::F64, ReduceOp::Sum, 1, 5).count, 5);
     }
 
     #[test]

@@ -243,7 +243,6 @@ fn of_bits<T: Element>(bits: u64) -> T {
 mod tests {
     use unisono::half::bf16;
 
-    use super::super::Operation as Measured;
     use super::*;
 
     #[test]
@@ -336,9 +335,9 @@ mod tests {
         (0..ranks).map(|rank| (0..call.count).map(|index| result(rank, index)).collect()).collect()
     }
 
-    /// The operations on arrays: all but the barrier.
-    fn on_arrays() -> impl Iterator<Item = Measured> {
-        Measured::ALL.into_iter().filter(|&operation| operation != Measured::Barrier)
+    /// The operations on arrays.
+    fn on_arrays() -> impl Iterator<Item = crate::Operation> {
+        Operation::all(0).into_iter().map(crate::Operation::from)
     }
 
     #[test]
@@ -383,10 +382,13 @@ mod tests {
                 pattern.count_wrong(&buffer)
             });
             let noticed = wrong.filter(|&wrong| wrong > 900).count();
-            let expected = match operation {
+            let expected = match call.operation {
                 // The first rank has its own buffer, or nothing.
-                Measured::Broadcast | Measured::Scatter | Measured::Scan | Measured::ExclusiveScan => 2,
-                Measured::Reduce | Measured::Gather => 1,
+                Operation::Broadcast { .. }
+                | Operation::Scatter { .. }
+                | Operation::Scan
+                | Operation::ExclusiveScan => 2,
+                Operation::Reduce { .. } | Operation::Gather { .. } => 1,
                 _ => 3,
             };
             assert_eq!(noticed, expected, "{operation}");

@@ -1,7 +1,8 @@
 //! Checks that a node has memory for the arrays of a benchmark: the system grants allocations beyond its memory, and kills
 //! some process when they are written to.
 
-use unisono::internals::{AvailableMemory, NodeFacts, text};
+use unisono::internals::{AvailableMemory, NodeFacts};
+use unisono::size::approximate;
 use unisono::{Algorithm, Choice, Communicator, Memory, ReduceOp, Result, Vendor};
 
 use super::{Operation, Settings};
@@ -32,7 +33,7 @@ pub fn room(comm: &mut Communicator, settings: &Settings) -> Result<Room> {
     Ok(match short {
         _ if first == [comm.ranks() as u64] => Room::Enough,
         Some(available) if is_first => {
-            let (array, needed) = (text(most_bytes as u64), text(needed_bytes as u64));
+            let (array, needed) = (approximate(most_bytes as u64), approximate(needed_bytes as u64));
             Room::TooLittle(format!(
                 "arrays of {array} on {local_ranks} ranks of a node need {needed}, copies included, but only {available}"
             ))
@@ -61,7 +62,7 @@ mod tests {
     fn settings(algorithm: &str, dtype: DType, sizes_bytes: &[usize]) -> Settings {
         Settings {
             contenders: vec![algorithm.parse().unwrap()],
-            operations: vec![Operation::AllReduce],
+            operations: vec![unisono::Operation::AllReduce.into()],
             sizes_bytes: sizes_bytes.to_vec(),
             dtype,
             op: ReduceOp::Sum,

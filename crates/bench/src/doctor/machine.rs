@@ -5,8 +5,8 @@ use std::path::Path;
 
 use unisono::internals::{
     Level, MemoryLimit, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES, free_bytes, least_open_files, open_files,
-    text,
 };
+use unisono::size::approximate;
 
 use super::Finding;
 
@@ -32,7 +32,7 @@ fn shared_folder(folder: &Path, local_ranks: usize) -> Finding {
     };
     let needed = local_ranks as u64 * SHARED_FOR_A_RANK_BYTES;
     if free < needed {
-        let (free, needed) = (text(free), text(needed));
+        let (free, needed) = (approximate(free), approximate(needed));
         Finding::wrong(
             SHARED_FOLDER,
             format!(
