@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_float, c_int};
 
 use unisono::Communicator;
 use unisono_bindings::Owner;
-use unisono_compress::{Compression, Levels};
+use unisono_compress::{Compression, Levels, UnknownCompression};
 
 use super::comm::{Comm, on, on_handle, out};
 use super::errors::{Result, argument, guarded};
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn unisono_compressor_create(
         // SAFETY: as the caller promises.
         let format = unsafe { CStr::from_ptr(format) }.to_string_lossy();
         let compression: Compression =
-            format.parse().map_err(|error: unisono_compress::UnknownCompression| argument(error.to_string()))?;
+            format.parse().map_err(|error: UnknownCompression| argument(error.to_string()))?;
         // SAFETY: as the caller promises.
         let (rows, columns) = unsafe { (sizes(rows, tensors, "rows")?, sizes(columns, tensors, "columns")?) };
         let shapes: Vec<_> = rows.iter().zip(columns).map(|(&rows, &columns)| [rows, columns]).collect();

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use unisono::DType;
 use unisono_bindings::{Lent, Owner};
-use unisono_compress::Compression;
+use unisono_compress::{Compression, UnknownCompression};
 
 use super::array::Array;
 use super::comm::Comm;
@@ -46,7 +46,7 @@ impl Compressor {
     #[new]
     fn new(py: Python<'_>, comm: &Comm, shapes: Vec<Vec<usize>>, format: &str) -> PyResult<Self> {
         let compression: Compression =
-            format.parse().map_err(|error: unisono_compress::UnknownCompression| argument(error.to_string()))?;
+            format.parse().map_err(|error: UnknownCompression| argument(error.to_string()))?;
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let levels = comm.levels(py)?;
         let shapes: Vec<_> = shapes.iter().map(Vec::as_slice).collect();
