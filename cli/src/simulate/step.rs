@@ -7,10 +7,9 @@ use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
 use unisono::Topology;
 use unisono::size::bytes;
-use unisono_collectives::clock;
 use unisono_collectives::model::Machine;
 use unisono_compress::{Format as WireFormat, Prices};
-use unisono_steps::{Bucket, Served, Step, USUAL_BUCKET_BYTES, bucket_bytes};
+use unisono_steps::{Bucket, Served, Step, USUAL_BUCKET_BYTES};
 
 use super::Cluster;
 use super::model::{Model, parameters};
@@ -204,7 +203,7 @@ impl Args {
         let all_reduce_us = |bytes: usize| {
             prices.all_reduce_us(topology, WireFormat::F32, &[&[bytes / 4 * element_bytes / 4]]).ok()
         };
-        bucket_bytes(all_reduce_us).unwrap_or(USUAL_BUCKET_BYTES)
+        unisono_steps::bucket_bytes(all_reduce_us).unwrap_or(USUAL_BUCKET_BYTES)
     }
 
     fn row(
