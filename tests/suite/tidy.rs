@@ -118,7 +118,7 @@ fn the_trainer_knows_no_transport() {
 }
 
 fn an_algorithm_sees_no_buffer() {
-    absent("collectives/src/algorithm", &["&mut [", "Vec<f", "Vec<u8", "interpret::", "verify("], &[]);
+    absent("collectives/src/algorithm", &["&mut [", "Vec<f", "Vec<u8", "Interpreter", "verify("], &[]);
 }
 
 fn no_example_in_a_comment_drops_errors() {
