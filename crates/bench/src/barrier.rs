@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 use unisono::internals::OF_BARRIER;
 use unisono::{Call, Choice, Collective as _, Communicator, Method, Ran, ReduceOp, Result, Why};
 
-/// When a rank arrived at a barrier, and when it left, in nanoseconds of the node's clock.
+/// The moments at which a rank reached a barrier and left it, in nanoseconds of the node's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moments {
     came: i64,

@@ -38,7 +38,7 @@ impl State {
 pub struct Finding {
     /// Its severity.
     pub state: State,
-    /// What was checked, such as "cores".
+    /// The subject of the check, such as "cores".
     pub subject: String,
     /// The result on one line, with the remedy if there is a problem.
     pub text: String,

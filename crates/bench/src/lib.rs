@@ -43,7 +43,7 @@ pub use operation::Operation;
 use pattern::Pattern;
 pub use room::{Room, room};
 
-/// What to measure.
+/// The subject of a measurement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// The choices to compare; they take turns, iteration by iteration.
@@ -109,7 +109,7 @@ pub struct Row {
     pub memory: &'static str,
     /// The time of one call: in each iteration that of the slowest rank.
     pub time_us: Times,
-    /// How much faster the fastest rank is than the slowest: the median over iterations, in percent of the slowest.
+    /// The lead of the fastest rank over the slowest: the median over iterations, in percent of the slowest.
     pub skew_percent: f64,
     /// Array bytes over the median time, in 1e9 bytes per second.
     pub algbw_gb_per_s: f64,
@@ -202,7 +202,7 @@ struct Contender {
     ran: &'static str,
     times_us: Vec<f64>,
     wrong: u64,
-    /// When this rank reached each barrier, and when it left.
+    /// The moments at which this rank reached and left each barrier.
     moments: Vec<barrier::Moments>,
     /// The reason why it cannot run.
     unable: Option<String>,

@@ -1,4 +1,4 @@
-//! What leaders exchange, without exchanging it: for predictions.
+//! The exchanges of a compressed all-reduce as values, for predictions.
 
 use unisono::Operation;
 
@@ -13,7 +13,7 @@ use crate::kernels::sparse::Pair;
 /// A collective among the leaders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {
-    /// What it does.
+    /// The collective.
     pub operation: Operation,
     /// The bytes of its array.
     pub size_bytes: usize,

@@ -1,7 +1,7 @@
-//! All-reduces of gradients that send fewer bytes between nodes, and remember what they have not sent.
+//! All-reduces of gradients that send fewer bytes between nodes, with error feedback.
 //!
-//! Within a node values are summed as they are; the leaders of the nodes exchange the sums encoded. What an encoding leaves out, a
-//! leader keeps, and adds to what it sends next (*error feedback*): late, but nothing is lost.
+//! Within a node values are summed as they are; the leaders of the nodes exchange the sums encoded. A leader
+//! keeps the part that an encoding leaves out, and adds it to the next gradients (*error feedback*): it arrives late, but is not lost.
 //!
 //! **Source** of error feedback: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its application to data-parallel
 //! distributed training of speech DNNs", Interspeech 2014; Karimireddy, Rebjock, Stich and Jaggi, "Error feedback fixes SignSGD and
@@ -35,7 +35,7 @@ use quantized::{AtRandom, Nearest, Quantized};
 use threshold::Threshold;
 use top_k::TopK;
 
-/// How gradients are encoded between nodes.
+/// An encoding of gradients between nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Compression {
     /// Eight bits an element, and a scale for every 256 elements.
@@ -47,7 +47,7 @@ pub enum Compression {
     /// Source: Alistarh, Grubic, Li, Tomioka and Vojnovic, "QSGD: communication-efficient SGD via gradient quantization and encoding",
     /// NeurIPS 2017.
     Int8Stochastic,
-    /// The same in four bits.
+    /// As `Int8Stochastic`, in four bits an element.
     Int4Stochastic,
     /// The sign of an element, and for every 256 elements the mean of those above zero and of those below.
     ///
@@ -55,7 +55,7 @@ pub enum Compression {
     OneBit,
     /// The elements with the largest magnitudes alone.
     TopK {
-        /// How many of the elements, above 0 and at most 1.
+        /// The fraction of the elements that is sent: above 0, and at most 1.
         fraction: f64,
     },
     /// The elements with magnitudes from a threshold on; all of them where that is less to send.
@@ -200,7 +200,7 @@ pub struct Compressor {
 #[derive(Debug)]
 struct State {
     encoder: Box<dyn Encoder>,
-    /// What this rank has not sent yet: an element for each of the array's. Zeros on ranks that are not leaders.
+    /// The part of the gradients that this rank has not sent yet, one element for each of the array's; zeros on ranks that are not leaders.
     residual: Vec<f32>,
     /// Elements that mean nothing.
     padding: Vec<Range<usize>>,
@@ -231,7 +231,7 @@ trait Encoder: fmt::Debug + Send {
 }
 
 impl Compressor {
-    /// A compressor for arrays that hold tensors of these shapes, row-major, one after the other. All ranks create it with the same
+    /// Creates a compressor for arrays that hold tensors of these shapes, row-major, one after the other. All ranks create it with the same
     /// arguments.
     pub fn new(levels: &Levels, compression: Compression, shapes: &[&[usize]]) -> Self {
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
@@ -255,8 +255,8 @@ impl Compressor {
         Self { levels: levels.clone(), state: Arc::new(Mutex::new(state)) }
     }
 
-    /// With elements between tensors that mean nothing. They are zeros in what all ranks pass, and stay zeros, whatever an encoding makes
-    /// of zeros.
+    /// Declares elements between tensors that have no meaning. All ranks pass zeros there, and they stay zeros, even if the encoding does
+    /// not keep zeros.
     ///
     /// # Panics
     /// If a range is not within the array.
@@ -269,15 +269,15 @@ impl Compressor {
         self
     }
 
-    /// With the random numbers of this seed, for formats that round at random; without it, with those of 0. Compressors with different
-    /// seeds round independently of each other, and so do the ranks and the calls of one.
+    /// Sets the seed of formats that round at random; the default is 0. Compressors with different seeds round independently of each
+    /// other, and so do the ranks and the calls of one compressor.
     #[must_use]
     pub fn with_seed(self, seed: u64) -> Self {
         lock(&self.state).encoder.seed(seed);
         self
     }
 
-    /// Leaves the sum of all ranks' values on every rank. All ranks call it.
+    /// Replaces the values by the sum of those of all ranks. All ranks call it.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -294,7 +294,7 @@ impl Compressor {
         }
     }
 
-    /// The same on the communication thread, as [`Communicator::all_reduce_async`].
+    /// Starts an all-reduce on the communication thread, as [`Communicator::all_reduce_async`] does.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
@@ -348,19 +348,19 @@ impl Compressor {
         }
     }
 
-    /// Whether all values of the last array were finite, on all ranks and the same on all. Where nothing is compressed, this says
-    /// nothing. Waits for the call in flight.
+    /// Returns whether all values of the last array were finite on all ranks; identical on all ranks. Always true where nothing is
+    /// compressed. Waits for the call in flight.
     pub fn was_finite(&self) -> bool {
         lock(&self.state).is_finite
     }
 
-    /// What this rank, the leader of its node, has not sent yet: an element for each of the array's. To be saved in a checkpoint, and
-    /// [restored](Self::restore). Waits for the call in flight.
+    /// Returns the residual of this rank, the leader of its node: the part of the gradients that it has not sent yet, one element for each
+    /// of the array's. Save it in a checkpoint, and [restore](Self::restore) it. Waits for the call in flight.
     pub fn residual(&self) -> Vec<f32> {
         lock(&self.state).residual.clone()
     }
 
-    /// The encoder's state for each tensor, the same on all leaders; empty if it has none. Waits for the call in flight.
+    /// Returns the encoder's state for each tensor, which is identical on all leaders; empty if it has none. Waits for the call in flight.
     pub fn encoder_state(&self) -> Vec<Vec<f32>> {
         lock(&self.state).encoder.state().into_iter().map(|values| values.to_vec()).collect()
     }
@@ -381,7 +381,7 @@ impl Compressor {
     }
 }
 
-/// Locks a mutex. If a thread has panicked with it, its world has failed, and what is behind it is not used again.
+/// Locks a mutex. If a thread has panicked while it held the lock, its world has failed, and the contents are not used again.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,13 +12,13 @@ use crate::kernels::low_rank::{orthonormalize, project, project_back, reconstruc
 pub(super) struct PowerSgd {
     rank: usize,
     matrices: Vec<Matrix>,
-    /// What travels as it is.
+    /// The ranges that are sent uncompressed.
     plain: Vec<Range<usize>>,
     /// The left factors of all matrices, then everything that travels as it is.
     left: Vec<f32>,
     /// The right factors of all matrices: this leader's.
     right: Vec<f32>,
-    /// Those of all leaders, summed: what the next iteration starts from.
+    /// The sum of the right factors of all leaders, from which the next iteration starts.
     sum: Vec<f32>,
     /// The size of the right factor of each tensor; 0 if it travels as it is.
     state_sizes: Vec<usize>,
@@ -64,7 +64,7 @@ impl PowerSgd {
         [self.left.len(), self.sum.len()]
     }
 
-    /// What travels as it is, and where in `left`.
+    /// The ranges that are sent uncompressed, and their places in `left`.
     fn plain(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + use<> {
         let mut start = self.matrices.last().map_or(0, |last| last.left.end);
         self.plain.clone().into_iter().map(move |range| {

@@ -1,4 +1,4 @@
-//! What sums of gradients are predicted to take in each format.
+//! Predictions of the time of all-reduces of gradients in each format.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use unisono_collectives::model::Machine;
 
 use super::{Compression, Exchange};
 
-/// How gradients travel.
+/// A format of gradients between nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Format {
     /// As they are.

@@ -28,7 +28,7 @@ impl<C, R> Quantized<C, R> {
     }
 }
 
-/// How values are rounded, and its state.
+/// A rounding of values, and its state.
 pub(super) trait Rounding<C>: Send {
     /// Encodes this leader's values of a chunk, and leaves what the encoding does not carry.
     ///
@@ -70,7 +70,7 @@ impl<C: Code> Rounding<C> for Nearest {
 /// To one of the two nearest values, at random: other numbers for each seed, leader, chunk and call.
 pub(super) struct AtRandom {
     seed: u64,
-    /// How many calls there were, in digits of [`DIGIT`], for each tensor: all are the same, and one is read.
+    /// The number of calls, in digits of [`DIGIT`], for each tensor. All are equal, and the first is read.
     calls: Vec<[f32; 2]>,
 }
 
@@ -172,7 +172,7 @@ impl<C: Code, R: Rounding<C>> Encoder for Quantized<C, R> {
     }
 }
 
-/// The elements of the first chunk of so many elements, and its bytes: none has more.
+/// The elements and the bytes of the first chunk of an array of this many elements, the largest chunk.
 pub(super) fn chunk<C: Code>(count: usize, ranks: usize) -> (usize, usize) {
     let chunk_count = count.div_ceil(ranks);
     (chunk_count, encoded_bytes::<C>(chunk_count))

@@ -6,7 +6,7 @@ use unisono_collectives::algorithm::butterfly::{Folded, Folding};
 
 use crate::kernels::sparse::{Pair, decode_add, merge};
 
-/// How leaders sum sparse arrays.
+/// A way of leaders to sum sparse arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// Every leader gives its pairs to all others.
@@ -31,7 +31,7 @@ pub(super) struct Load {
     pub(super) leaders: usize,
     /// The pairs of the leader with the most.
     pub(super) most: usize,
-    /// Those of all leaders.
+    /// The number of pairs of all leaders together.
     pub(super) total: usize,
 }
 
@@ -77,7 +77,7 @@ fn bytes_of_all(elements: usize) -> f64 {
     (elements * size_of::<f32>()) as f64
 }
 
-/// What a message tells instead of the number of its pairs if it has all elements.
+/// Stands for the number of pairs in the header of a message that has all elements.
 const DENSE: u64 = u64::MAX;
 
 /// A sum by recursive doubling, as far as it has come.
@@ -88,7 +88,7 @@ pub(super) struct Doubling {
     /// All elements, then.
     is_dense: bool,
     merged: Vec<Pair>,
-    /// What a partner sent: pairs, or all elements.
+    /// The message of a partner: pairs, or all elements.
     theirs: Vec<u32>,
 }
 
@@ -185,7 +185,7 @@ impl Doubling {
         decode_add(values, &self.pairs);
     }
 
-    /// What a message has, and what it tells before.
+    /// The number that precedes a message, and its contents.
     fn message<'a>(&'a self, values: &'a [f32]) -> (u64, &'a [u32]) {
         if self.is_dense {
             (DENSE, cast_slice(values))
@@ -237,7 +237,7 @@ fn canonical(values: &mut [f32]) -> bool {
     all_finite
 }
 
-/// Adds the pairs of all leaders, of which each has so many, to the values, by an all-gather in the room of the largest number of them.
+/// Adds the pairs of all leaders to the values, by an all-gather in which each has space for the largest of `counts`.
 /// Returns whether all of them are finite.
 pub(super) fn all_gather(
     leaders: &mut Communicator,

@@ -12,7 +12,7 @@ use crate::kernels::sparse::{Pair, count_from, encode_from};
 pub(super) struct Threshold {
     least: f32,
     own: Vec<Pair>,
-    /// Those of all leaders, in an all-gather: each in as much room as the largest number of them takes.
+    /// The pairs of all leaders, for an all-gather: each leader has space for the largest number of pairs.
     all: Vec<u64>,
     doubling: Doubling,
 }

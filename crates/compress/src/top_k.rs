@@ -15,7 +15,7 @@ pub(super) struct TopK {
     fraction: f64,
     largest: Largest,
     own: Vec<Pair>,
-    /// Those of all leaders, in an all-gather.
+    /// The pairs of all leaders, for an all-gather.
     all: Vec<u64>,
     doubling: Doubling,
 }
@@ -32,7 +32,7 @@ impl TopK {
     }
 }
 
-/// What leaders send of so many elements.
+/// The pairs that leaders send of an array of this many elements.
 pub(super) fn load(fraction: f64, elements: usize, leaders: usize) -> Load {
     let most = ((fraction * elements as f64).ceil() as usize).min(elements);
     Load { elements, leaders, most, total: leaders * most }

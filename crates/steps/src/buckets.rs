@@ -80,7 +80,7 @@ impl Step {
     }
 }
 
-/// When each bucket lands, of a step that would have begun at `began_us` had it not waited: the last of those that are full goes first.
+/// The time at which each bucket lands, in a step that would have begun at `began_us` without waiting. Of the full buckets the last goes first.
 fn in_the_order_of_need(buckets: &[Bucket], began_us: f64) -> Vec<f64> {
     let mut landed_us = vec![0.0; buckets.len()];
     let mut waiting: Vec<_> = (0..buckets.len()).collect();
@@ -99,8 +99,8 @@ fn in_the_order_of_need(buckets: &[Bucket], began_us: f64) -> Vec<f64> {
 /// The usual size of buckets, as in PyTorch.
 pub const USUAL_BUCKET_BYTES: usize = 25 << 20;
 
-/// The size of buckets that travel beside a backward pass, by `time_us`, the time of an all-reduce of so many bytes: the smallest power of two
-/// from 64 KiB on that takes at most 5 % more time a byte than 64 MiB, in which latency does not count. None if that is not below the usual size,
+/// Chooses the size of buckets that travel beside a backward pass, by `time_us`, the time of an all-reduce of a size: the smallest power of two
+/// from 64 KiB on that takes at most 5 % more time a byte than 64 MiB, in which latency does not count. `None` if that is not below the usual size,
 /// or if a time is not known.
 ///
 /// ```

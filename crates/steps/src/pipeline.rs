@@ -50,7 +50,7 @@ pub enum PipelineSchedule {
     /// Source: Narayanan et al., "PipeDream: generalized pipeline parallelism for DNN training", SOSP 2019; with a flush, as here,
     /// "Memory-efficient pipeline-parallel DNN training", ICML 2021.
     OneForwardOneBackward,
-    /// The same with several stages on each rank: a bubble as many times smaller, and as many times more messages. It suits
+    /// As `OneForwardOneBackward`, with several stages on each rank: a bubble as many times smaller, and as many times more messages. It suits
     /// a multiple of the ranks as micro-batches; others leave gaps.
     ///
     /// Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC 2021.
@@ -71,7 +71,7 @@ pub struct Pass {
     pub micro_batch: usize,
 }
 
-/// What a rank does. A message carries the result of a pass: the activations of a forward pass, or the gradients of a backward pass.
+/// An action of a rank. A message carries the result of a pass: the activations of a forward pass, or the gradients of a backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Act {
     /// Waits for the result of another rank's pass.
@@ -92,7 +92,7 @@ pub enum Act {
     },
 }
 
-/// What every rank does in a step.
+/// The actions of every rank in a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PipelinePlan {
     schedule: PipelineSchedule,
@@ -123,7 +123,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// What each of these ranks does to pass on this many micro-batches.
+    /// Plans the actions of this many ranks for this many micro-batches.
     ///
     /// # Errors
     /// [`NoPlan`].

@@ -8,9 +8,9 @@ use unisono_collectives::model::Machine;
 pub struct Served {
     /// The bytes of all parameters, and of their gradients.
     pub parameter_bytes: usize,
-    /// The passes of a worker, in microseconds.
+    /// The forward pass of a worker, in microseconds.
     pub forward_us: f64,
-    /// The same backward.
+    /// The backward pass of a worker, in microseconds.
     pub backward_us: f64,
     /// The update of all parameters by one core, in microseconds.
     pub update_us: f64,
@@ -105,7 +105,7 @@ impl Served {
     }
 }
 
-/// What is on a node.
+/// The servers and workers of a node.
 #[derive(Debug, Clone, Copy)]
 struct Node {
     servers: usize,
@@ -116,7 +116,7 @@ struct Node {
 }
 
 impl Node {
-    /// The bytes through its busier port when all of so many workers pull, and also when they push.
+    /// The bytes through its busier port while all `workers` pull, and also while they push.
     fn port_bytes(&self, workers: usize) -> usize {
         let out = self.held_bytes * (workers - self.workers);
         let into = (self.parameter_bytes - self.held_bytes) * self.workers;

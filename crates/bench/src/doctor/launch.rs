@@ -1,4 +1,4 @@
-//! How ranks were launched, and how they communicate.
+//! The launch of the ranks, and their links.
 
 use unisono::config::{self, Launcher};
 use unisono::internals::{MpiLibrary, NodeFacts};

@@ -25,7 +25,7 @@ const BLOCK: usize = 256;
 /// The bits of a magnitude. As integers they are ordered as the magnitudes are, and those of infinity and NaN are larger.
 const MAGNITUDE: u32 = u32::MAX >> 1;
 
-/// What the bits of a block's elements mean: the block's scales.
+/// A code: the scales of a block, which give its bits their meaning.
 pub trait Code: Copy + 'static {
     /// The bits of an element, which divide those of a byte.
     const BITS: usize;
@@ -33,13 +33,13 @@ pub trait Code: Copy + 'static {
     /// The number of scales of a block, 1 or 2.
     const SCALES: usize;
 
-    /// That for a block of values, of which this is the largest magnitude. All scales are finite, and none is subnormal.
+    /// The code that fits a block with this largest magnitude. All scales are finite, and none is subnormal.
     fn fitting(values: &[f32], largest: f32) -> Self;
 
     /// The scales; only the first [`SCALES`](Self::SCALES) count.
     fn scales(self) -> [f32; 2];
 
-    /// That of these scales.
+    /// The code with these scales.
     fn of_scales(scales: [f32; 2]) -> Self;
 
     /// The code of a value, in the lowest bits, all others 0; and what it is decoded to.
@@ -66,7 +66,7 @@ const fn block_bytes<C: Code>(count: usize) -> usize {
     scale_bytes::<C>() + (count * C::BITS).div_ceil(8)
 }
 
-/// The bytes of so many elements, encoded.
+/// The size of this many elements, encoded.
 pub fn encoded_bytes<C: Code>(count: usize) -> usize {
     let rest = count % BLOCK;
     count / BLOCK * block_bytes::<C>(BLOCK) + if rest == 0 { 0 } else { block_bytes::<C>(rest) }

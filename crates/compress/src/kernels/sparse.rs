@@ -1,4 +1,4 @@
-//! The largest magnitudes of an array of `f32`, as pairs of an index and a value: so many of them, or those from a threshold on.
+//! The largest magnitudes of an array of `f32`, as pairs of an index and a value: a given number of them, or those from a threshold on.
 
 mod counts;
 mod largest;
@@ -16,7 +16,7 @@ pub use largest::Largest;
 #[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct Pair {
-    /// Where it is in the array.
+    /// Its index in the array.
     pub index: u32,
     /// Its value.
     pub value: f32,

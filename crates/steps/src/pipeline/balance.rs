@@ -1,8 +1,8 @@
-//! Where to cut a model into stages.
+//! Cuts of a model into stages.
 
 use std::cmp::Ordering;
 
-/// The first layer of each of so many stages of consecutive layers with these costs, so that the costliest stage costs the least;
+/// Returns the first layer of each stage, for stages of consecutive layers with these costs, so that the costliest stage costs the least;
 /// among such cuts, one whose stages are even. `None` if there are fewer layers than stages, or no stage.
 ///
 /// ```

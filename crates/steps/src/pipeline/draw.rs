@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{PassCosts, PipelinePlan};
 
-/// Of the passes that are drawn, a backward pass takes twice as long as a forward pass.
+/// The costs that are drawn: a backward pass takes twice as long as a forward pass.
 const COSTS: PassCosts = PassCosts { forward: 1.0, backward: 2.0, message: 0.0 };
 
 impl PipelinePlan {

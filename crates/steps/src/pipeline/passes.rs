@@ -41,7 +41,7 @@ fn rounds(schedule: PipelineSchedule, ranks: usize, micro_batches: usize) -> usi
     }
 }
 
-/// How many forward passes a rank makes before the first that a backward pass follows.
+/// The number of forward passes of a rank before the first one that a backward pass follows.
 pub(super) fn ahead(schedule: PipelineSchedule, (rank, ranks): (Rank, usize), micro_batches: usize) -> usize {
     let (own_stages, behind) = (schedule.stages_per_rank(), ranks - 1 - rank);
     let all = micro_batches * own_stages;

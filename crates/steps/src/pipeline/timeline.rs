@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{Act, Pass, PipelinePlan};
 use unisono_collectives::Rank;
 
-/// What a pass of a micro-batch through a stage costs, in any unit of time: the same for all stages.
+/// The costs of passing a micro-batch through a stage, in any unit of time: the same for all stages.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PassCosts {
     /// A forward pass.
@@ -16,18 +16,18 @@ pub struct PassCosts {
     pub message: f64,
 }
 
-/// When a rank makes a pass.
+/// The time of a pass of a rank.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
     /// The pass.
     pub pass: Pass,
-    /// When it begins.
+    /// Its start.
     pub begins: f64,
-    /// When it ends.
+    /// Its end.
     pub ends: f64,
 }
 
-/// When each rank makes each pass.
+/// The times of all passes of all ranks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
     /// The passes of each rank, in order.
@@ -35,7 +35,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// When the last pass ends.
+    /// The end of the last pass.
     pub fn ends(&self) -> f64 {
         self.ranks.iter().flatten().map(|span| span.ends).fold(0.0, f64::max)
     }
@@ -49,7 +49,7 @@ impl Timeline {
 }
 
 impl PipelinePlan {
-    /// When each rank makes each pass, if every act begins as soon as it can.
+    /// Computes the times of all passes, if every act begins as soon as it can.
     ///
     /// # Panics
     /// If the plan is defective: a rank waits for ever.

@@ -12,7 +12,7 @@ pub type Int4 = Int<4>;
 /// is then in its lowest bits. All instruction sets have this; not all have an instruction that rounds.
 const ROUND: f32 = 1.5 * (1 << 23) as f32;
 
-/// Integers of so many bits, without the least one.
+/// Symmetric n-bit integers: the least one is not used.
 #[derive(Debug, Clone, Copy)]
 pub struct Int<const BITS: usize> {
     scale: f32,
@@ -81,14 +81,14 @@ impl<const BITS: usize> Stochastic for Int<BITS> {
 /// speech DNNs", Interspeech 2014, section 2.
 #[derive(Debug, Clone, Copy)]
 pub struct OneBit {
-    /// Of the elements whose sign bit is 0, and of those where it is 1.
+    /// The means of the elements whose sign bit is 0, and of those whose sign bit is 1.
     means: [f32; 2],
 }
 
 /// So many sums are added to side by side, whatever the instructions: so all have the same bits.
 const SUMS: usize = 16;
 
-/// What is added is this part of the elements: so the sum of a block is not infinite.
+/// Elements are scaled by this before they are added, so that the sum of a block is not infinite.
 const PART: f32 = 1.0 / super::BLOCK as f32;
 
 impl Code for OneBit {

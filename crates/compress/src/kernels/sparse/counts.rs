@@ -30,7 +30,7 @@ const LOWER: Bits = Bits { from: 0, count: 10 };
 /// So many neighbours are counted in different tables: an increment need not wait for the one before.
 const TABLES: usize = 4;
 
-/// How many magnitudes there are in each bin.
+/// The number of magnitudes in each bin.
 pub(super) struct Counts([[u32; BINS]; TABLES]);
 
 impl Counts {
@@ -46,7 +46,7 @@ impl Counts {
         self.0.iter().map(|table| table[bin] as usize).sum()
     }
 
-    /// How many are in this bin and in those above it.
+    /// The number of magnitudes in this bin and in those above it.
     pub(super) fn from(&self, bin: usize) -> usize {
         (bin..BINS).map(|bin| self.of(bin)).sum()
     }
@@ -97,7 +97,7 @@ impl Counts {
         Threshold { least, equal }
     }
 
-    /// The same, if all magnitudes of the bin are among these pairs.
+    /// The threshold, if all magnitudes of the bin are among these pairs.
     pub(super) fn threshold_of(&mut self, bin: u32, place: usize, pairs: &[Pair]) -> Threshold {
         self.threshold(bin, place, |counts, bits, prefix| {
             pairs.iter().for_each(|pair| counts.add(pair.index as usize, pair.value, bits, prefix));
@@ -120,7 +120,7 @@ impl Counts {
 /// Which magnitudes are taken: all above `least`, and the first few that equal it.
 pub(super) struct Threshold {
     pub(super) least: u32,
-    /// How many, at least one.
+    /// The number of magnitudes, at least one.
     equal: usize,
 }
 

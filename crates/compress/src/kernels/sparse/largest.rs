@@ -1,6 +1,6 @@
-//! The largest magnitudes, so many of them.
+//! A given number of the largest magnitudes.
 //!
-//! For so many, the threshold is found by radix selection: the magnitudes are counted by their upper bits, those in the bin of the threshold
+//! The threshold is found by radix selection: the magnitudes are counted by their upper bits, those in the bin of the threshold
 //! by the bits that follow, and so on. Three rounds give it exactly, whatever the distribution. After the first, there are
 //! most often few candidates besides those that are chosen: they are taken from the array, and what is not chosen is put back.
 
