@@ -64,7 +64,7 @@ impl Call {
     }
 
     /// An all-reduce of no elements: completes once all ranks have called it.
-    pub(crate) fn barrier() -> Self {
+    pub fn barrier() -> Self {
         Self::all_reduce(DType::U8, ReduceOp::Max, 0)
     }
 

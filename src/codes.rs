@@ -141,7 +141,7 @@ const BARRIER: u8 = Operation::all(0).len() as u8;
 /// The code of [`MESSAGE_NAME`].
 const MESSAGE: u8 = BARRIER + 1;
 /// The algorithm of a barrier.
-pub(crate) const OF_BARRIER: Algorithm = Algorithm::RecursiveDoubling;
+pub const OF_BARRIER: Algorithm = Algorithm::RecursiveDoubling;
 
 fn name(names: &[&'static str], code: u8) -> &'static str {
     names.get(usize::from(code)).copied().unwrap_or("?")

@@ -143,13 +143,14 @@ impl Communicator {
         &self.status
     }
 
-    /// The time that the cost model predicts for a call.
-    pub(crate) fn predicted_us(&mut self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
+    /// Predicts the time of a call by the cost model, in microseconds; `None` if the algorithm does not offer the operation among these
+    /// ranks.
+    pub fn predicted_us(&mut self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
         self.seat.engine().predicted_us(algorithm, call, memory)
     }
 
-    /// The constants of the cost model.
-    pub(crate) fn machine(&mut self) -> &Machine {
+    /// Returns the constants of the cost model, for slices.
+    pub fn machine(&mut self) -> &Machine {
         self.seat.engine().machine()
     }
 

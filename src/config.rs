@@ -325,8 +325,8 @@ impl NcclPlaces {
     }
 }
 
-/// All `UNISONO_…` variables in the environment, to be printed: without the value of the secret.
-pub(crate) fn settings() -> impl Iterator<Item = (String, String)> {
+/// Returns all `UNISONO_…` variables in the environment with their values, to be printed: without the value of the secret.
+pub fn settings() -> impl Iterator<Item = (String, String)> {
     let mut settings: Vec<_> = std::env::vars_os()
         .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
         .filter(|(name, _)| name.starts_with(variables::PREFIX))

@@ -22,7 +22,7 @@ mod fit;
 mod rank_0;
 mod world;
 
-pub(crate) use array::Array;
+pub use array::Array;
 #[cfg(feature = "tuning")]
 use effort::QUICK;
 use effort::{Effort, THOROUGH};

@@ -97,6 +97,34 @@ elements! {
     i32 => I32, i64 => I64, u8 => U8, u32 => U32, u64 => U64,
 }
 
+/// Evaluates an expression with a name for the Rust type of a [`DType`](crate::DType) that is known only at run time.
+///
+/// ```
+/// use unisono::{DType, Element, with_type};
+///
+/// let size_of = |dtype: DType| with_type!(dtype, T => size_of::<T>());
+/// assert_eq!(size_of(DType::BF16), 2);
+/// ```
+#[macro_export]
+macro_rules! with_type {
+    (@arms $dtype:expr, $type:ident, $body:expr, $($variant:ident: $element:ty),*) => {
+        match $dtype {$(
+            $crate::DType::$variant => {
+                type $type = $element;
+                $body
+            }
+        )*}
+    };
+    ($dtype:expr, $type:ident => $body:expr) => {
+        $crate::with_type!(
+            @arms $dtype, $type, $body, F32: f32, F64: f64, F16: $crate::half::f16, BF16: $crate::half::bf16, I32: i32, I64: i64,
+            U8: u8, U32: u32, U64: u64
+        )
+    };
+}
+
+pub(crate) use with_type;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,5 +146,12 @@ mod tests {
         check::<u32>();
         check::<u64>();
         assert!("float".parse::<DType>().is_err());
+    }
+
+    #[test]
+    fn a_type_at_run_time_is_its_rust_type() {
+        for expected in DType::ALL {
+            with_type!(expected, T => assert_eq!(T::DTYPE, expected));
+        }
     }
 }

@@ -3,10 +3,9 @@
 //! All of them are bitwise commutative, so `a + b` on one rank equals `b + a` on another; [`ReduceOp`] defines this for zeros of
 //! different sign. (Which of two NaN payloads a sum or product keeps depends on the processor and the compiler.)
 
-use half::{bf16, f16};
 use unisono_collectives::named;
 
-use crate::dtype::DType;
+use crate::dtype::{DType, with_type};
 
 mod accumulator;
 mod codec;
@@ -18,11 +17,8 @@ mod halves;
 mod lanes;
 #[allow(unsafe_code, reason = "functions of instructions that not every processor has")]
 mod level;
-pub mod low_rank;
 mod number;
 mod passes;
-pub mod quantized;
-pub mod sparse;
 
 pub use accumulator::Accumulator;
 pub use codec::Codec;
@@ -148,31 +144,12 @@ pub type Kernel = fn(held: &mut [u8], arrived: &[u8]);
 /// reduced in `f32` and rounded once. A mean is only summed, as by a [`Kernel`].
 pub type Joint = fn(one: &mut [u8], other: &mut [u8]);
 
-/// Calls `$function::<T>($arguments)` for the Rust type of a [`DType`].
-macro_rules! for_dtype {
-    ($dtype:expr, $function:ident($($argument:expr),*)) => {
-        match $dtype {
-            DType::F32 => $function::<f32>($($argument),*),
-            DType::F64 => $function::<f64>($($argument),*),
-            DType::F16 => $function::<f16>($($argument),*),
-            DType::BF16 => $function::<bf16>($($argument),*),
-            DType::I32 => $function::<i32>($($argument),*),
-            DType::I64 => $function::<i64>($($argument),*),
-            DType::U8 => $function::<u8>($($argument),*),
-            DType::U32 => $function::<u32>($($argument),*),
-            DType::U64 => $function::<u64>($($argument),*),
-        }
-    };
-}
-
-pub(crate) use for_dtype;
-
 /// The kernel for an element type and reduction, in the best instructions of this processor.
 ///
 /// # Panics
 /// If the reduction is one of the program's.
 pub fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
-    for_dtype!(dtype, reduction(Level::best(), op))
+    with_type!(dtype, T => reduction::<T>(Level::best(), op))
 }
 
 fn reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Kernel {
@@ -196,7 +173,7 @@ fn reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Kernel {
 /// # Panics
 /// As [`kernel()`].
 pub fn joint(dtype: DType, op: ReduceOp) -> Joint {
-    for_dtype!(dtype, joint_reduction(Level::best(), op))
+    with_type!(dtype, T => joint_reduction::<T>(Level::best(), op))
 }
 
 fn joint_reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Joint {
@@ -216,8 +193,8 @@ fn joint_reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Joint {
 }
 
 /// Divides every element by the number of ranks: turns sums into means.
-pub(crate) fn divide(dtype: DType, elements: &mut [u8], ranks: usize) {
-    for_dtype!(dtype, division(Level::best()))(elements, ranks);
+pub fn divide(dtype: DType, elements: &mut [u8], ranks: usize) {
+    with_type!(dtype, T => division::<T>(Level::best()))(elements, ranks);
 }
 
 fn division<T: Number>(level: Level) -> fn(&mut [u8], usize) {

@@ -29,22 +29,21 @@
 
 #![deny(unsafe_code)]
 
-pub mod bench;
 mod call;
 mod codes;
 mod collective;
 mod communicator;
-pub mod compress;
 pub mod config;
 pub mod constants;
 #[cfg(feature = "nccl")]
 mod device;
-pub mod doctor;
 mod dtype;
 mod error;
 mod executor;
 #[cfg(feature = "nccl")]
 mod gpu;
+#[doc(hidden)]
+pub mod internals;
 mod kernels;
 mod memory;
 mod method;
@@ -79,6 +78,8 @@ pub use error::{Error, ErrorCode, Place, Result};
 pub use kernels::{Custom, ReduceOp, copy};
 pub use memory::{Registered, Shared, SharedCounters};
 pub use method::{Method, Vendor};
+#[doc(hidden)]
+pub use request::panic_text;
 pub use request::{Request, wait_all, wait_any};
 pub use run::{refuse, run, run_threads};
 pub use select::Choice;
@@ -93,17 +94,6 @@ pub use cudarc;
 pub use half;
 #[cfg(feature = "mpi")]
 pub use mpi;
-
-/// Internals for the benchmarks and the other crates of this workspace; not part of the stable API.
-#[doc(hidden)]
-pub mod internals {
-    #[cfg(feature = "nccl")]
-    pub use crate::bench::parts::{Alone, Way, copy_in_segments, nccl_all_reduce};
-    pub use crate::kernels::{
-        Accumulator, Codec, Joint, Kernel, Lanes, Level, Pass, joint, kernel, low_rank, quantized, sparse,
-    };
-    pub use crate::system::{AvailableMemory, host, text};
-}
 
 /// Joins the launched world; the same as [`Communicator::init`].
 ///

@@ -1,5 +1,6 @@
 //! Non-blocking calls: requests, and the communication thread.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -238,9 +239,7 @@ impl Seat {
             let began = Instant::now();
             let ran = catch_unwind(AssertUnwindSafe(|| call(engine, &mut buffer)));
             let ran = ran.unwrap_or_else(|panic| {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-                let why = text.map_or(String::new(), |text| format!(": {text}"));
+                let why = panic_text(&*panic).map_or(String::new(), |text| format!(": {text}"));
                 Err(engine.fail(&format!("a collective in flight panicked{why}")))
             });
             outcome.end(began, ran.map(|()| buffer));
@@ -255,6 +254,12 @@ impl Seat {
         background.common.changed.notify_all();
         Ok(request)
     }
+}
+
+/// Returns the text of a panic, if it has one.
+#[doc(hidden)]
+pub fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
+    panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied())
 }
 
 impl Drop for Seat {

@@ -28,6 +28,20 @@ pub fn text(bytes: usize) -> String {
     whole.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
+/// Rounds a size down to a text such as `512 MiB`, for messages.
+///
+/// ```
+/// assert_eq!(unisono::size::approximate(5 << 20), "5 MiB");
+/// ```
+pub fn approximate(bytes: u64) -> String {
+    match bytes {
+        0..0x40_0000 => format!("{} KiB", bytes >> 10),
+        0x40_0000..0x1_0000_0000 => format!("{} MiB", bytes >> 20),
+        0x1_0000_0000..0x400_0000_0000 => format!("{} GiB", bytes >> 30),
+        _ => format!("{} TiB", bytes >> 40),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{bytes, text};

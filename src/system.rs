@@ -6,21 +6,22 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::size;
+
 mod memory;
 mod network;
 mod process;
 
-pub use memory::AvailableMemory;
-pub(crate) use memory::MemoryLimit;
+pub use memory::{AvailableMemory, MemoryLimit};
 #[cfg(feature = "mpi")]
 pub(crate) use network::has_rdma;
 pub(crate) use network::{interfaces, listen, sort_by_nearness};
 pub(crate) use process::{FAILED, Process, machine, private_folder, private_path, say};
 
 /// The folder in which MPIs keep the messages between ranks of a node.
-pub(crate) const SHARED_FOLDER: &str = "/dev/shm";
+pub const SHARED_FOLDER: &str = "/dev/shm";
 /// The space that they need there per rank: Open MPI 4 requests 4 MiB, MPICH's UCX a little more.
-pub(crate) const SHARED_FOR_A_RANK_BYTES: u64 = 5 << 20;
+pub const SHARED_FOR_A_RANK_BYTES: u64 = 5 << 20;
 /// The number of files that an MPI and the program open.
 const FILES_OF_ONE: u64 = 96;
 /// The largest number of files that an MPI opens for each other rank of the world.
@@ -29,18 +30,17 @@ const FILES_FOR_A_RANK: u64 = 2;
 const ENOUGH_FILES: u64 = 65_536;
 
 /// The number of GPUs that NVIDIA's driver reports on this node.
-#[cfg(not(feature = "nccl"))]
-pub(crate) fn gpus() -> usize {
+pub fn gpus() -> usize {
     std::fs::read_dir("/proc/driver/nvidia/gpus").map_or(0, Iterator::count)
 }
 
 /// The limit of open files of this process; `None` if there is none.
-pub(crate) fn open_files() -> Option<u64> {
+pub fn open_files() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
 /// The number of files that a rank of such a world may open, before its program registers any memory.
-pub(crate) fn least_open_files(ranks: usize) -> u64 {
+pub fn least_open_files(ranks: usize) -> u64 {
     FILES_OF_ONE + FILES_FOR_A_RANK * ranks as u64
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn raise_open_files() {
 }
 
 /// The free space of a folder's file system, if the folder exists.
-pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
+pub fn free_bytes(folder: &Path) -> Option<u64> {
     rustix::fs::statvfs(folder).ok().map(|room| room.f_bavail * room.f_frsize)
 }
 
@@ -69,7 +69,10 @@ pub fn host() -> String {
 pub(crate) fn advice(cause: &io::Error) -> String {
     let limits = || {
         if let Some(most) = getrlimit(Resource::As).current {
-            return format!("a process is limited to {} of address space: raise `ulimit -v`", text(most));
+            return format!(
+                "a process is limited to {} of address space: raise `ulimit -v`",
+                size::approximate(most)
+            );
         }
         match MemoryLimit::of_this_process() {
             Some(limit) => format!("{limit}: request more, or start fewer ranks on a node"),
@@ -109,16 +112,6 @@ fn why(ptrace_scope: &str, status: &str) -> String {
                 .to_owned()
         }
         _ => "the ranks may belong to different users, containers or user namespaces".to_owned(),
-    }
-}
-
-/// A size as approximate text.
-pub fn text(bytes: u64) -> String {
-    match bytes {
-        0..0x40_0000 => format!("{} KiB", bytes >> 10),
-        0x40_0000..0x1_0000_0000 => format!("{} MiB", bytes >> 20),
-        0x1_0000_0000..0x400_0000_0000 => format!("{} GiB", bytes >> 30),
-        _ => format!("{} TiB", bytes >> 40),
     }
 }
 

@@ -3,12 +3,12 @@
 use clap::{Args as ClapArgs, ValueEnum};
 #[cfg(feature = "nccl")]
 use unisono::Error;
-use unisono::bench::{Operation, Room, Settings, measure, room};
-use unisono::compress::Compression;
 use unisono::select::InvalidChoice;
 use unisono::size::bytes;
 use unisono::{Algorithm, Choice, Communicator, DType, Memory, ReduceOp, Vendor};
+use unisono_bench::{Operation, Room, Settings, measure, room};
 use unisono_collectives::names::UnknownName;
+use unisono_compress::Compression;
 
 use super::Failure;
 use super::values::{named, whole};
@@ -221,7 +221,8 @@ fn without_gpu(contenders: &[Choice], memory: Memory) -> Option<String> {
 fn refused(comm: &mut Communicator, settings: &Settings) -> Option<String> {
     let mut operations = settings.operations.iter();
     if settings.memory == Memory::Device
-        && let Some(operation) = operations.clone().find(|&&operation| operation != Operation::AllReduce)
+        && let Some(operation) =
+            operations.clone().find(|&&operation| operation != unisono::Operation::AllReduce.into())
     {
         return Some(format!(
             "--memory device supports all-reduce only, not {operation}: choose another --memory"

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args as ClapArgs;
-use unisono::doctor::{Finding, State, examine, examine_refused};
+use unisono_bench::doctor::{Finding, State, examine, examine_refused};
 
 use super::world::World;
 use super::{Failure, left_to_another, output};

@@ -5,8 +5,8 @@ use unisono::size::bytes;
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::execution::{Capabilities, CompiledPlan};
 use unisono_collectives::model::Machine;
-use unisono_collectives::pipeline::PipelineSchedule;
 use unisono_collectives::{explain, explain_programs, names};
+use unisono_steps::pipeline::PipelineSchedule;
 
 use super::values::{named, whole};
 use super::{Failure, speaks};

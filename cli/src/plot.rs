@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args as ClapArgs;
-use unisono::bench::Operation;
+use unisono_bench::Operation;
 
 use super::values::named;
 use super::{Failure, speaks};

@@ -6,8 +6,8 @@ use std::time::Instant;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use unisono::Communicator;
-use unisono::compress::Compression;
 use unisono::config::{Launcher, share_cores};
+use unisono_compress::Compression;
 use unisono_data::DataError;
 use unisono_train::rate::Rate;
 use unisono_train::{

@@ -44,13 +44,9 @@ use crate::world::{Rank, Topology};
 mod lanes;
 mod outline;
 mod play;
-mod served;
-mod step;
 mod turns;
 
 use outline::{LIMITS, World};
-pub use served::Served;
-pub use step::{Bucket, Step, USUAL_BUCKET_BYTES, bucket_bytes};
 use turns::Acts;
 
 /// The prediction for a collective.

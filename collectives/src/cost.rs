@@ -1,7 +1,7 @@
 //! The cost of a collective, counted from its schedules.
 
-use crate::interpret::{self, Event, Values};
 use crate::plan::Plan;
+use crate::program::{Interpreter, Nothing, Program};
 use crate::schedule::Schedule;
 
 /// Steps and bytes, counted.
@@ -40,15 +40,18 @@ pub fn count(plans: &[Plan]) -> Option<Cost> {
     let schedules: Vec<_> = plans.iter().map(Plan::flattened).collect();
     let chunk_count = schedules.first()?.chunk_count();
     let nothing = vec![vec![(); chunk_count]; schedules.len()];
-    let outcome = interpret::run(&schedules, nothing, &mut Nothing);
-    if !(outcome.waiting.is_empty() && outcome.mismatched.is_empty()) {
+    let programs: Vec<_> = schedules.iter().map(Program::of_schedule).collect();
+    let mut values = Nothing;
+    let mut interpreter = Interpreter::new(&programs, &mut values, nothing);
+    interpreter.run();
+    if !interpreter.defects.is_empty() {
         return None;
     }
     let busiest = |count: fn(&Schedule, usize) -> usize| {
         schedules.iter().enumerate().map(|(rank, schedule)| count(schedule, rank)).max()
     };
     Some(Cost {
-        steps: outcome.rounds,
+        steps: interpreter.rounds(),
         messages: busiest(|schedule, rank| sent(schedule, rank).count())?,
         sent_chunks: busiest(|schedule, rank| sent(schedule, rank).sum())?,
         chunk_count,
@@ -59,15 +62,6 @@ pub fn count(plans: &[Plan]) -> Option<Cost> {
 fn sent(schedule: &Schedule, rank: usize) -> impl Iterator<Item = usize> {
     let sends = schedule.steps().iter().filter_map(|step| step.send);
     sends.filter(move |send| send.to != rank).map(|send| send.chunks.count())
-}
-
-// The cost depends only on which rank waits for which.
-struct Nothing;
-
-impl Values for Nothing {
-    type Value = ();
-
-    fn reduce(&mut self, _: Event, (): &mut (), (): &()) {}
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Draws schedules: a column for each rank, a row for each step.
 
 use crate::cost;
-use crate::interpret::{self, Event, Values};
 use crate::operation::Operation;
 use crate::plan::Plan;
+use crate::program::{Arrival, Event, Interpreter, Program, Values};
 use crate::schedule::Chunks;
 use crate::world::{Rank, Topology};
 
@@ -33,18 +33,23 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 pub fn explain(name: &str, operation: Operation, topology: &Topology, plans: &[Plan]) -> String {
     let ranks = topology.ranks();
     assert_eq!(plans.len(), ranks, "one plan for each rank");
-    let schedules: Vec<_> = plans.iter().map(Plan::flattened).collect();
+    let programs: Vec<_> = plans.iter().map(|plan| Program::of_schedule(&plan.flattened())).collect();
     let contributions = |rank: Rank| {
-        (0..schedules[rank].chunk_count())
-            .map(|chunk| usize::from(operation.begins_with(rank, chunk)))
-            .collect()
+        (0..programs[rank].chunk_count).map(|chunk| usize::from(operation.begins_with(rank, chunk))).collect()
     };
-    let begin: Vec<_> = (0..ranks).map(contributions).collect();
+    let mut buffers: Vec<Vec<_>> = (0..ranks).map(contributions).collect();
     let full = if operation.reduces() { ranks } else { 1 };
 
-    let mut drawing = Drawing { plans, full, rows: Vec::new(), rounds: 0, phase: None };
-    drawing.state("start".to_owned(), &begin);
-    interpret::run(&schedules, begin, &mut drawing);
+    let mut drawing = Drawing { plans, full, rows: Vec::new(), phase: None };
+    drawing.state("start".to_owned(), &buffers);
+    let mut record = Record(Vec::new());
+    Interpreter::new(&programs, &mut record, buffers.clone()).run();
+    record.0.sort_by_key(|(arrival, _)| (arrival.round, arrival.to));
+    for round in record.0.chunk_by(|(one, _), (other, _)| one.round == other.round) {
+        round.iter().for_each(|(arrival, buffer)| buffers[arrival.to].clone_from(buffer));
+        let arrivals: Vec<_> = round.iter().map(|(arrival, _)| *arrival).collect();
+        drawing.round(&buffers, &arrivals);
+    }
     [header(name, operation, topology, plans), drawing.table(topology), legend(full)].join("\n")
 }
 
@@ -103,17 +108,10 @@ enum Row {
     Cells(String, Vec<String>),
 }
 
-/// Counts contributions, and records every round.
-struct Drawing<'a> {
-    plans: &'a [Plan],
-    /// The number of contributions of a full bar.
-    full: usize,
-    rows: Vec<Row>,
-    rounds: usize,
-    phase: Option<&'static str>,
-}
+/// Counts contributions, and records every message with the receiver's counts afterwards.
+struct Record(Vec<(Arrival, Vec<usize>)>);
 
-impl Values for Drawing<'_> {
+impl Values for Record {
     /// The number of contributions in a rank's chunk.
     type Value = usize;
 
@@ -121,21 +119,34 @@ impl Values for Drawing<'_> {
         *held += arrived;
     }
 
-    fn round(&mut self, buffers: &[Vec<usize>], arrivals: &[Event]) {
-        self.rounds += 1;
+    fn received(&mut self, message: Arrival, buffer: &[usize]) {
+        self.0.push((message, buffer.to_vec()));
+    }
+}
+
+/// The rows drawn so far.
+struct Drawing<'a> {
+    plans: &'a [Plan],
+    /// The number of contributions of a full bar.
+    full: usize,
+    rows: Vec<Row>,
+    phase: Option<&'static str>,
+}
+
+impl Drawing<'_> {
+    /// Draws the messages that arrive in a round, and the buffers afterwards.
+    fn round(&mut self, buffers: &[Vec<usize>], arrivals: &[Arrival]) {
         if self.plans.iter().any(|plan| plan.phases().len() > 1) {
             self.name_new_phase(arrivals);
         }
         let drawn = self.plans.len().min(DRAWN_RANKS);
         let messages: Vec<_> = (0..drawn).map(|rank| self.messages(rank, arrivals)).collect();
         if messages.iter().any(|text| !text.is_empty()) {
-            self.rows.push(Row::Cells(format!("{}", self.rounds), messages));
+            self.rows.push(Row::Cells(arrivals[0].round.to_string(), messages));
             self.state(String::new(), buffers);
         }
     }
-}
 
-impl Drawing<'_> {
     fn state(&mut self, label: String, buffers: &[Vec<usize>]) {
         let bars = |buffer: &Vec<usize>| {
             let bars: String = buffer.iter().take(DRAWN_CHUNKS).map(|&count| bar(count, self.full)).collect();
@@ -145,11 +156,11 @@ impl Drawing<'_> {
     }
 
     /// The text for what a rank sends and receives in a round.
-    fn messages(&self, rank: Rank, arrivals: &[Event]) -> String {
+    fn messages(&self, rank: Rank, arrivals: &[Arrival]) -> String {
         let chunks = |chunks| chunks_text(self.plans[rank].chunk_count(), chunks);
         let sent = arrivals.iter().filter(|event| event.from == rank);
-        let sent = sent.map(|event| format!("{}→{}", chunks(event.sent), event.rank));
-        let received = arrivals.iter().filter(|event| event.rank == rank);
+        let sent = sent.map(|event| format!("{}→{}", chunks(event.sent), event.to));
+        let received = arrivals.iter().filter(|event| event.to == rank);
         let received = received.map(|event| {
             let sign = if event.combine.reduces() { '+' } else { '=' };
             format!("{sign}{}←{}", chunks(event.received), event.from)
@@ -158,8 +169,8 @@ impl Drawing<'_> {
     }
 
     /// Draws a line where the first message of a later phase arrives.
-    fn name_new_phase(&mut self, arrivals: &[Event]) {
-        let last = arrivals.last().map(|event| phase_of(&self.plans[event.rank], event.step));
+    fn name_new_phase(&mut self, arrivals: &[Arrival]) {
+        let last = arrivals.last().map(|event| phase_of(&self.plans[event.to], event.step));
         if last.is_some() && last != self.phase {
             self.phase = last;
             self.rows.extend(last.map(Row::Phase));

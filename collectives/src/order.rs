@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::interpret::{self, Event, Values};
 use crate::operation::Operation;
 use crate::plan::Plan;
+use crate::program::{Event, Interpreter, Program, Values};
 use crate::schedule::Combine;
 use crate::verify::promise;
 use crate::world::Rank;
@@ -14,17 +14,19 @@ use crate::world::Rank;
 ///
 /// The plans are assumed correct ([`verify`](crate::verify())).
 pub(crate) fn in_rank_order(mut plans: Vec<Plan>, operation: Operation) -> Option<Vec<Plan>> {
-    let schedules: Vec<_> = plans.iter().map(Plan::flattened).collect();
+    let programs: Vec<_> = plans.iter().map(|plan| Program::of_schedule(&plan.flattened())).collect();
     let input = |rank: Rank| vec![Some((rank, rank + 1)); plans[rank].chunk_count()];
     let inputs = (0..plans.len()).map(input).collect();
     let mut runs = Runs { sides: HashMap::new(), is_consistent: true };
-    let outcome = interpret::run(&schedules, inputs, &mut runs);
+    let mut interpreter = Interpreter::new(&programs, &mut runs, inputs);
+    interpreter.run();
+    let buffers = interpreter.buffers;
     let is_in_order = |rank: Rank, chunk: usize, run: Option<(Rank, Rank)>| {
         let expected =
             promise(operation, plans.len(), rank, chunk).map(|(_, ranks)| (ranks.start, ranks.end));
         expected.is_none() || run == expected
     };
-    let mut ranks = outcome.buffers.iter().enumerate();
+    let mut ranks = buffers.iter().enumerate();
     let keeps_order = runs.is_consistent
         && ranks.all(|(rank, buffer)| {
             buffer.iter().enumerate().all(|(chunk, run)| is_in_order(rank, chunk, *run))

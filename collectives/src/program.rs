@@ -1,7 +1,7 @@
 //! Programs: the instructions of one rank for one call.
 //!
 //! A [`Program`] lists every transfer and every wait of a rank, in order.
-//! [`CompiledPlan::program`](crate::execution::CompiledPlan::program) creates it, [`verify_programs`]
+//! [`CompiledPlan::program`](crate::execution::CompiledPlan::program) creates it, [`verify_programs`](crate::verify_programs)
 //! verifies the programs of all ranks, [`explain_programs`](crate::explain_programs) draws them, and [`run`] interprets them on arrays.
 //!
 //! ```
@@ -17,14 +17,15 @@
 //! assert_eq!(sums, Ok(vec![vec![11, 22]; 2]));
 //! ```
 
-use crate::schedule::{Chunks, Combine, Source};
+use crate::schedule::{Chunks, Combine, Receive, Schedule, Send, Source};
 use crate::world::Rank;
 
 mod run;
-mod verify;
+mod values;
 
+pub(crate) use run::Interpreter;
 pub use run::run;
-pub use verify::verify_programs;
+pub(crate) use values::{Arrival, Event, Nothing, Values};
 
 /// The instructions of one rank for one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -156,6 +157,22 @@ pub enum Instruction {
 }
 
 impl Program {
+    /// The program that carries out the steps of a schedule by messages, each step before the next.
+    pub(crate) fn of_schedule(schedule: &Schedule) -> Self {
+        let part = |chunks| Part { chunks, block: 0 };
+        let steps = schedule.steps().iter().enumerate().map(|(number, step)| {
+            let send = |send: Send| Outgoing { to: send.to, part: part(send.chunks), source: send.source };
+            let receive = |receive: Receive| Incoming {
+                from: receive.from,
+                part: part(receive.chunks),
+                combine: receive.combine,
+            };
+            let place = Place { name: "", phase: 0, step: number };
+            (place, Instruction::Exchange(step.send.map(send), step.receive.map(receive)))
+        });
+        Self { chunk_count: schedule.chunk_count(), blocks: 1, rounds: 1, instructions: steps.collect() }
+    }
+
     /// The instruction that a rank runs after `before` others, with the block of its round; `None` at the end.
     fn instruction(&self, before: usize) -> Option<Instruction> {
         let round = before.checked_div(self.instructions.len()).filter(|&round| round < self.rounds)?;
@@ -172,7 +189,7 @@ impl Instruction {
     }
 
     /// The parts that it names.
-    fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
+    pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
         let parts = match self {
             Self::Exchange(send, receive) | Self::Post(send, receive) => {
                 [send.as_mut().map(|send| &mut send.part), receive.as_mut().map(|receive| &mut receive.part)]
@@ -190,7 +207,7 @@ impl Instruction {
     }
 
     /// The other ranks that it names.
-    fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
         let ranks = match *self {
             Self::Exchange(send, receive) | Self::Post(send, receive) => {
                 [send.map(|send| send.to), receive.map(|receive| receive.from)]

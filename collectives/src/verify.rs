@@ -7,14 +7,16 @@
 use std::ops::Range;
 
 use crate::defect::Defect;
-use crate::interpret::{self, Event, Outcome};
 use crate::operation::Operation;
 use crate::plan::Plan;
+use crate::program::{Interpreter, Part, Program};
 use crate::schedule::{Combine, Schedule, Source, Step};
 use crate::world::Rank;
 
-pub(crate) mod symbols;
+mod programs;
+mod symbols;
 
+pub use programs::verify_programs;
 use symbols::{Symbol, Symbols};
 
 /// Finds all defects of the plans of all ranks (rank 0's first) for an operation; none if they are correct.
@@ -36,124 +38,105 @@ pub fn verify(plans: &[Plan], operation: Operation) -> Vec<Defect> {
 
 /// As [`verify()`], for schedules of the ranks of one world.
 pub fn verify_schedules(schedules: &[Schedule], operation: Operation) -> Vec<Defect> {
-    let defects = malformed(schedules, operation);
-    if !defects.is_empty() {
-        return defects;
-    }
-    let ranks = schedules.len();
+    let is_in_parts = operation.has_parts() || operation == Operation::AllToAll;
     let chunk_count = schedules.first().map_or(1, Schedule::chunk_count);
-    let (mut symbols, inputs) = Symbols::inputs(operation, ranks, chunk_count);
-    let outcome = interpret::run(schedules, inputs, &mut symbols);
-
-    let mut defects = std::mem::take(&mut symbols.defects);
-    defects.extend(stuck(schedules, &outcome));
-    if defects.is_empty() {
-        defects.extend(wrong_results(&outcome.buffers, &symbols, operation));
-    }
-    defects
-}
-
-/// Defects of single steps: ranks and chunks that do not exist, steps that race with themselves.
-fn malformed(schedules: &[Schedule], operation: Operation) -> Vec<Defect> {
+    let expected = if is_in_parts { schedules.len() } else { chunk_count };
     let mut defects = Vec::new();
-    let in_parts = matches!(
-        operation,
-        Operation::ReduceScatter
-            | Operation::AllGather
-            | Operation::Gather { .. }
-            | Operation::Scatter { .. }
-            | Operation::AllToAll
-    );
-    let expected =
-        if in_parts { schedules.len() } else { schedules.first().map_or(1, Schedule::chunk_count) };
     for (rank, schedule) in schedules.iter().enumerate() {
         let found = schedule.chunk_count();
         if found != expected {
             defects.push(Defect::ChunkCount { rank, found, expected });
         }
-        for (number, step) in schedule.steps().iter().enumerate() {
-            malformed_step(rank, number, step, schedules.len(), expected, &mut defects);
+        let steps = schedule.steps().iter().enumerate();
+        defects.extend(steps.filter_map(|(number, step)| overlap(rank, number, step)));
+    }
+    if !defects.is_empty() {
+        return defects;
+    }
+    let programs: Vec<_> = schedules.iter().map(Program::of_schedule).collect();
+    let (symbols, buffers) = match results(&programs, operation, (expected, 1)) {
+        Ok(results) => results,
+        Err(defects) => return defects,
+    };
+    let is_sum = operation == Operation::AllReduce;
+    for (chunk, &first) in buffers.first().filter(|_| is_sum).into_iter().flatten().enumerate() {
+        let order = |rank: Rank| symbols.order(buffers[rank][chunk]);
+        let other = (1..buffers.len()).find(|&rank| order(rank) != symbols.order(first));
+        defects.extend(other.map(|other| Defect::DifferentOrder { chunk, one: 0, other }));
+    }
+    defects
+}
+
+/// A step that replaces what it sends: what the other rank receives would depend on time.
+fn overlap(rank: Rank, step: usize, &Step { send, receive }: &Step) -> Option<Defect> {
+    let (send, receive) = send.zip(receive)?;
+    let is_race = send.source == Source::Current
+        && receive.combine == Combine::Replace
+        && send.chunks.overlaps(receive.chunks);
+    is_race.then_some(Defect::Overlap { rank, step, sent: send.chunks, replaced: receive.chunks })
+}
+
+/// Runs the programs of all ranks on symbols; returns the values of all ranks at the end, which have the contributions that the operation
+/// promises.
+fn results(
+    programs: &[Program],
+    operation: Operation,
+    (chunk_count, blocks): (usize, usize),
+) -> Result<(Symbols, Vec<Vec<Symbol>>), Vec<Defect>> {
+    let malformed = malformed(programs, chunk_count, blocks);
+    if !malformed.is_empty() {
+        return Err(malformed);
+    }
+    let (mut symbols, inputs) = Symbols::inputs(operation, programs.len(), chunk_count, blocks);
+    let mut interpreter = Interpreter::new(programs, &mut symbols, inputs);
+    interpreter.run();
+    let Interpreter { buffers, defects: stuck, .. } = interpreter;
+    let mut defects = std::mem::take(&mut symbols.defects);
+    defects.extend(stuck);
+    if defects.is_empty() {
+        defects = wrong_results(&buffers, &symbols, operation, blocks);
+    }
+    if defects.is_empty() { Ok((symbols, buffers)) } else { Err(defects) }
+}
+
+/// Instructions that name ranks or parts that do not exist.
+fn malformed(programs: &[Program], parts: usize, blocks: usize) -> Vec<Defect> {
+    let mut defects = Vec::new();
+    let ranks = programs.len();
+    for (rank, program) in programs.iter().enumerate() {
+        for (step, &(_, mut instruction)) in program.instructions.iter().enumerate() {
+            let nobody = instruction.ranks().filter(|&named| named >= ranks);
+            defects.extend(nobody.map(|named| Defect::NoSuchRank { rank, step, named }));
+            for &mut Part { chunks, block } in instruction.parts_mut() {
+                if chunks.start > chunks.end || chunks.end > parts || block >= blocks / program.rounds {
+                    defects.push(Defect::NoSuchChunk { rank, step, chunks, chunk_count: parts });
+                } else if blocks > 1 && chunks.count() > 1 {
+                    defects.push(Defect::Scattered { rank, step, chunks });
+                }
+            }
         }
     }
     defects
 }
 
-fn malformed_step(
-    rank: Rank,
-    number: usize,
-    step: &Step,
-    ranks: usize,
-    chunk_count: usize,
-    defects: &mut Vec<Defect>,
-) {
-    let ends = [
-        step.send.map(|send| (send.to, send.chunks)),
-        step.receive.map(|receive| (receive.from, receive.chunks)),
-    ];
-    for (named, chunks) in ends.into_iter().flatten() {
-        if named >= ranks {
-            defects.push(Defect::NoSuchRank { rank, step: number, named });
-        }
-        if chunks.start > chunks.end || chunks.end > chunk_count {
-            defects.push(Defect::NoSuchChunk { rank, step: number, chunks, chunk_count });
-        }
-    }
-    if let (Some(send), Some(receive)) = (step.send, step.receive)
-        && send.source == Source::Current
-        && receive.combine == Combine::Replace
-        && send.chunks.overlaps(receive.chunks)
-    {
-        defects.push(Defect::Overlap { rank, step: number, sent: send.chunks, replaced: receive.chunks });
-    }
-}
-
-/// The ranks that wait at the end, and whether the other rank has finished.
-fn stuck<V>(schedules: &[Schedule], outcome: &Outcome<V>) -> Vec<Defect> {
-    if !outcome.mismatched.is_empty() {
-        let defect = |event: &Event| Defect::LengthMismatch {
-            from: event.from,
-            to: event.rank,
-            step: event.step,
-            sent: event.sent,
-            received: event.received,
-        };
-        return outcome.mismatched.iter().map(defect).collect();
-    }
-    let waits = |rank| outcome.waiting.iter().any(|&(waiting, _)| waiting == rank);
-    let defect = |&(rank, number): &(Rank, usize)| {
-        let step = schedules[rank].steps()[number];
-        let others = [step.send.map(|send| send.to), step.receive.map(|receive| receive.from)];
-        // If one of two has finished, that is the cause.
-        let other = others.into_iter().flatten().min_by_key(|&other| waits(other));
-        let other = other.expect("a step that waits has another end");
-        if waits(other) {
-            Defect::Deadlock { rank, step: number, other }
-        } else {
-            Defect::Unmatched { rank, step: number, other }
-        }
-    };
-    outcome.waiting.iter().map(defect).collect()
-}
-
-/// Compares the final values of every rank with the operation's result.
-fn wrong_results(buffers: &[Vec<Symbol>], symbols: &Symbols, operation: Operation) -> Vec<Defect> {
-    let ranks = buffers.len();
+/// Compares the result of every rank with what the operation requires.
+fn wrong_results(
+    buffers: &[Vec<Symbol>],
+    symbols: &Symbols,
+    operation: Operation,
+    blocks: usize,
+) -> Vec<Defect> {
     let mut defects = Vec::new();
     for (rank, buffer) in buffers.iter().enumerate() {
-        for (chunk, &symbol) in buffer.iter().enumerate() {
-            let Some((origin, expected)) = promise(operation, ranks, rank, chunk) else { continue };
+        for (cell, &symbol) in buffer.iter().enumerate() {
+            let (chunk, block) = (cell / blocks, cell % blocks);
+            let Some((origin, expected)) = promise(operation, buffers.len(), rank, chunk) else { continue };
             let missing = symbols.missing(symbol, &expected);
             defects.extend(missing.map(|contributor| Defect::Missing { rank, chunk, contributor }));
-            if symbols.chunk(symbol) != origin || symbols.has_foreign(symbol, &expected) {
+            let is_foreign = symbols.chunk(symbol) != origin * blocks + block;
+            if is_foreign || symbols.has_foreign(symbol, &expected) {
                 defects.push(Defect::Foreign { rank, chunk });
             }
-        }
-    }
-    if defects.is_empty() && operation == Operation::AllReduce {
-        for (chunk, &first) in buffers.first().into_iter().flatten().enumerate() {
-            let order = |rank: Rank| symbols.order(buffers[rank][chunk]);
-            let other = (1..ranks).find(|&rank| order(rank) != symbols.order(first));
-            defects.extend(other.map(|other| Defect::DifferentOrder { chunk, one: 0, other }));
         }
     }
     defects

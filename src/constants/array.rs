@@ -1,5 +1,6 @@
 //! The array of a measurement, in any kind of memory.
 
+use std::fmt;
 use std::ops::DerefMut;
 use std::time::Instant;
 
@@ -12,15 +13,23 @@ use crate::error::Result;
 use crate::select::Choice;
 
 /// An array that is filled, reduced and checked.
-pub(crate) enum Array<T> {
+pub enum Array<T> {
+    /// A slice, or registered memory.
     OnHost(Box<dyn DerefMut<Target = [T]>>),
     #[cfg(feature = "nccl")]
+    /// Memory of this rank's GPU.
     OnDevice(device::Array<T>),
+}
+
+impl<T> fmt::Debug for Array<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Array").finish_non_exhaustive()
+    }
 }
 
 impl<T: Element> Array<T> {
     /// Allocates an array of zeros.
-    pub(crate) fn new(memory: Memory, comm: &Communicator, count: usize) -> Result<Self> {
+    pub fn new(memory: Memory, comm: &Communicator, count: usize) -> Result<Self> {
         Ok(match memory {
             Memory::Slice => Self::OnHost(Box::new(vec![T::zeroed(); count])),
             Memory::Registered => Self::OnHost(Box::new(comm.alloc(count)?)),
@@ -31,7 +40,8 @@ impl<T: Element> Array<T> {
         })
     }
 
-    pub(crate) fn fill(&mut self, fill: impl FnOnce(&mut [T])) -> Result<()> {
+    /// Fills the whole array.
+    pub fn fill(&mut self, fill: impl FnOnce(&mut [T])) -> Result<()> {
         match self {
             Self::OnHost(elements) => fill(elements),
             #[cfg(feature = "nccl")]
@@ -41,12 +51,7 @@ impl<T: Element> Array<T> {
     }
 
     /// Executes a call on the first elements, which all ranks start together; returns the method that ran, and this rank's time.
-    pub(crate) fn timed(
-        &mut self,
-        comm: &mut Communicator,
-        choice: &Choice,
-        call: &Call,
-    ) -> Result<(Ran, f64)> {
+    pub fn timed(&mut self, comm: &mut Communicator, choice: &Choice, call: &Call) -> Result<(Ran, f64)> {
         comm.barrier()?;
         let choice = choice.clone();
         let began = Instant::now();
@@ -66,7 +71,7 @@ impl<T: Element> Array<T> {
     }
 
     /// The current contents.
-    pub(crate) fn elements(&mut self) -> Result<&[T]> {
+    pub fn elements(&mut self) -> Result<&[T]> {
         match self {
             Self::OnHost(elements) => Ok(elements),
             #[cfg(feature = "nccl")]
@@ -95,7 +100,8 @@ mod device {
     use crate::select::Choice;
 
     /// An array on a GPU, and a copy of it on the host.
-    pub(crate) struct Array<T> {
+    #[derive(Debug)]
+    pub struct Array<T> {
         host: Vec<T>,
         device: CudaSlice<u8>,
         stream: Arc<CudaStream>,

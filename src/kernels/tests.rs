@@ -2,6 +2,8 @@
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
+use half::{bf16, f16};
+
 use super::*;
 
 /// So many elements of a type, of all bits that there are, and often of those that are special.
@@ -103,7 +105,7 @@ fn plainly(dtype: DType, op: ReduceOp, held: &[u8], arrived: &[u8]) -> Vec<u8> {
         });
         results.flat_map(|result| bytemuck::bytes_of(&result).to_vec()).collect()
     }
-    for_dtype!(dtype, one(op, held, arrived))
+    with_type!(dtype, T => one::<T>(op, held, arrived))
 }
 
 #[test]
@@ -116,13 +118,16 @@ fn kernels_give_the_same_bits_at_every_level() {
             for level in Level::available() {
                 let case = format!("{op} of {count} {dtype} at {level:?}");
                 let mut one = Placed::new(&held, offset_bytes);
-                for_dtype!(dtype, reduction(level, op))(one.bytes(), Placed::new(&arrived, 0).bytes());
+                with_type!(dtype, T => reduction::<T>(level, op))(
+                    one.bytes(),
+                    Placed::new(&arrived, 0).bytes(),
+                );
                 let bits = |bytes: &[u8]| without_payloads(dtype, bytes);
                 assert_eq!(bits(one.bytes()), bits(&plain), "{case}");
                 assert!(rounds || one.bytes() == plain, "{case}: NaNs too");
 
                 let (mut one, mut other) = (Placed::new(&held, offset_bytes), Placed::new(&arrived, 0));
-                for_dtype!(dtype, joint_reduction(level, op))(one.bytes(), other.bytes());
+                with_type!(dtype, T => joint_reduction::<T>(level, op))(one.bytes(), other.bytes());
                 assert_eq!(bits(one.bytes()), bits(&plain), "joint {case}");
                 assert_eq!(one.bytes(), other.bytes(), "joint {case}");
             }
@@ -157,7 +162,7 @@ fn means_are_quotients_at_every_level() {
             let mut expected = quotients(dtype, &bytes, ranks);
             for level in Level::available() {
                 let mut sums = Placed::new(&bytes, offset_bytes);
-                for_dtype!(dtype, division(level))(sums.bytes(), ranks);
+                with_type!(dtype, T => division::<T>(level))(sums.bytes(), ranks);
                 let expected = expected.get_or_insert_with(|| sums.bytes().to_vec());
                 assert_eq!(sums.bytes(), expected, "{count} {dtype} by {ranks} at {level:?}");
             }

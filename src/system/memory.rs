@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::text;
+use crate::size::approximate;
 
 /// The memory that the processes of this node can still allocate before the kernel swaps or kills one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,14 +40,14 @@ impl AvailableMemory {
 
 impl fmt::Display for AvailableMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of memory is available", text(self.available_bytes))?;
+        write!(f, "{} of memory is available", approximate(self.available_bytes))?;
         self.limit.map_or(Ok(()), |limit| write!(f, " ({limit})"))
     }
 }
 
 /// The memory limit of a group of processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MemoryLimit {
+pub struct MemoryLimit {
     /// The limit for all of them together.
     pub(crate) limit_bytes: u64,
     /// What they use that the kernel cannot reclaim.
@@ -56,7 +56,7 @@ pub(crate) struct MemoryLimit {
 
 impl MemoryLimit {
     /// The limit that leaves the least, if there is any.
-    pub(crate) fn of_this_process() -> Option<Self> {
+    pub fn of_this_process() -> Option<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         Self::read(Path::new("/sys/fs/cgroup"), &groups)
     }
@@ -110,7 +110,7 @@ fn above(root: &Path, path: &str) -> Vec<PathBuf> {
 
 impl fmt::Display for MemoryLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (limit, used) = (text(self.limit_bytes), text(self.used_bytes));
+        let (limit, used) = (approximate(self.limit_bytes), approximate(self.used_bytes));
         write!(f, "this container or job is limited to {limit} of memory, and uses {used}")
     }
 }

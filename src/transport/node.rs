@@ -209,6 +209,6 @@ fn cannot_share(cause: Errno, size_bytes: usize) -> String {
     format!(
         "processes of {} cannot share memory ({} between them): {cause}{advice}",
         system::host(),
-        system::text(size_bytes as u64)
+        crate::size::approximate(size_bytes as u64)
     )
 }

@@ -4,7 +4,6 @@ use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use unisono::compress::{Compressor, Levels};
 use unisono::{Communicator, ReduceOp};
 use unisono_testing::launch::{self, Ended};
 use unisono_testing::left;
@@ -23,13 +22,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
     if role == "is quiet for too long" {
         return unisono::run(is_quiet_for_too_long);
     }
-    roles::play(role, |role, comm| {
-        let is_own = role == "compressed";
-        if is_own {
-            compressed(comm);
-        }
-        is_own
-    })
+    roles::play(role, |_, _| false)
 }
 
 /// As if ranks were on two machines.
@@ -59,8 +52,7 @@ const WORLDS: [World; 6] = [
         "shm+tcp",
         &["custom", "conformance", "registered", "bits", "in flight", "point to point", "stress", "groups"],
     ),
-    // From eight leaders on, compressed arrays are merged by recursive doubling.
-    (8, EIGHT_NODES, "tcp", &["compressed", "custom"]),
+    (8, EIGHT_NODES, "tcp", &["custom"]),
 ];
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -84,25 +76,6 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("a quiet section has the deadline of the environment", quiet_deadline),
     ];
     worlds.chain(others).collect()
-}
-
-/// From eight leaders on, so many elements are merged by recursive doubling; half of them are sent as all.
-fn compressed(comm: &mut Communicator) {
-    let levels = Levels::of(comm).unwrap();
-    let count = 1000;
-    for format in ["topk:0.12", "topk:0.5", "threshold:500", "int8:stochastic", "int4:stochastic"] {
-        let compressor = Compressor::new(&levels, format.parse().unwrap(), &[&[count]]);
-        for step in 0..3 {
-            let mut values: Vec<f32> =
-                (0..count).map(|at| ((at * 37 + comm.rank() * 101 + step) % 509) as f32 + 1.0).collect();
-            compressor.all_reduce(comm, &mut values).unwrap();
-            assert!(values.iter().any(|&value| value > 0.0), "{format}: something arrived");
-            let mut of_first = values.clone();
-            comm.broadcast(&mut of_first, 0).unwrap();
-            let same = values.iter().zip(&of_first).all(|(own, first)| own.to_bits() == first.to_bits());
-            assert!(same, "{format}: all ranks hold the same bits");
-        }
-    }
 }
 
 fn launch(ranks: usize, role: &str, settings: &[(&str, &str)]) -> Ended {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use candle_core::{D, DType, Device, Result, Tensor};
 use unisono::{Communicator, ReduceOp};
-use unisono_collectives::pipeline::{PassCosts, PipelineSchedule};
 use unisono_data::{Batch, Depth, Options, Source, Threads};
+use unisono_steps::pipeline::{PassCosts, PipelineSchedule};
 use unisono_train::candle::{Cut, Linear, Loss, Parameters, StageNetwork, cross_entropy};
 use unisono_train::pipeline::{Grid, MicroBatches, Pipeline, Stage};
 use unisono_train::{

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use super::replica::{Parameter, Tally};
-use unisono::compress::Compressor;
 use unisono::{Algorithm, Call, Communicator, DType, Error, Method, Operation, Ran, Rank, ReduceOp, Why};
+use unisono_compress::Compressor;
 
 mod compressed;
 mod elsewhere;

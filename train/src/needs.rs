@@ -7,7 +7,8 @@ use crate::error::TrainError;
 use crate::model::Size;
 use crate::optimizer::OptimizerKind;
 use unisono::Communicator;
-use unisono::internals::{AvailableMemory, host, text};
+use unisono::internals::{AvailableMemory, host};
+use unisono::size::approximate;
 
 /// The size of a number in bytes.
 pub(super) const NUMBER: f64 = size_of::<f32>() as f64;
@@ -75,7 +76,7 @@ impl Needs {
     }
 
     fn refusal(&self, ranks: usize, has_first: bool, there_is: &str) -> String {
-        let text = |bytes: f64| text(bytes as u64);
+        let text = |bytes: f64| approximate(bytes as u64);
         let parts = [
             ("data", self.data),
             ("parameters", self.parameters),

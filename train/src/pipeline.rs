@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use unisono::Communicator;
-use unisono_collectives::pipeline::{Act, Pass, PipelinePlan, PipelineSchedule};
+use unisono_steps::pipeline::{Act, Pass, PipelinePlan, PipelineSchedule};
 
 use crate::compare::agree;
 use crate::error::TrainError;

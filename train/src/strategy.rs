@@ -6,7 +6,7 @@ use unisono::Communicator;
 
 use crate::error::TrainError;
 use crate::server::ServerSettings;
-use unisono_collectives::pipeline::PipelineSchedule;
+use unisono_steps::pipeline::PipelineSchedule;
 
 /// How ranks train together: TensorFlow's strategies, by their names. The model, the data and the loop are the same.
 #[derive(Debug, Clone, PartialEq, Eq)]

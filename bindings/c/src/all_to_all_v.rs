@@ -2,8 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use unisono::{Communicator, Element};
-use unisono_bindings::{Lent, arguments, with_type};
+use unisono::{Communicator, Element, with_type};
+use unisono_bindings::{Lent, arguments};
 
 use super::comm::{Comm, on};
 use super::errors::{Result, argument};

@@ -5,8 +5,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use unisono::{Communicator, DType};
-use unisono_bindings::{Operation, arguments, with_type};
+use unisono::{Communicator, DType, with_type};
+use unisono_bindings::{Operation, arguments};
 
 use super::comm::{Comm, on};
 use super::errors::{Result, argument};

@@ -3,11 +3,11 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use unisono::Communicator;
-use unisono::compress::Levels;
+use unisono::{Communicator, panic_text};
 use unisono_bindings::Owner;
+use unisono_compress::Levels;
 
-use super::errors::{Result, argument, guarded, panic_text};
+use super::errors::{Result, argument, guarded};
 use super::waits::looking;
 
 /// One rank's handle to a world of ranks, or to a group of them. One thread at a time uses it.

@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_char, c_float, c_int};
 
 use unisono::Communicator;
-use unisono::compress::{self, Compression, Levels};
 use unisono_bindings::Owner;
+use unisono_compress::{Compression, Levels, UnknownCompression};
 
 use super::comm::{Comm, on, on_handle, out};
 use super::errors::{Result, argument, guarded};
@@ -14,7 +14,7 @@ use super::values::lent;
 /// send is kept, and added in the next one.
 #[derive(Debug)]
 pub struct Compressor {
-    inner: compress::Compressor,
+    inner: unisono_compress::Compressor,
     count: usize,
     owner: Owner,
 }
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn unisono_compressor_create(
         // SAFETY: as the caller promises.
         let format = unsafe { CStr::from_ptr(format) }.to_string_lossy();
         let compression: Compression =
-            format.parse().map_err(|error: compress::UnknownCompression| argument(error.to_string()))?;
+            format.parse().map_err(|error: UnknownCompression| argument(error.to_string()))?;
         // SAFETY: as the caller promises.
         let (rows, columns) = unsafe { (sizes(rows, tensors, "rows")?, sizes(columns, tensors, "columns")?) };
         let shapes: Vec<_> = rows.iter().zip(columns).map(|(&rows, &columns)| [rows, columns]).collect();
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn unisono_compressor_create(
             Some(levels) => levels,
             None => levels.insert(Levels::of(comm)?),
         };
-        let inner = compress::Compressor::new(levels, compression, &shapes);
+        let inner = unisono_compress::Compressor::new(levels, compression, &shapes);
         *place = Box::into_raw(Box::new(Compressor { inner, count, owner: Owner::this_process() }));
         Ok(())
     };

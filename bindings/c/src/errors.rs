@@ -1,11 +1,10 @@
 //! Errors: a code for the caller, and a text for whoever reads it.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use unisono::{Error, ErrorCode};
+use unisono::{Error, ErrorCode, panic_text};
 
 /// Success.
 pub const UNISONO_OK: i32 = 0;
@@ -68,11 +67,6 @@ thread_local! {
 fn keep(text: String, rank: Option<usize>) {
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     LAST.with(|last| *last.borrow_mut() = Last { text, rank: rank.map_or(-1, |rank| rank as c_int) });
-}
-
-/// The text of a panic.
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
-    panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied())
 }
 
 /// Runs the body of a function: keeps the text of an error, and returns its code.

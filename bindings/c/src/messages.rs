@@ -5,8 +5,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use unisono::Communicator;
-use unisono_bindings::{arguments, with_type};
+use unisono::{Communicator, with_type};
+use unisono_bindings::arguments;
 
 use super::comm::{Comm, on, out};
 use super::errors::{Result, argument};

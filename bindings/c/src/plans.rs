@@ -2,8 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use unisono::Communicator;
-use unisono_bindings::{Lent, Operation, Owner, with_type};
+use unisono::{Communicator, with_type};
+use unisono_bindings::{Lent, Operation, Owner};
 
 use super::collectives::{Array, checked, rank};
 use super::comm::{Comm, on, out, text};

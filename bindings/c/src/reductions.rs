@@ -3,8 +3,8 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
+use unisono::with_type;
 use unisono::{DType, ReduceOp};
-use unisono_bindings::with_type;
 
 use super::comm::{out, text};
 use super::errors::{Result, argument, guarded};

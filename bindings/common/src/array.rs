@@ -5,51 +5,6 @@ use std::ops::{Deref, DerefMut};
 
 use unisono::Element;
 
-/// Evaluates an expression with `$type` as the Rust type of a [`DType`](unisono::DType).
-#[macro_export]
-macro_rules! with_type {
-    ($dtype:expr, $type:ident => $body:expr) => {
-        match $dtype {
-            $crate::DType::F32 => {
-                type $type = f32;
-                $body
-            }
-            $crate::DType::F64 => {
-                type $type = f64;
-                $body
-            }
-            $crate::DType::F16 => {
-                type $type = $crate::half::f16;
-                $body
-            }
-            $crate::DType::BF16 => {
-                type $type = $crate::half::bf16;
-                $body
-            }
-            $crate::DType::I32 => {
-                type $type = i32;
-                $body
-            }
-            $crate::DType::I64 => {
-                type $type = i64;
-                $body
-            }
-            $crate::DType::U8 => {
-                type $type = u8;
-                $body
-            }
-            $crate::DType::U32 => {
-                type $type = u32;
-                $body
-            }
-            $crate::DType::U64 => {
-                type $type = u64;
-                $body
-            }
-        }
-    };
-}
-
 /// An array that the program lends for the duration of a call. It is the program's, so dropping it frees nothing.
 #[derive(Debug)]
 pub struct Lent<T> {
@@ -109,16 +64,7 @@ impl<T: Element> DerefMut for Lent<T> {
 
 #[cfg(test)]
 mod tests {
-    use unisono::DType;
-
     use super::*;
-
-    #[test]
-    fn types_have_their_rust_types() {
-        for expected in DType::ALL {
-            with_type!(expected, T => assert_eq!(T::DTYPE, expected));
-        }
-    }
 
     #[test]
     fn addresses_are_checked() {

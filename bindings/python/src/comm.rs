@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PySlice;
-use unisono::Communicator;
-use unisono::compress::Levels;
-use unisono_bindings::{Options, Owner, arguments, with_type};
+use unisono::{Communicator, with_type};
+use unisono_bindings::{Options, Owner, arguments};
+use unisono_compress::Levels;
 
 use super::array::{Array, dtype};
 use super::call::{message, options};

@@ -2,8 +2,8 @@
 
 use pyo3::prelude::*;
 use unisono::DType;
-use unisono::compress::{self, Compression};
 use unisono_bindings::{Lent, Owner};
+use unisono_compress::{Compression, UnknownCompression};
 
 use super::array::Array;
 use super::comm::Comm;
@@ -13,13 +13,13 @@ use super::error::argument;
 #[pyclass(frozen, module = "unisono._unisono")]
 pub(crate) struct Compressor {
     /// Present until dropped.
-    inner: Option<compress::Compressor>,
+    inner: Option<unisono_compress::Compressor>,
     count: usize,
     owner: Owner,
 }
 
 impl Compressor {
-    fn inner(&self) -> PyResult<&compress::Compressor> {
+    fn inner(&self) -> PyResult<&unisono_compress::Compressor> {
         self.owner.check().map_err(argument)?;
         self.inner.as_ref().ok_or_else(|| argument("the compressor is gone"))
     }
@@ -46,11 +46,11 @@ impl Compressor {
     #[new]
     fn new(py: Python<'_>, comm: &Comm, shapes: Vec<Vec<usize>>, format: &str) -> PyResult<Self> {
         let compression: Compression =
-            format.parse().map_err(|error: compress::UnknownCompression| argument(error.to_string()))?;
+            format.parse().map_err(|error: UnknownCompression| argument(error.to_string()))?;
         let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let levels = comm.levels(py)?;
         let shapes: Vec<_> = shapes.iter().map(Vec::as_slice).collect();
-        let inner = Some(compress::Compressor::new(&levels, compression, &shapes));
+        let inner = Some(unisono_compress::Compressor::new(&levels, compression, &shapes));
         Ok(Self { inner, count, owner: Owner::this_process() })
     }
 

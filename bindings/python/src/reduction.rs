@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use unisono::ReduceOp;
-use unisono_bindings::with_type;
+use unisono::with_type;
 
 use super::array::Array;
 use super::error::argument;

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use unisono::Communicator;
-use unisono::bench::{Row, Settings};
+use unisono_bench::{Row, Settings};
 
 use super::table::Table;
 

@@ -1,7 +1,7 @@
 //! Benchmark rows as a table with as many columns as fit on a line.
 
-use unisono::bench::{Row, Settings};
 use unisono::{Algorithm, Choice, Communicator};
+use unisono_bench::{Row, Settings};
 
 use crate::output;
 

@@ -1,8 +1,8 @@
 //! `unisono bench --wire`: all-reduces that are compressed between nodes, beside an ordinary one.
 
 use unisono::Communicator;
-use unisono::bench::compressed::{Row, measure};
-use unisono::compress::Compression;
+use unisono_bench::compressed::{Row, measure};
+use unisono_compress::Compression;
 
 use super::rows::Format;
 use crate::Failure;

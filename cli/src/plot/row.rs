@@ -1,7 +1,7 @@
 //! Reads the rows of a benchmark.
 
 use serde::Deserialize;
-use unisono::bench::Operation;
+use unisono_bench::Operation;
 
 /// The fields of a row of `unisono bench --format json` that a figure needs; others are ignored.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -31,7 +31,7 @@ pub(super) struct Row {
 }
 
 fn all_reduce() -> String {
-    Operation::AllReduce.name().to_owned()
+    unisono::Operation::AllReduce.name().to_owned()
 }
 
 /// The quantiles that are drawn.

@@ -140,7 +140,6 @@ fn files_overlap(rows: &[Row]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use unisono::bench::Operation;
 
     use super::super::row::{read, tests::line};
     use super::*;
@@ -183,10 +182,10 @@ mod tests {
             why,
             "`a.json`, line 2 is of broadcast, but earlier rows are of all-reduce: choose one with --operation"
         );
-        let chosen = read("a.json", &text, Some(Operation::Broadcast)).unwrap();
+        let chosen = read("a.json", &text, Some(unisono::Operation::Broadcast { root: 0 }.into())).unwrap();
         assert!(Comparison::of(&chosen).unwrap().title.starts_with("Broadcast: 2 ranks"));
         assert_eq!(
-            read("a.json", &text, Some(Operation::Gather)).unwrap_err(),
+            read("a.json", &text, Some(unisono::Operation::Gather { root: 0 }.into())).unwrap_err(),
             "`a.json` has no rows of gather"
         );
     }

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
 use unisono::Topology;
-use unisono::compress::{Format as WireFormat, Prices};
 use unisono::size::bytes;
-use unisono_collectives::clock::{self, Bucket, Served, Step, USUAL_BUCKET_BYTES};
 use unisono_collectives::model::Machine;
+use unisono_compress::{Format as WireFormat, Prices};
+use unisono_steps::{Bucket, Served, Step, USUAL_BUCKET_BYTES};
 
 use super::Cluster;
 use super::model::{Model, parameters};
@@ -203,7 +203,7 @@ impl Args {
         let all_reduce_us = |bytes: usize| {
             prices.all_reduce_us(topology, WireFormat::F32, &[&[bytes / 4 * element_bytes / 4]]).ok()
         };
-        clock::bucket_bytes(all_reduce_us).unwrap_or(USUAL_BUCKET_BYTES)
+        unisono_steps::bucket_bytes(all_reduce_us).unwrap_or(USUAL_BUCKET_BYTES)
     }
 
     fn row(

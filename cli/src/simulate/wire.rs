@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use unisono::compress::{Compression, Format};
+use unisono_compress::{Compression, Format};
 
 /// A wire format.
 #[derive(Debug, Clone, Copy, PartialEq)]

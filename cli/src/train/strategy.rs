@@ -1,7 +1,7 @@
 //! The options of `unisono train` that choose its strategy.
 
 use clap::{Args as ClapArgs, ValueEnum};
-use unisono_collectives::pipeline::PipelineSchedule;
+use unisono_steps::pipeline::PipelineSchedule;
 use unisono_train::{PipelineSettings, ServerSettings, Staleness, Strategy};
 
 use crate::values::whole;

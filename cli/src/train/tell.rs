@@ -2,7 +2,7 @@
 
 use indicatif::ProgressBar;
 use serde::Serialize;
-use unisono::internals::text;
+use unisono::size::approximate;
 use unisono_train::metrics::Measured;
 use unisono_train::{
     Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Straggler, StragglerReport,
@@ -117,8 +117,8 @@ impl Teller {
                     true => format!("all {ranks} ranks hold the same parameters,"),
                     false => "parameters".to_owned(),
                 };
-                let memory =
-                    memory_bytes.map_or(String::new(), |bytes| format!("; {} of memory a rank", text(bytes)));
+                let memory = memory_bytes
+                    .map_or(String::new(), |bytes| format!("; {} of memory a rank", approximate(bytes)));
                 println!("trained in {seconds:.1} s; {hold} {parameters_hash}{memory}");
             }
             (Figures::Human, Some(Stopped { step, is_saved })) => {

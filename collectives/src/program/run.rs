@@ -5,12 +5,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use super::values::{Arrival, Elementwise, Event, Values};
 use super::{Incoming, Instruction, Outgoing, Part, Program};
 use crate::defect::Defect;
-use crate::interpret::{Event, Values};
 use crate::partition::elements;
 use crate::schedule::{Chunks, Combine, SENDS_AHEAD, Source};
-use crate::simulate::Elementwise;
 use crate::world::Rank;
 
 /// The sender and the receiver.
@@ -19,15 +18,21 @@ type Pair = (Rank, Rank);
 /// The messages from one rank to another.
 #[derive(Debug)]
 struct Channel<V> {
-    in_flight: VecDeque<(Outgoing, Vec<V>)>,
+    /// Each with the round after which its sender came to its instruction.
+    in_flight: VecDeque<(Outgoing, Vec<V>, usize)>,
     sent: usize,
     taken: usize,
+    /// The round of the last one that was taken.
+    round: usize,
 }
 
 /// The state of a rank.
 #[derive(Debug, Clone, Default)]
 struct State {
     instruction: usize,
+    /// The round after which the rank came to it, and that of the last message of the current one.
+    round: usize,
+    ended: usize,
     /// The number of the message that the current instruction has sent and waits for.
     sent: Option<usize>,
     received: bool,
@@ -39,12 +44,12 @@ struct State {
 }
 
 /// The state of all ranks.
-pub(super) struct Interpreter<'a, V: Values> {
+pub(crate) struct Interpreter<'a, V: Values> {
     programs: &'a [Program],
     blocks: usize,
     values: &'a mut V,
     inputs: Vec<Vec<V::Value>>,
-    pub(super) buffers: Vec<Vec<V::Value>>,
+    pub(crate) buffers: Vec<Vec<V::Value>>,
     states: Vec<State>,
     channels: HashMap<Pair, Channel<V::Value>>,
     /// The number of state changes of any rank.
@@ -53,7 +58,7 @@ pub(super) struct Interpreter<'a, V: Values> {
     touched: HashMap<(usize, Rank, usize), Rank>,
     /// Whether a rank may read and write a cell of another rank's buffer, by pass, owner and rank.
     lent: HashMap<(usize, Rank, Rank, usize), (bool, bool)>,
-    pub(super) defects: Vec<Defect>,
+    pub(crate) defects: Vec<Defect>,
 }
 
 /// Returns the final buffer of every rank after running the programs of all ranks (rank 0's first) on `inputs`.
@@ -100,7 +105,7 @@ impl Program {
 }
 
 impl<'a, V: Values> Interpreter<'a, V> {
-    pub(super) fn new(programs: &'a [Program], values: &'a mut V, inputs: Vec<Vec<V::Value>>) -> Self {
+    pub(crate) fn new(programs: &'a [Program], values: &'a mut V, inputs: Vec<Vec<V::Value>>) -> Self {
         Self {
             programs,
             blocks: programs.first().map_or(1, |program| program.blocks),
@@ -117,7 +122,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
     }
 
     /// Runs until no rank can continue, and reports those that have not finished.
-    pub(super) fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         let mut before = None;
         // A waiting rank may have changed the state of others: by a send, a receive or a barrier.
         while before != Some(self.changes) {
@@ -203,13 +208,14 @@ impl<'a, V: Values> Interpreter<'a, V> {
         if is_done {
             let state = &mut self.states[rank];
             state.instruction += 1;
+            state.round = state.round.max(state.ended);
             (state.sent, state.received, state.is_at_barrier) = (None, false, false);
         }
         is_done
     }
 
     fn channel(&mut self, from: Rank, to: Rank) -> &mut Channel<V::Value> {
-        let empty = || Channel { in_flight: VecDeque::new(), sent: 0, taken: 0 };
+        let empty = || Channel { in_flight: VecDeque::new(), sent: 0, taken: 0, round: 0 };
         self.channels.entry((from, to)).or_insert_with(empty)
     }
 
@@ -220,18 +226,25 @@ impl<'a, V: Values> Interpreter<'a, V> {
         if let (Some(receive), false) = (receive, self.states[rank].received) {
             self.states[rank].received = self.receive(rank, receive);
         }
-        let State { sent, received, .. } = &self.states[rank];
-        let is_taken =
-            |send: Outgoing| sent.is_some_and(|number| self.channels[&(rank, send.to)].taken > number);
-        send.is_none_or(is_taken) && (receive.is_none() || *received)
+        let &State { sent, received, ended, .. } = &self.states[rank];
+        let (is_taken, round) = match send.zip(sent) {
+            Some((send, number)) => {
+                let channel = &self.channels[&(rank, send.to)];
+                (channel.taken > number, channel.round)
+            }
+            None => (true, 0),
+        };
+        self.states[rank].ended = ended.max(round);
+        is_taken && (receive.is_none() || received)
     }
 
     /// Sends the current contents of the buffer; returns the number of the message.
     fn send(&mut self, rank: Rank, send: Outgoing) -> usize {
         let from = if send.source == Source::Original { &self.inputs } else { &self.buffers };
         let values = cells(send.part, self.blocks).map(|cell| from[rank][cell].clone()).collect();
+        let round = self.states[rank].round;
         let channel = self.channel(rank, send.to);
-        channel.in_flight.push_back((send, values));
+        channel.in_flight.push_back((send, values, round));
         channel.sent += 1;
         let number = channel.sent - 1;
         self.changes += 1;
@@ -240,17 +253,29 @@ impl<'a, V: Values> Interpreter<'a, V> {
 
     /// Tries a receive. Returns whether there was a message.
     fn receive(&mut self, rank: Rank, Incoming { from, part, combine }: Incoming) -> bool {
+        let State { instruction: step, round: ready, ended, .. } = self.states[rank];
         let channel = self.channel(from, rank);
-        let Some((sent, values)) = channel.in_flight.pop_front() else { return false };
+        let Some((sent, values, round)) = channel.in_flight.pop_front() else { return false };
         channel.taken += 1;
+        channel.round = ready.max(round) + 1;
+        let round = channel.round;
+        self.states[rank].ended = ended.max(round);
         self.changes += 1;
         if sent.part.chunks.count() != part.chunks.count() {
-            let (step, sent, received) = (self.states[rank].instruction, sent.part.chunks, part.chunks);
+            let (sent, received) = (sent.part.chunks, part.chunks);
             self.defects.push(Defect::LengthMismatch { from, to: rank, step, sent, received });
             return false;
         }
         self.put(rank, part, values, combine);
+        let (sent, received) = (sent.part.chunks, part.chunks);
+        self.values
+            .received(Arrival { round, from, to: rank, step, sent, received, combine }, &self.buffers[rank]);
         true
+    }
+
+    /// The number of rounds of messages: the steps on the critical path, if all messages take the same time.
+    pub(crate) fn rounds(&self) -> usize {
+        self.states.iter().map(|state| state.round).max().unwrap_or(0)
     }
 
     fn sync(&mut self, rank: Rank) -> bool {
@@ -280,8 +305,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
     }
 
     fn put(&mut self, rank: Rank, part: Part, values: Vec<V::Value>, combine: Combine) {
-        let (step, chunks) = (self.states[rank].instruction, part.chunks);
-        let at = Event { rank, step, from: rank, sent: chunks, received: chunks, combine };
+        let at = Event { rank, step: self.states[rank].instruction, combine };
         for (cell, value) in cells(part, self.blocks).zip(values) {
             let held = &mut self.buffers[rank][cell];
             match combine {

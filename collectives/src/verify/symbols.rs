@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::defect::Defect;
-use crate::interpret::{Event, Values};
 use crate::operation::Operation;
+use crate::program::{Event, Values};
 use crate::world::Rank;
 
 /// A value, as an index into [`Symbols`]: messages move indices, while the values stay in place.
@@ -34,14 +34,9 @@ struct Value {
 pub(crate) type Run = (u32, u32);
 
 impl Symbols {
-    /// The values of all ranks and chunks before the first step, and the symbols for them.
-    pub(crate) fn inputs(operation: Operation, ranks: usize, chunk_count: usize) -> (Self, Vec<Vec<Symbol>>) {
-        Self::in_blocks(operation, ranks, chunk_count, 1)
-    }
-
-    /// The same for chunks that are split into blocks, one chunk's after the other's. Blocks of a chunk are separate values;
-    /// they are added in the chunk's order if each block is added like the chunk.
-    pub(crate) fn in_blocks(
+    /// The values of all ranks and blocks of chunks before the first step, one chunk's after the other's, and the symbols for them.
+    /// Blocks of a chunk are separate values; they are added in the chunk's order if each block is added like the chunk.
+    pub(crate) fn inputs(
         operation: Operation,
         ranks: usize,
         chunk_count: usize,
@@ -114,7 +109,7 @@ impl Values for Symbols {
 
     fn reduce(&mut self, at: Event, held: &mut Symbol, arrived: &Symbol) {
         let (one, other) = (self.value(*held), self.value(*arrived));
-        let Event { rank, step, combine, .. } = at;
+        let Event { rank, step, combine } = at;
         let chunk = one.chunk;
         if chunk != other.chunk {
             self.defects.push(Defect::WrongChunk { rank, step, chunk, arrived: other.chunk });

@@ -4,7 +4,6 @@
 use expect_test::expect_file;
 use unisono_collectives::execution::{Capabilities, CompiledPlan};
 use unisono_collectives::model::Machine;
-use unisono_collectives::pipeline::PipelineSchedule;
 use unisono_collectives::{Algorithm, Operation, Topology, explain, explain_programs};
 
 fn draw(algorithm: Algorithm, operation: Operation, topology: &Topology) -> String {
@@ -66,16 +65,4 @@ fn programs() {
         draw_programs(Algorithm::Rail, Operation::AllReduce, &nodes, 60_000),
     ];
     expect_file!["golden/programs.txt"].assert_eq(&drawings.join("\n"));
-}
-
-#[test]
-fn pipelines() {
-    let draw = |schedule: PipelineSchedule, ranks, micro_batches| {
-        schedule.plan(ranks, micro_batches).unwrap().draw()
-    };
-    let drawing = draw(PipelineSchedule::OneForwardOneBackward, 4, 8);
-    expect_file!["golden/pipeline-1f1b-4-8.txt"].assert_eq(&drawing);
-    let others = [PipelineSchedule::GPipe, PipelineSchedule::Interleaved { stages: 2 }];
-    let drawings = others.map(|schedule| draw(schedule, 3, 6)).join("\n");
-    expect_file!["golden/pipelines.txt"].assert_eq(&drawings);
 }

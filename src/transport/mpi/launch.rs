@@ -5,6 +5,7 @@ use std::path::Path;
 use super::sys::{Comm, header_version, library_version};
 use crate::config::{Config, Launcher, OnFailure, Starter};
 use crate::error::{Error, Result};
+use crate::size;
 use crate::system::{self, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES};
 
 mod watch;
@@ -97,8 +98,8 @@ fn shared_folder(launcher: Launcher) -> Option<String> {
             "{SHARED_FOLDER} on {} has {} free, and MPI keeps up to {} there for {ranks} ranks: it may be slow, or not begin \
              at all (containers: --shm-size)",
             system::host(),
-            system::text(free),
-            system::text(needed)
+            size::approximate(free),
+            size::approximate(needed)
         )
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! ```ignore
 //! mod mpi; // fn play(role: &str) -> ExitCode, fn tests() -> Vec<Test>
-//! mod tidy; // fn tests() -> Vec<Test> { unisono_testing::tests![no_file_is_long, the_pure_crate_is_pure] }
+//! mod tidy; // fn tests() -> Vec<Test> { unisono_testing::tests![no_file_is_long, pure_crates_are_pure] }
 //!
 //! fn main() -> ExitCode {
 //!     suite::main(&[Module::with_roles("mpi", mpi::tests, mpi::play), Module::new("tidy", tidy::tests)])

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use super::{BucketSettings, Buckets, Ledger, Plan, Wire};
-use unisono::compress::{Compressor, Levels};
 use unisono::{Communicator, Error, Rank};
+use unisono_compress::{Compressor, Levels};
 
 /// What compressors have not sent yet, on rank 0.
 #[derive(Debug, Clone, PartialEq, Default)]

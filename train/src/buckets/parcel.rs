@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::Way;
-use unisono::compress::Compressor;
 use unisono::{Communicator, Element, Error, Operation, ReduceOp, Registered, Request};
+use unisono_compress::Compressor;
 
 /// The times of a bucket in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

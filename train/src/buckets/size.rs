@@ -8,7 +8,7 @@ use std::fmt;
 use super::Wire;
 use super::settings::{BucketBytes, BucketSettings};
 use unisono::{Call, Choice, Communicator, DType, ReduceOp, Why, size};
-use unisono_collectives::clock::{USUAL_BUCKET_BYTES, bucket_bytes};
+use unisono_steps::{USUAL_BUCKET_BYTES, bucket_bytes};
 
 /// A size of buckets, and why it was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use half::{bf16, f16};
 use super::Way;
 use super::half_bytes::HalfBytes;
 use super::parcel::{Flight, Parcel};
-use unisono::compress::Compression;
 use unisono::{Communicator, DType, Element, Error};
+use unisono_compress::Compression;
 
 /// The wire format of gradients. Sums are computed in `f32` and rounded for sending.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -7,7 +7,7 @@ use super::wire::{UnknownWire, Wire};
 use crate::error::TrainError;
 use crate::replica::Parameter;
 use unisono::Communicator;
-use unisono::compress::{Compression, Format, Prices};
+use unisono_compress::{Compression, Format, Prices};
 
 /// One wire format, or several of which a run takes the one that is predicted to be the fastest.
 ///

@@ -25,7 +25,7 @@ pub enum Cut {
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
-/// use unisono_collectives::pipeline::PipelineSchedule;
+/// use unisono_steps::pipeline::PipelineSchedule;
 /// use unisono_train::candle::{Cut, Linear, Loss, Parameters, StageNetwork, cross_entropy};
 /// use unisono_train::pipeline::{Grid, Pipeline};
 /// use unisono_train::{BucketSettings, Mirror, OptimizerKind, OptimizerSettings, Share, Tally, TrainError};

@@ -1,6 +1,6 @@
 //! The evaluation of a model that is cut into stages.
 
-use unisono_collectives::pipeline::Pass;
+use unisono_steps::pipeline::Pass;
 
 use super::{Pipeline, Stage, StageOutput};
 use crate::replica::{Outputs, ReplicaError, Tally};

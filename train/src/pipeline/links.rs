@@ -1,7 +1,7 @@
 //! The messages between neighbours of a pipeline.
 
 use unisono::{Communicator, Error, Request};
-use unisono_collectives::pipeline::Pass;
+use unisono_steps::pipeline::Pass;
 
 use super::Activations;
 use crate::replica::Tally;

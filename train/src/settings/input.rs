@@ -5,7 +5,7 @@ use crate::error::TrainError;
 use crate::feed::Shares;
 use crate::sampled::Sampled;
 use std::sync::Arc;
-use unisono::internals::text;
+use unisono::size::approximate;
 use unisono_data::pipeline::{LEAST_HELD, holding};
 use unisono_data::{Dataset, Depth, Kind, Threads};
 
@@ -53,8 +53,8 @@ impl Settings {
             TrainError::Setting(format!(
                 "the input memory of {} holds {held} step(s) of {}: it must hold {LEAST_HELD} at least, and one more than two for each \
                  thread and one for each prefetched step; allow more, or choose a smaller batch",
-                text(bytes),
-                text(of_step)
+                approximate(bytes),
+                approximate(of_step)
             ))
         })
     }

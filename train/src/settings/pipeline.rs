@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use unisono::Communicator;
-use unisono_collectives::pipeline::{PassCosts, balance};
 use unisono_data::{Batch, Pass};
+use unisono_steps::pipeline::{PassCosts, balance};
 
 use super::Settings;
 use super::prepare::{Made, Prepared};

@@ -3,8 +3,8 @@
 use std::num::NonZero;
 
 use pyo3::prelude::*;
-use unisono::{Communicator, ReduceOp};
-use unisono_bindings::{Operation, Options, arguments, with_type};
+use unisono::{Communicator, ReduceOp, with_type};
+use unisono_bindings::{Operation, Options, arguments};
 
 use super::Comm;
 use crate::array::Array;

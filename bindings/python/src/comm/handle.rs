@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use unisono::Communicator;
-use unisono::compress::Levels;
 use unisono_bindings::{Owner, arguments};
+use unisono_compress::Levels;
 
 use super::Comm;
 use crate::error::{UnisonoError, argument};

@@ -1,7 +1,7 @@
 //! Gradients that are compressed between nodes, which these threads are declared to be.
 
-use unisono::compress::Compression;
 use unisono::{Topology, Unisono};
+use unisono_compress::Compression;
 use unisono_train::{
     BucketSettings, Gradients, Mirror, Parameter, Replica, ReplicaError, Share, Tally, TrainError, Wire,
 };

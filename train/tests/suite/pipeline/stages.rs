@@ -6,8 +6,8 @@ use candle_core::{D, DType, Device, Result, Tensor};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use unisono::Communicator;
-use unisono_collectives::pipeline::PipelineSchedule;
 use unisono_data::{Depth, Options, Source, Threads};
+use unisono_steps::pipeline::PipelineSchedule;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::candle::{

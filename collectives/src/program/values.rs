@@ -1,0 +1,71 @@
+//! The values that programs are run on: symbols to verify them, numbers to simulate them, counts to draw them.
+
+use crate::schedule::{Chunks, Combine};
+use crate::world::Rank;
+
+/// The values of a run.
+pub(crate) trait Values {
+    /// The value of one block of one chunk on one rank.
+    type Value: Clone;
+
+    /// Reduces an arrived value into a held one.
+    fn reduce(&mut self, at: Event, held: &mut Self::Value, arrived: &Self::Value);
+
+    /// Is told of each message that a rank has received, and of the rank's buffer afterwards.
+    fn received(&mut self, _message: Arrival, _buffer: &[Self::Value]) {}
+}
+
+/// A reduction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Event {
+    pub(crate) rank: Rank,
+    /// The number of its instruction.
+    pub(crate) step: usize,
+    pub(crate) combine: Combine,
+}
+
+/// A received message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    /// The number of messages on the longest way to this one, itself included.
+    pub(crate) round: usize,
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
+    /// The number of the receiver's instruction.
+    pub(crate) step: usize,
+    pub(crate) sent: Chunks,
+    pub(crate) received: Chunks,
+    pub(crate) combine: Combine,
+}
+
+/// Values of which only their existence counts.
+pub(crate) struct Nothing;
+
+impl Values for Nothing {
+    type Value = ();
+
+    fn reduce(&mut self, _: Event, (): &mut (), (): &()) {}
+}
+
+/// Arrays that are reduced element by element.
+pub(crate) struct Elementwise<T, F> {
+    reduce: F,
+    element: std::marker::PhantomData<T>,
+}
+
+impl<T, F: Fn(T, T) -> T> Elementwise<T, F> {
+    pub(crate) fn new(reduce: F) -> Self {
+        Self { reduce, element: std::marker::PhantomData }
+    }
+}
+
+impl<T: Copy, F: Fn(T, T) -> T> Values for Elementwise<T, F> {
+    type Value = Vec<T>;
+
+    fn reduce(&mut self, at: Event, held: &mut Vec<T>, arrived: &Vec<T>) {
+        for (held, arrived) in held.iter_mut().zip(arrived) {
+            let (left, right) = at.combine.operands(*held, *arrived);
+            *held = (self.reduce)(left, right);
+        }
+    }
+}

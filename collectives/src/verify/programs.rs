@@ -1,0 +1,77 @@
+//! Verification of programs, by running those of all ranks on symbols.
+
+use super::{promise, results, symbols::Symbol, symbols::Symbols};
+use crate::defect::Defect;
+use crate::operation::Operation;
+use crate::plan::Plan;
+use crate::program::Program;
+use crate::world::Rank;
+
+/// Finds all defects in the programs of all ranks (rank 0's first) for an operation; empty if they are correct. The plans define the
+/// order of additions, and are assumed correct ([`verify`](crate::verify())).
+///
+/// Beyond the plans, it verifies that no rank deadlocks, although messages go early or late; that sent data is there by then;
+/// that in a pass over memory no two ranks access the same elements, and none accesses what it was not lent; and that every sum is added
+/// in the order of the plan, so that results do not depend on the program; and, if the plan combines contributions in the order of
+/// ranks, that the programs do.
+///
+/// ```
+/// use unisono_collectives::execution::{Capabilities, CompiledPlan};
+/// use unisono_collectives::{Algorithm, Operation, Topology, verify_programs};
+///
+/// let world = Topology::uniform(2, 2);
+/// let compiled: Vec<_> = (0..4)
+///     .map(|rank| CompiledPlan::new(Algorithm::Rail, Operation::AllReduce, &world, rank).unwrap())
+///     .collect();
+/// let network = Capabilities { has_lanes: true, ..Capabilities::default() };
+/// let mut programs: Vec<_> = compiled.iter().map(|plan| plan.program(1 << 20, 4, &network)).collect();
+/// let plans: Vec<_> = compiled.iter().map(|compiled| compiled.plan().clone()).collect();
+/// assert_eq!(verify_programs(&programs, &plans, Operation::AllReduce), []);
+///
+/// // One rank does not wait for its last message.
+/// programs[0].instructions.pop();
+/// assert!(!verify_programs(&programs, &plans, Operation::AllReduce).is_empty());
+/// ```
+///
+/// # Panics
+/// If there is not one program for each plan.
+pub fn verify_programs(programs: &[Program], plans: &[Plan], operation: Operation) -> Vec<Defect> {
+    assert_eq!(programs.len(), plans.len(), "one program for each rank's plan");
+    let mut cuts = programs.iter().map(|program| (program.chunk_count, program.blocks));
+    let Some((parts, blocks)) = cuts.next() else { return Vec::new() };
+    if let Some((rank, (chunk_count, others))) = (1..).zip(cuts).find(|(_, found)| *found != (parts, blocks))
+    {
+        return vec![Defect::ChunkCount { rank, found: chunk_count * others, expected: parts * blocks }];
+    }
+    match results(programs, operation, (parts, blocks)) {
+        Ok(found) if operation.reduces() => other_orders(&found, plans, operation, blocks),
+        Ok(_) => Vec::new(),
+        Err(defects) => defects,
+    }
+}
+
+/// Sums that are not added in the order of the plans.
+fn other_orders(
+    (symbols, buffers): &(Symbols, Vec<Vec<Symbol>>),
+    plans: &[Plan],
+    operation: Operation,
+    blocks: usize,
+) -> Vec<Defect> {
+    let (ranks, chunk_count) = (plans.len(), plans[0].chunk_count());
+    let in_steps: Vec<_> = plans.iter().map(|plan| Program::of_schedule(&plan.flattened())).collect();
+    let (planned, expected) = match results(&in_steps, operation, (chunk_count, 1)) {
+        Ok(planned) => planned,
+        Err(defects) => return defects,
+    };
+    let is_other = |rank: Rank, cell: usize| {
+        let chunk = cell / blocks;
+        let (found, expected) = (buffers[rank][cell], expected[rank][chunk]);
+        // A plan whose operands are in the order of ranks may be run with a reduction that is not commutative.
+        let is_reordered = planned.run(expected).is_some() && symbols.run(found) != planned.run(expected);
+        promise(operation, ranks, rank, chunk).is_some()
+            && (is_reordered || symbols.order(found) != planned.order(expected))
+    };
+    let cells = (0..ranks).flat_map(|rank| (0..chunk_count * blocks).map(move |cell| (rank, cell)));
+    let other = cells.filter(|&(rank, cell)| is_other(rank, cell));
+    other.map(|(rank, cell)| Defect::OtherOrder { rank, chunk: cell / blocks }).collect()
+}

@@ -1,0 +1,143 @@
+//! Compressed all-reduces beside an ordinary one: their times, and the error of their results.
+
+use std::time::Instant;
+
+use unisono::{Communicator, ReduceOp, Result};
+use unisono_compress::{Compression, Compressor, Levels};
+
+use super::{Times, WARM_UP, slowest};
+
+/// One format at one size.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Row {
+    /// The format between nodes; `f32` for an ordinary all-reduce.
+    pub wire: String,
+    /// The size of the array.
+    pub bytes: usize,
+    /// The number of its elements.
+    pub count: usize,
+    /// The number of ranks.
+    pub ranks: usize,
+    /// The number of nodes.
+    pub nodes: usize,
+    /// The links between ranks.
+    pub transport: &'static str,
+    /// The time of one call: in each iteration that of the slowest rank.
+    pub time_us: Times,
+    /// Array bytes over the median time, in 1e9 bytes per second.
+    pub algbw_gb_per_s: f64,
+    /// The norm of the error of the first result over the norm of the exact sum. What the first call does not send, later ones do.
+    pub relative_error: f64,
+    /// The largest error of an element of the first result, over the root mean square of the exact sum.
+    pub largest_error: f64,
+}
+
+/// The default number of iterations is the number of bytes worth measuring over those of the array, within these bounds.
+const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=100;
+const WORTH_BYTES: usize = 1 << 27;
+
+/// Measures sums of random numbers, nearly normally distributed, at every size, and passes on a row for `f32` and each compression. To
+/// PowerSGD an array is a square matrix, of full rank: gradients lose less. All ranks call it with the same arguments, and get the same
+/// rows.
+///
+/// # Errors
+/// As [`Communicator::all_reduce`].
+pub fn measure(
+    comm: &mut Communicator,
+    compressions: &[Compression],
+    sizes_bytes: &[usize],
+    iterations: Option<usize>,
+    mut report: impl FnMut(Row),
+) -> Result<()> {
+    let levels = Levels::of(comm)?;
+    for &size_bytes in sizes_bytes {
+        let count = (size_bytes / size_of::<f32>()).max(1);
+        let iterations = iterations.unwrap_or_else(|| {
+            (WORTH_BYTES / size_bytes.max(1)).clamp(*ITERATIONS.start(), *ITERATIONS.end())
+        });
+        let rows = count.isqrt();
+        let shapes: [&[usize]; 2] = [&[rows, count / rows], &[count % rows]];
+        let compressors =
+            compressions.iter().map(|&compression| Some(Compressor::new(&levels, compression, &shapes)));
+        let mut contenders: Vec<_> = [None].into_iter().chain(compressors).map(Contender::new).collect();
+        let (own, exact) = (values(comm.rank(), count), exact(comm.ranks(), count));
+        let mut array = comm.alloc::<f32>(count)?;
+        for iteration in 0..WARM_UP + iterations {
+            for contender in &mut contenders {
+                array.copy_from_slice(&own);
+                let time_us = contender.timed(comm, &mut array)?;
+                if iteration == 0 {
+                    contender.errors = errors(&array, &exact);
+                } else if iteration >= WARM_UP {
+                    contender.times_us.push(time_us);
+                }
+            }
+        }
+        let names = ["f32".to_owned()].into_iter().chain(compressions.iter().map(ToString::to_string));
+        for (wire, contender) in names.zip(contenders) {
+            let (time_us, (relative_error, largest_error)) =
+                (slowest(comm, contender.times_us)?, contender.errors);
+            report(Row {
+                wire,
+                bytes: count * size_of::<f32>(),
+                count,
+                ranks: comm.ranks(),
+                nodes: comm.topology().nodes(),
+                transport: comm.transport(),
+                time_us,
+                algbw_gb_per_s: (count * size_of::<f32>()) as f64 / time_us.p50 / 1e3,
+                relative_error,
+                largest_error,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The measurements of one format at one size, on this rank.
+struct Contender {
+    /// None for `f32`.
+    compressor: Option<Compressor>,
+    times_us: Vec<f64>,
+    errors: (f64, f64),
+}
+
+impl Contender {
+    fn new(compressor: Option<Compressor>) -> Self {
+        Self { compressor, times_us: Vec::new(), errors: (0.0, 0.0) }
+    }
+
+    fn timed(&self, comm: &mut Communicator, array: &mut [f32]) -> Result<f64> {
+        comm.barrier()?;
+        let began = Instant::now();
+        match &self.compressor {
+            Some(compressor) => compressor.all_reduce(comm, array)?,
+            None => drop(comm.all_reduce(array, ReduceOp::Sum)?),
+        }
+        Ok(began.elapsed().as_secs_f64() * 1e6)
+    }
+}
+
+/// A rank's values: sums of a few random numbers.
+fn values(rank: usize, count: usize) -> Vec<f32> {
+    let mut random = fastrand::Rng::with_seed(rank as u64);
+    (0..count).map(|_| (0..4).map(|_| random.f32() - 0.5).sum()).collect()
+}
+
+fn exact(ranks: usize, count: usize) -> Vec<f64> {
+    let mut sums = vec![0.0; count];
+    for rank in 0..ranks {
+        sums.iter_mut().zip(values(rank, count)).for_each(|(sum, value)| *sum += f64::from(value));
+    }
+    sums
+}
+
+/// The relative error, and the largest.
+fn errors(found: &[f32], exact: &[f64]) -> (f64, f64) {
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
+    let error = |(found, exact): (&f32, &f64)| f64::from(*found) - exact;
+    let of_exact = norm(&mut exact.iter().copied());
+    let of_errors = norm(&mut found.iter().zip(exact).map(error));
+    let largest = found.iter().zip(exact).map(error).map(f64::abs).fold(0.0, f64::max);
+    (of_errors / of_exact, largest * (exact.len() as f64).sqrt() / of_exact)
+}

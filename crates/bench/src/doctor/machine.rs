@@ -1,0 +1,144 @@
+//! The resources of a node.
+
+use std::fs;
+use std::path::Path;
+
+use unisono::internals::{
+    Level, MemoryLimit, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES, free_bytes, least_open_files, open_files,
+};
+use unisono::size::approximate;
+
+use super::Finding;
+
+/// Checks a node that has `local_ranks` of the `ranks` ranks of a world on `nodes` nodes.
+pub(super) fn findings(ranks: usize, local_ranks: usize, nodes: usize) -> Vec<Finding> {
+    let mut findings = vec![Finding::fine("processor", Level::best().name())];
+    findings.push(shared_folder(Path::new(SHARED_FOLDER), local_ranks));
+    findings.extend(memory_limit());
+    findings.push(files(ranks));
+    findings.push(network(Path::new("/sys/class/net"), nodes));
+    if nodes > 1 {
+        findings.extend(congestion_control(Path::new("/proc/sys/net/ipv4/tcp_congestion_control")));
+    }
+    findings
+}
+
+fn shared_folder(folder: &Path, local_ranks: usize) -> Finding {
+    let Some(free) = free_bytes(folder) else {
+        return Finding::wrong(
+            SHARED_FOLDER,
+            format!("{} does not exist, but MPI stores its messages there", folder.display()),
+        );
+    };
+    let needed = local_ranks as u64 * SHARED_FOR_A_RANK_BYTES;
+    if free < needed {
+        let (free, needed) = (approximate(free), approximate(needed));
+        Finding::wrong(
+            SHARED_FOLDER,
+            format!(
+                "{free} free, but MPI needs up to {needed} there for {local_ranks} rank(s) (containers: --shm-size)"
+            ),
+        )
+    } else {
+        Finding::fine(SHARED_FOLDER, "enough space")
+    }
+}
+
+/// Reports the memory limit of a container or job, if it is below the machine's memory.
+fn memory_limit() -> Option<Finding> {
+    let limit = MemoryLimit::of_this_process()?;
+    Some(Finding::note("limit", limit.to_string()))
+}
+
+fn files(ranks: usize) -> Finding {
+    let least = least_open_files(ranks);
+    match open_files() {
+        Some(most) if most < least => Finding::wrong(
+            "files",
+            format!(
+                "a process may open {most}, but needs {least} and one for each registered array (ulimit -n)"
+            ),
+        ),
+        Some(most) => Finding::fine("files", format!("a process may open {most}")),
+        None => Finding::fine("files", "a process may open any number"),
+    }
+}
+
+/// Lists the network interfaces that are up, with their rates if known.
+fn network(folder: &Path, nodes: usize) -> Finding {
+    let read = |path: &Path| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+    let up = |entry: &fs::DirEntry| {
+        // Loopback and tunnels report "unknown"; interfaces with a carrier report "up".
+        read(&entry.path().join("operstate")) == "up"
+    };
+    let named = |entry: fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        match read(&entry.path().join("speed")).parse::<i64>() {
+            Ok(rate) if rate > 0 => format!("{name} ({rate} Mbit/s)"),
+            _ => name,
+        }
+    };
+    let mut interfaces: Vec<_> =
+        fs::read_dir(folder).into_iter().flatten().flatten().filter(up).map(named).collect();
+    interfaces.sort();
+    match (interfaces.is_empty(), nodes) {
+        (false, _) => Finding::fine("network", interfaces.join(", ")),
+        (true, 1) => Finding::note("network", "no interface is up; one node needs none"),
+        (true, _) => Finding::wrong("network", "no interface is up, although there are several nodes"),
+    }
+}
+
+/// Reports a congestion control that paces packets: BBR and its successors. A message longer than a packet waits for the pacing.
+fn congestion_control(setting: &Path) -> Option<Finding> {
+    let name = fs::read_to_string(setting).unwrap_or_default().trim().to_owned();
+    name.starts_with("bbr").then(|| {
+        let remedy = "within a cluster others are faster (sysctl net.ipv4.tcp_congestion_control=cubic)";
+        Finding::note(
+            "tcp",
+            format!("{name} paces packets, which delays messages of 64 KiB and more; {remedy}"),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::State;
+
+    #[test]
+    fn a_folder_that_is_not_there_is_wrong() {
+        assert_eq!(shared_folder(Path::new("/no/such/folder"), 2).state, State::Wrong);
+        assert_eq!(shared_folder(&std::env::temp_dir(), usize::MAX >> 32).state, State::Wrong);
+    }
+
+    #[test]
+    fn interfaces_that_are_up_are_named() {
+        let folder = std::env::temp_dir().join(format!("unisono-doctor-{}", std::process::id()));
+        let interface = |name: &str, state: &str, speed: &str| {
+            fs::create_dir_all(folder.join(name)).unwrap();
+            fs::write(folder.join(name).join("operstate"), state).unwrap();
+            fs::write(folder.join(name).join("speed"), speed).unwrap();
+        };
+        interface("eth0", "up\n", "10000\n");
+        interface("eth1", "down\n", "10000\n");
+        interface("veth", "up\n", "-1\n");
+        let found = network(&folder, 2);
+        fs::remove_dir_all(folder.join("eth0")).unwrap();
+        fs::remove_dir_all(folder.join("veth")).unwrap();
+        let none = network(&folder, 2);
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found, Finding::fine("network", "eth0 (10000 Mbit/s), veth"));
+        assert_eq!(none.state, State::Wrong);
+    }
+
+    #[test]
+    fn only_a_congestion_control_that_paces_is_noted() {
+        let setting = std::env::temp_dir().join(format!("unisono-congestion-{}", std::process::id()));
+        let found = ["bbr\n", "cubic\n"].map(|name| {
+            fs::write(&setting, name).unwrap();
+            congestion_control(&setting).map(|finding| finding.state)
+        });
+        fs::remove_file(&setting).unwrap();
+        assert_eq!(found, [Some(State::Note), None]);
+    }
+}

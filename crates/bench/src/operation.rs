@@ -1,0 +1,103 @@
+//! The operations to measure.
+
+use unisono::{Call, DType, Operation as Collective, ReduceOp};
+use unisono_collectives::named;
+
+/// A collective operation, whose root, if there is one, is rank 0; or a barrier, which has no array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// A collective.
+    Collective(Collective),
+    /// [`Communicator::barrier`](unisono::Communicator::barrier).
+    Barrier,
+}
+
+impl From<Collective> for Operation {
+    fn from(collective: Collective) -> Self {
+        Self::Collective(collective)
+    }
+}
+
+impl Operation {
+    /// All of them.
+    pub const ALL: [Self; Collective::all(0).len() + 1] = {
+        let mut all = [Self::Barrier; Collective::all(0).len() + 1];
+        let mut index = 0;
+        while index < Collective::all(0).len() {
+            all[index] = Self::Collective(Collective::all(0)[index]);
+            index += 1;
+        }
+        all
+    };
+
+    /// The name on the command line and in tables.
+    pub fn name(self) -> &'static str {
+        self.collective().map_or("barrier", Collective::name)
+    }
+
+    /// The collective; `None` for a barrier.
+    pub(crate) fn collective(self) -> Option<Collective> {
+        match self {
+            Self::Collective(collective) => Some(collective),
+            Self::Barrier => None,
+        }
+    }
+
+    /// Whether values are reduced, or only moved.
+    pub fn reduces(self) -> bool {
+        self.collective().is_some_and(Collective::reduces)
+    }
+
+    /// A call on an array of about this many bytes: at least one element, and a multiple of the number of ranks if each rank
+    /// has a part of equal size.
+    pub(super) fn call(self, dtype: DType, op: ReduceOp, size_bytes: usize, ranks: usize) -> Call {
+        let Some(operation) = self.collective() else {
+            return Call::barrier();
+        };
+        let count = (size_bytes / dtype.size_bytes()).max(1);
+        let parts = if operation == Collective::AllToAll { ranks } else { 1 };
+        let count = count.next_multiple_of(parts);
+        Call::new(operation, operation.reduces().then_some(op), dtype, count)
+    }
+
+    /// The ratio of bus bandwidth to array bandwidth, by the definitions of nccl-tests.
+    pub(super) fn bus_factor(self, ranks: usize) -> f64 {
+        let Some(collective) = self.collective() else { return 0.0 };
+        let ranks = ranks as f64;
+        match collective {
+            Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+            Collective::AllToAll => (ranks - 1.0) / ranks,
+            _ if collective.has_parts() => (ranks - 1.0) / ranks,
+            _ => 1.0,
+        }
+    }
+}
+
+named!(Operation, "operation");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_has_a_name_and_a_call() {
+        for operation in Operation::ALL {
+            assert_eq!(operation.name().parse(), Ok(operation));
+            let call = operation.call(DType::F32, ReduceOp::Sum, 1000, 3);
+            assert_eq!(call.op.is_some(), operation.reduces() || operation == Operation::Barrier);
+            let count = match operation {
+                Operation::Barrier => 0,
+                Operation::Collective(Collective::AllToAll) => 252,
+                _ => 250,
+            };
+            assert_eq!(call.count, count, "{operation}");
+        }
+        assert_eq!(Operation::from(Collective::AllToAll).call(DType::F64, ReduceOp::Sum, 1, 5).count, 5);
+    }
+
+    #[test]
+    fn bandwidths_of_buses_are_those_of_nccl_tests() {
+        let factors = Operation::ALL.map(|operation| operation.bus_factor(4));
+        assert_eq!(factors, [1.5, 0.75, 0.75, 1.0, 1.0, 0.75, 0.75, 0.75, 1.0, 1.0, 0.0]);
+    }
+}

@@ -1,0 +1,93 @@
+//! Checks that a node has memory for the arrays of a benchmark: the system grants allocations beyond its memory, and kills
+//! some process when they are written to.
+
+use unisono::internals::{AvailableMemory, NodeFacts};
+use unisono::size::approximate;
+use unisono::{Algorithm, Choice, Communicator, Memory, ReduceOp, Result, Vendor};
+
+use super::{Operation, Settings};
+
+/// Whether every node has the memory that its ranks need together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Room {
+    /// Every node has it.
+    Enough,
+    /// This rank is the first whose node lacks memory, for this reason.
+    TooLittle(String),
+    /// Another rank is the first.
+    TooLittleElsewhere,
+}
+
+/// Checks the memory for a benchmark. All ranks call it before they measure.
+///
+/// # Errors
+/// As [`Communicator::all_reduce`].
+pub fn room(comm: &mut Communicator, settings: &Settings) -> Result<Room> {
+    let local_ranks = NodeFacts::of(comm).local_ranks;
+    let most_bytes = settings.sizes_bytes.iter().copied().max().unwrap_or(0);
+    let needed_bytes = (most_bytes * arrays(settings)).saturating_mul(local_ranks);
+    let short = AvailableMemory::shortage(needed_bytes as u64);
+    let mut first = [if short.is_some() { comm.rank() } else { comm.ranks() } as u64];
+    comm.all_reduce(&mut first, ReduceOp::Min)?;
+    let is_first = first == [comm.rank() as u64];
+    Ok(match short {
+        _ if first == [comm.ranks() as u64] => Room::Enough,
+        Some(available) if is_first => {
+            let (array, needed) = (approximate(most_bytes as u64), approximate(needed_bytes as u64));
+            Room::TooLittle(format!(
+                "arrays of {array} on {local_ranks} ranks of a node need {needed}, copies included, but only {available}"
+            ))
+        }
+        _ => Room::TooLittleElsewhere,
+    })
+}
+
+/// The number of arrays of the same size that a rank has at a time: the one that is reduced, and copies.
+fn arrays(settings: &Settings) -> usize {
+    let copies = |choice: &Choice| {
+        // Messages contain the original input, so it is copied; MPIs have buffers of their own.
+        choice.vendor() == Some(Vendor::Mpi) || *choice == Algorithm::AllToAll.into()
+    };
+    let is_copied = settings.memory == Memory::Device || settings.contenders.iter().any(copies);
+    // Half formats are held as f32, and rounded for sending.
+    let is_widened = settings.dtype.is_half() && settings.operations.iter().copied().any(Operation::reduces);
+    1 + usize::from(is_copied) + if is_widened { 2 } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unisono::DType;
+
+    fn settings(algorithm: &str, dtype: DType, sizes_bytes: &[usize]) -> Settings {
+        Settings {
+            contenders: vec![algorithm.parse().unwrap()],
+            operations: vec![unisono::Operation::AllReduce.into()],
+            sizes_bytes: sizes_bytes.to_vec(),
+            dtype,
+            op: ReduceOp::Sum,
+            memory: Memory::Slice,
+            iterations: None,
+        }
+    }
+
+    #[test]
+    fn copies_and_wider_elements_count() {
+        let arrays = |algorithm, dtype| arrays(&settings(algorithm, dtype, &[8]));
+        assert_eq!((arrays("ring", DType::F32), arrays("all-to-all", DType::F32)), (1, 2));
+        assert_eq!((arrays("ring", DType::BF16), arrays("mpi", DType::F32)), (3, 2));
+    }
+
+    #[test]
+    fn the_first_rank_says_what_does_not_fit() {
+        let short = |sizes: &[usize]| {
+            let settings = settings("ring", DType::F32, sizes);
+            unisono::threads(3, |mut comm| room(&mut comm, &settings).unwrap())
+        };
+        assert_eq!(short(&[8, 1 << 10]), [Room::Enough, Room::Enough, Room::Enough]);
+        let told = short(&[8, 1 << 50]);
+        let Room::TooLittle(why) = &told[0] else { panic!("{told:?}") };
+        assert!(why.starts_with("arrays of 1024 TiB on 3 ranks of a node need 3072 TiB"), "{why}");
+        assert_eq!(told[1..], [Room::TooLittleElsewhere, Room::TooLittleElsewhere]);
+    }
+}

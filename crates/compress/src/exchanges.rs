@@ -1,0 +1,85 @@
+//! The exchanges of a compressed all-reduce as values, for predictions.
+
+use unisono::Operation;
+
+use super::Compression;
+use super::power_sgd::PowerSgd;
+use super::quantized::chunk;
+use super::sparse::Way;
+use super::top_k::load;
+use crate::kernels::quantized::{Code, Int4, Int8, OneBit};
+use crate::kernels::sparse::Pair;
+
+/// A collective among the leaders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exchange {
+    /// The collective.
+    pub operation: Operation,
+    /// The bytes of its array.
+    pub size_bytes: usize,
+    /// The bytes of an element.
+    pub element_size_bytes: usize,
+    /// The leaders that take part: all of them, or two that are partners.
+    pub leaders: usize,
+}
+
+impl Compression {
+    /// The collectives among so many leaders by which they sum an array of tensors of these shapes; the same that
+    /// [`Compressor::all_reduce`](super::Compressor::all_reduce) calls, or the messages of recursive doubling, as many as are expected.
+    /// None if it depends on the values.
+    ///
+    /// ```
+    /// use unisono::Operation;
+    /// use unisono_compress::Compression;
+    ///
+    /// let exchanges = Compression::Int8.exchanges(&[&[512, 2]], 2).unwrap();
+    /// // Each of two chunks of 512 elements takes their bytes, and two scales.
+    /// assert!(exchanges.iter().all(|exchange| exchange.size_bytes == 2 * (512 + 8)));
+    /// assert_eq!(exchanges[1].operation, Operation::AllGather);
+    /// ```
+    ///
+    /// # Panics
+    /// If there are no leaders.
+    pub fn exchanges(self, shapes: &[&[usize]], leaders: usize) -> Option<Vec<Exchange>> {
+        let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let f32s = |count: usize| Exchange {
+            operation: Operation::AllReduce,
+            size_bytes: count * size_of::<f32>(),
+            element_size_bytes: size_of::<f32>(),
+            leaders,
+        };
+        match self {
+            Self::Int8 | Self::Int8Stochastic => Some(of_chunks::<Int8>(count, leaders)),
+            Self::Int4 | Self::Int4Stochastic => Some(of_chunks::<Int4>(count, leaders)),
+            Self::OneBit => Some(of_chunks::<OneBit>(count, leaders)),
+            Self::TopK { fraction } => {
+                let load = load(fraction, count, leaders);
+                let of_pairs = |leaders, size_bytes| Exchange {
+                    operation: Operation::AllGather,
+                    size_bytes,
+                    element_size_bytes: size_of::<Pair>(),
+                    leaders,
+                };
+                Some(match load.way() {
+                    Way::AllGather => vec![of_pairs(leaders, load.total * size_of::<Pair>())],
+                    // Two partners that each get the other's are an all-gather of both.
+                    Way::Doubling => {
+                        let rounds =
+                            load.rounds().into_iter().map(|bytes| bytes as usize / size_of::<Pair>());
+                        rounds.map(|pairs| of_pairs(2, 2 * pairs * size_of::<Pair>())).collect()
+                    }
+                    Way::Dense => vec![f32s(count)],
+                })
+            }
+            Self::Threshold { .. } => None,
+            Self::PowerSgd { rank } => Some(PowerSgd::new(rank, shapes).sums().map(f32s).to_vec()),
+        }
+    }
+}
+
+fn of_chunks<C: Code>(count: usize, leaders: usize) -> Vec<Exchange> {
+    let (_, chunk_bytes) = chunk::<C>(count, leaders);
+    let by =
+        |operation| Exchange { operation, size_bytes: leaders * chunk_bytes, element_size_bytes: 1, leaders };
+    vec![by(Operation::AllToAll), by(Operation::AllGather)]
+}

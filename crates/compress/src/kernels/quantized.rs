@@ -1,0 +1,298 @@
+//! `f32` elements in a few bits each, with scales for every block of them.
+//!
+//! A block is its scales, `f32` in little-endian bytes, and the codes of its elements; what they mean, a [`Code`] says. What
+//! rounding loses is left to the caller, who adds it to the next gradient: error feedback (Seide et al. 2014; Karimireddy et al.,
+//! ICML 2019).
+//!
+//! Where a byte holds n codes, those of a block are in as many runs of elements: a byte has one code of each run, the first run's in
+//! its lowest bits. So neighbours are encoded and decoded by the same instruction.
+
+use std::marker::PhantomData;
+
+use bytemuck::cast_slice_mut;
+
+use unisono::internals::{Lanes, Level, Pass};
+
+mod codes;
+mod draws;
+
+pub use codes::{Int4, Int8, OneBit};
+pub use draws::Draws;
+
+/// So many elements share their scales.
+const BLOCK: usize = 256;
+
+/// The bits of a magnitude. As integers they are ordered as the magnitudes are, and those of infinity and NaN are larger.
+const MAGNITUDE: u32 = u32::MAX >> 1;
+
+/// A code: the scales of a block, which give its bits their meaning.
+pub trait Code: Copy + 'static {
+    /// The bits of an element, which divide those of a byte.
+    const BITS: usize;
+
+    /// The number of scales of a block, 1 or 2.
+    const SCALES: usize;
+
+    /// The code that fits a block with this largest magnitude. All scales are finite, and none is subnormal.
+    fn fitting(values: &[f32], largest: f32) -> Self;
+
+    /// The scales; only the first [`SCALES`](Self::SCALES) count.
+    fn scales(self) -> [f32; 2];
+
+    /// The code with these scales.
+    fn of_scales(scales: [f32; 2]) -> Self;
+
+    /// The code of a value, in the lowest bits, all others 0; and what it is decoded to.
+    fn encode(self, value: f32) -> (u8, f32);
+
+    /// The value of the code in the lowest bits.
+    fn decode(self, code: u8) -> f32;
+}
+
+/// A code between whose values an element can be rounded at random.
+pub trait Stochastic: Code {
+    /// As [`Code::encode`], by this much of a step between two values up or down: evenly between −½ and ½, the mean of what is decoded
+    /// is the value.
+    fn encode_off(self, value: f32, off: f32) -> (u8, f32);
+}
+
+/// The bytes of the scales of a block.
+const fn scale_bytes<C: Code>() -> usize {
+    C::SCALES * size_of::<f32>()
+}
+
+/// The bytes of a block of this many elements.
+const fn block_bytes<C: Code>(count: usize) -> usize {
+    scale_bytes::<C>() + (count * C::BITS).div_ceil(8)
+}
+
+/// The size of this many elements, encoded.
+pub fn encoded_bytes<C: Code>(count: usize) -> usize {
+    let rest = count % BLOCK;
+    count / BLOCK * block_bytes::<C>(BLOCK) + if rest == 0 { 0 } else { block_bytes::<C>(rest) }
+}
+
+/// Encodes the values, and leaves in `values` what the encoding does not carry: each value − its decoded value.
+///
+/// A scale that would be subnormal is 0: what it is the scale of decodes to zeros, and all of it stays in `values`.
+///
+/// # Errors
+/// The index of the first value that is NaN or infinite. The blocks before it have been encoded; its own block and those after
+/// it are unchanged.
+///
+/// # Panics
+/// If `encoded` is not as long as [`encoded_bytes`] says.
+pub fn encode<C: Code>(values: &mut [f32], encoded: &mut [u8]) -> Result<(), usize> {
+    encode_at::<C>(Level::best(), values, encoded)
+}
+
+fn encode_at<C: Code>(level: Level, values: &mut [f32], encoded: &mut [u8]) -> Result<(), usize> {
+    let mut result = Ok(());
+    level.compiled::<Encode<C>>()(cast_slice_mut(values), (encoded, &mut result));
+    result
+}
+
+/// Encodes the values as [`encode`] does, but rounds to one of the two nearest at random: to the nearer one with the higher probability, so
+/// that the mean of what is decoded is the value (to 2⁻¹⁷ of a step).
+///
+/// Source: Gupta, Agrawal, Gopalakrishnan and Narayanan, "Deep learning with limited numerical precision", ICML 2015; for gradients
+/// Alistarh et al., "QSGD", NeurIPS 2017.
+///
+/// # Errors
+/// As [`encode`].
+///
+/// # Panics
+/// As [`encode`].
+pub fn encode_stochastic<C: Stochastic>(
+    values: &mut [f32],
+    encoded: &mut [u8],
+    draws: Draws,
+) -> Result<(), usize> {
+    encode_stochastic_at::<C>(Level::best(), values, encoded, draws)
+}
+
+fn encode_stochastic_at<C: Stochastic>(
+    level: Level,
+    values: &mut [f32],
+    encoded: &mut [u8],
+    draws: Draws,
+) -> Result<(), usize> {
+    let mut result = Ok(());
+    level.compiled::<EncodeStochastic<C>>()(cast_slice_mut(values), (encoded, draws, &mut result));
+    result
+}
+
+/// Stores the decoded values.
+///
+/// # Panics
+/// If `encoded` is not as long as [`encoded_bytes`] says.
+pub fn decode<C: Code>(values: &mut [f32], encoded: &[u8]) {
+    decode_at::<C>(Level::best(), values, encoded);
+}
+
+fn decode_at<C: Code>(level: Level, values: &mut [f32], encoded: &[u8]) {
+    level.compiled::<Decode<C, false>>()(cast_slice_mut(values), encoded);
+}
+
+/// Adds the decoded values to `values`.
+///
+/// # Panics
+/// If `encoded` is not as long as [`encoded_bytes`] says.
+pub fn decode_add<C: Code>(values: &mut [f32], encoded: &[u8]) {
+    decode_add_at::<C>(Level::best(), values, encoded);
+}
+
+fn decode_add_at<C: Code>(level: Level, values: &mut [f32], encoded: &[u8]) {
+    level.compiled::<Decode<C, true>>()(cast_slice_mut(values), encoded);
+}
+
+/// Whether all decoded values are finite: those of an encoding that failed are not.
+///
+/// # Panics
+/// If `encoded` ends within a scale.
+pub fn is_finite<C: Code>(encoded: &[u8]) -> bool {
+    encoded.chunks(block_bytes::<C>(BLOCK)).all(|block| {
+        let (scales, _) = block[..scale_bytes::<C>()].as_chunks();
+        scales.iter().all(|&scale| f32::from_le_bytes(scale).is_finite())
+    })
+}
+
+fn assert_length<C: Code>(values: &[f32], encoded: &[u8]) {
+    assert_eq!(
+        encoded.len(),
+        encoded_bytes::<C>(values.len()),
+        "the bytes of {} values, encoded",
+        values.len()
+    );
+}
+
+struct Encode<C>(PhantomData<C>);
+
+impl<C: Code> Pass for Encode<C> {
+    type Beside<'a> = (&'a mut [u8], &'a mut Result<(), usize>);
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, values: &mut [u8], (encoded, result): (&mut [u8], &mut Result<(), usize>)) {
+        *result = encode_blocks(cast_slice_mut(values), encoded, |code: C, _, value| code.encode(value));
+    }
+}
+
+struct EncodeStochastic<C>(PhantomData<C>);
+
+impl<C: Stochastic> Pass for EncodeStochastic<C> {
+    type Beside<'a> = (&'a mut [u8], Draws, &'a mut Result<(), usize>);
+
+    #[inline(always)]
+    fn run<L: Lanes>(
+        _: L,
+        values: &mut [u8],
+        (encoded, draws, result): (&mut [u8], Draws, &mut Result<(), usize>),
+    ) {
+        *result = encode_blocks(cast_slice_mut(values), encoded, |code: C, index, value| {
+            code.encode_off(value, draws.at(index))
+        });
+    }
+}
+
+/// Encodes all values by a function of the block's code, the value's index and the value.
+#[inline(always)]
+fn encode_blocks<C: Code>(
+    values: &mut [f32],
+    encoded: &mut [u8],
+    encode: impl Fn(C, usize, f32) -> (u8, f32),
+) -> Result<(), usize> {
+    assert_length::<C>(values, encoded);
+    let (blocks, rest) = values.as_chunks_mut::<BLOCK>();
+    let full = blocks.len() * BLOCK;
+    let (full_encoded, rest_encoded) = encoded.split_at_mut(encoded_bytes::<C>(full));
+    let encoded_blocks = full_encoded.chunks_exact_mut(block_bytes::<C>(BLOCK));
+    for (number, (block, encoded)) in blocks.iter_mut().zip(encoded_blocks).enumerate() {
+        let start = number * BLOCK;
+        if !encode_block(block, encoded, |code: C, index, value| encode(code, start + index, value)) {
+            return Err(start + first_not_finite(block));
+        }
+    }
+    if !rest.is_empty()
+        && !encode_block(rest, rest_encoded, |code: C, index, value| encode(code, full + index, value))
+    {
+        return Err(full + first_not_finite(rest));
+    }
+    Ok(())
+}
+
+/// Whether all values are finite; otherwise nothing is changed.
+#[inline(always)]
+fn encode_block<C: Code>(
+    values: &mut [f32],
+    encoded: &mut [u8],
+    encode: impl Fn(C, usize, f32) -> (u8, f32),
+) -> bool {
+    let mut largest = 0;
+    for value in &*values {
+        largest = largest.max(value.to_bits() & MAGNITUDE);
+    }
+    let largest = f32::from_bits(largest);
+    if !largest.is_finite() {
+        return false;
+    }
+    let code = C::fitting(values, largest);
+    let (scales, codes) = encoded.split_at_mut(scale_bytes::<C>());
+    for (place, scale) in scales.as_chunks_mut().0.iter_mut().zip(code.scales()) {
+        *place = scale.to_le_bytes();
+    }
+    let run_length = codes.len();
+    for (run, values) in values.chunks_mut(run_length).enumerate() {
+        for (index, (value, byte)) in values.iter_mut().zip(&mut *codes).enumerate() {
+            let (bits, decoded) = encode(code, run * run_length + index, *value);
+            // The first run has a code for every byte.
+            *byte = if run == 0 { bits } else { *byte | bits << (run * C::BITS) };
+            *value -= decoded;
+        }
+    }
+    true
+}
+
+#[cold]
+fn first_not_finite(values: &[f32]) -> usize {
+    values.iter().position(|value| !value.is_finite()).expect("one of them was not")
+}
+
+struct Decode<C, const ADD: bool>(PhantomData<C>);
+
+impl<C: Code, const ADD: bool> Pass for Decode<C, ADD> {
+    type Beside<'a> = &'a [u8];
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, values: &mut [u8], encoded: &[u8]) {
+        let values: &mut [f32] = cast_slice_mut(values);
+        assert_length::<C>(values, encoded);
+        let (blocks, rest) = values.as_chunks_mut::<BLOCK>();
+        let (full_encoded, rest_encoded) = encoded.split_at(encoded_bytes::<C>(blocks.len() * BLOCK));
+        let encoded_blocks = full_encoded.chunks_exact(block_bytes::<C>(BLOCK));
+        for (block, encoded) in blocks.iter_mut().zip(encoded_blocks) {
+            decode_block::<C, ADD>(block, encoded);
+        }
+        if !rest.is_empty() {
+            decode_block::<C, ADD>(rest, rest_encoded);
+        }
+    }
+}
+
+#[inline(always)]
+fn decode_block<C: Code, const ADD: bool>(values: &mut [f32], encoded: &[u8]) {
+    let (scale_bytes, codes) = encoded.split_at(scale_bytes::<C>());
+    let mut scales = [0.0; 2];
+    for (scale, &bytes) in scales.iter_mut().zip(scale_bytes.as_chunks().0) {
+        *scale = f32::from_le_bytes(bytes);
+    }
+    let code = C::of_scales(scales);
+    for (run, values) in values.chunks_mut(codes.len()).enumerate() {
+        for (value, &byte) in values.iter_mut().zip(codes) {
+            let decoded = code.decode(byte >> (run * C::BITS));
+            *value = if ADD { *value + decoded } else { decoded };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

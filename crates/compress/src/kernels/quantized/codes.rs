@@ -1,0 +1,157 @@
+//! Multiples of a scale, and signs.
+
+use super::{Code, Stochastic};
+
+/// Eight bits: the multiple of the scale nearest to the element. The scale is the block's largest magnitude / 127.
+pub type Int8 = Int<8>;
+
+/// Four bits: the same, with the largest magnitude / 7.
+pub type Int4 = Int<4>;
+
+/// Added to a small number, it leaves no bits for a fraction: the sum is rounded to the nearest integer, ties to even, which
+/// is then in its lowest bits. All instruction sets have this; not all have an instruction that rounds.
+const ROUND: f32 = 1.5 * (1 << 23) as f32;
+
+/// Symmetric n-bit integers: the least one is not used.
+#[derive(Debug, Clone, Copy)]
+pub struct Int<const BITS: usize> {
+    scale: f32,
+    inverse: f32,
+}
+
+impl<const BITS: usize> Int<BITS> {
+    /// The largest multiple of a scale.
+    const MOST: f32 = ((1 << (BITS - 1)) - 1) as f32;
+
+    /// Its largest multiple is finite. That of `f32::MAX / MOST`, which is rounded up, is not.
+    const LARGEST_SCALE: f32 = (f32::MAX / Self::MOST).next_down();
+
+    /// The bits of a byte that are none of the code.
+    const UNUSED: usize = 8 - BITS;
+}
+
+impl<const BITS: usize> Code for Int<BITS> {
+    const BITS: usize = BITS;
+    const SCALES: usize = 1;
+
+    /// Neither the scale nor its inverse is subnormal, nor the largest multiple infinite.
+    #[inline(always)]
+    fn fitting(_: &[f32], largest: f32) -> Self {
+        let scale = normal((largest / Self::MOST).min(Self::LARGEST_SCALE));
+        let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+        Self { scale, inverse }
+    }
+
+    #[inline(always)]
+    fn scales(self) -> [f32; 2] {
+        [self.scale, 0.0]
+    }
+
+    #[inline(always)]
+    fn of_scales([scale, _]: [f32; 2]) -> Self {
+        Self { scale, inverse: 0.0 }
+    }
+
+    #[inline(always)]
+    fn encode(self, value: f32) -> (u8, f32) {
+        // The product is at most a few roundings above the largest multiple, which round to it.
+        let rounded = value * self.inverse + ROUND;
+        (rounded.to_bits() as u8 & u8::MAX >> Self::UNUSED, (rounded - ROUND) * self.scale)
+    }
+
+    #[inline(always)]
+    fn decode(self, code: u8) -> f32 {
+        let multiple = (code << Self::UNUSED).cast_signed() >> Self::UNUSED;
+        f32::from(multiple) * self.scale
+    }
+}
+
+impl<const BITS: usize> Stochastic for Int<BITS> {
+    #[inline(always)]
+    fn encode_off(self, value: f32, off: f32) -> (u8, f32) {
+        // The largest element may be a few roundings above the largest multiple, and must not be rounded to the next.
+        let rounded = (value * self.inverse + off).clamp(-Self::MOST, Self::MOST) + ROUND;
+        (rounded.to_bits() as u8 & u8::MAX >> Self::UNUSED, (rounded - ROUND) * self.scale)
+    }
+}
+
+/// One bit, the sign: an element becomes the mean of the block's elements with its sign.
+///
+/// Source: Seide, Fu, Droppo, Li and Yu, "1-bit stochastic gradient descent and its application to data-parallel distributed training of
+/// speech DNNs", Interspeech 2014, section 2.
+#[derive(Debug, Clone, Copy)]
+pub struct OneBit {
+    /// The means of the elements whose sign bit is 0, and of those whose sign bit is 1.
+    means: [f32; 2],
+}
+
+/// So many sums are added to side by side, whatever the instructions: so all have the same bits.
+const SUMS: usize = 16;
+
+/// Elements are scaled by this before they are added, so that the sum of a block is not infinite.
+const PART: f32 = 1.0 / super::BLOCK as f32;
+
+impl Code for OneBit {
+    const BITS: usize = 1;
+    const SCALES: usize = 2;
+
+    #[inline(always)]
+    fn fitting(values: &[f32], largest: f32) -> Self {
+        let (mut positive, mut negative, mut negatives) = ([0.0; SUMS], [0.0; SUMS], [0; SUMS]);
+        let (groups, rest) = values.as_chunks::<SUMS>();
+        for group in groups {
+            for index in 0..SUMS {
+                add(group[index], &mut positive[index], &mut negative[index], &mut negatives[index]);
+            }
+        }
+        for (index, &value) in rest.iter().enumerate() {
+            add(value, &mut positive[index], &mut negative[index], &mut negatives[index]);
+        }
+        let negatives: u32 = negatives.iter().sum();
+        let mean = |sums: [f32; SUMS], count: usize| {
+            let sum = sums.iter().sum::<f32>();
+            // By roundings, it may be larger than all of them.
+            normal((sum / (count.max(1) as f32 * PART)).min(largest))
+        };
+        let negatives = negatives as usize;
+        // Not −0 if there are none.
+        Self { means: [mean(positive, values.len() - negatives), 0.0 - mean(negative, negatives)] }
+    }
+
+    #[inline(always)]
+    fn scales(self) -> [f32; 2] {
+        self.means
+    }
+
+    #[inline(always)]
+    fn of_scales(means: [f32; 2]) -> Self {
+        Self { means }
+    }
+
+    #[inline(always)]
+    fn encode(self, value: f32) -> (u8, f32) {
+        let sign = (value.to_bits() >> 31) as u8;
+        (sign, self.decode(sign))
+    }
+
+    #[inline(always)]
+    fn decode(self, code: u8) -> f32 {
+        let [of_positives, of_negatives] = self.means;
+        if code & 1 == 0 { of_positives } else { of_negatives }
+    }
+}
+
+/// Adds a part of the value's magnitude to that of its sign.
+#[inline(always)]
+fn add(value: f32, positive: &mut f32, negative: &mut f32, negatives: &mut u32) {
+    let part = value * PART;
+    *positive += part.max(0.0);
+    *negative += (-part).max(0.0);
+    *negatives += value.to_bits() >> 31;
+}
+
+/// 0 instead of a subnormal scale, which would have lost bits.
+#[inline(always)]
+fn normal(scale: f32) -> f32 {
+    if scale < f32::MIN_POSITIVE { 0.0 } else { scale }
+}

@@ -1,0 +1,263 @@
+//! The largest magnitudes of an array of `f32`, as pairs of an index and a value: a given number of them, or those from a threshold on.
+
+mod counts;
+mod largest;
+
+use std::cmp::Ordering;
+
+use bytemuck::{cast_slice, cast_slice_mut};
+
+use counts::{Bits, Counts, Threshold};
+use unisono::internals::{Lanes, Level, Pass};
+
+pub use largest::Largest;
+
+/// An element of an array.
+#[derive(Debug, Clone, Copy, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct Pair {
+    /// Its index in the array.
+    pub index: u32,
+    /// Its value.
+    pub value: f32,
+}
+
+/// Adds the values to the residual, and returns how many magnitudes of the sums are at least this one; infinity and NaN are. The
+/// values become 0.
+///
+/// # Panics
+/// If there are not as many values as the residual has.
+pub fn count_from(residual: &mut [f32], values: &mut [f32], least: f32) -> usize {
+    count_from_at(Level::best(), residual, values, least)
+}
+
+fn count_from_at(level: Level, residual: &mut [f32], values: &mut [f32], least: f32) -> usize {
+    let mut count = 0;
+    level.compiled::<AddAndCountFrom>()(cast_slice_mut(residual), (values, magnitude(least), &mut count));
+    count
+}
+
+/// Moves the magnitudes that are at least this one, infinity and NaN among them, from `values` to `pairs`, which is cleared first.
+///
+/// The pairs are in ascending order of indices. In `values`, 0 takes their places; the others stay.
+///
+/// # Panics
+/// As [`Largest::encode`].
+pub fn encode_from(values: &mut [f32], least: f32, pairs: &mut Vec<Pair>) {
+    encode_from_at(Level::best(), values, least, pairs);
+}
+
+fn encode_from_at(level: Level, values: &mut [f32], least: f32, pairs: &mut Vec<Pair>) {
+    assert_indices(values);
+    pairs.clear();
+    let all = Threshold::all_from(magnitude(least));
+    level.compiled::<Take>()(cast_slice_mut(values), (all, pairs));
+}
+
+fn assert_indices(values: &[f32]) {
+    let count = values.len();
+    assert!(u32::try_from(count).is_ok(), "an index has 32 bits: {count} values are too many");
+}
+
+/// Adds the values of the pairs to those at their indices.
+///
+/// # Panics
+/// If an index is out of range. The pairs before it have been added.
+pub fn decode_add(values: &mut [f32], pairs: &[Pair]) {
+    let count = values.len();
+    for &Pair { index, value } in pairs {
+        let Some(place) = values.get_mut(index as usize) else {
+            panic!("a pair's index is {index}, of {count} values");
+        };
+        *place += value;
+    }
+}
+
+/// The sum of two sparse arrays, in place of what `sum` held: values with the same index are added, the first one's value first.
+///
+/// The pairs of each are in ascending order of indices, and so are those of the sum. An index is in each at most once.
+pub fn merge(first: &[Pair], second: &[Pair], sum: &mut Vec<Pair>) {
+    sum.clear();
+    sum.reserve(first.len() + second.len());
+    let (mut left, mut right) = (first, second);
+    while let ([one, left_rest @ ..], [other, right_rest @ ..]) = (left, right) {
+        let pair = match one.index.cmp(&other.index) {
+            Ordering::Less => *one,
+            Ordering::Equal => Pair { index: one.index, value: one.value + other.value },
+            Ordering::Greater => *other,
+        };
+        if one.index <= other.index {
+            left = left_rest;
+        }
+        if other.index <= one.index {
+            right = right_rest;
+        }
+        sum.push(pair);
+    }
+    sum.extend_from_slice(left);
+    sum.extend_from_slice(right);
+}
+
+/// The bits of a magnitude. As integers they are ordered as the magnitudes are, and those of infinity and NaN are larger.
+const MAGNITUDE: u32 = u32::MAX >> 1;
+
+#[inline(always)]
+fn magnitude(value: f32) -> u32 {
+    value.to_bits() & MAGNITUDE
+}
+
+/// So many values are looked at together: nearly always, none of them is of interest.
+const GROUP: usize = 32;
+
+/// A bit for each value that is of interest, the lowest for the first.
+///
+/// Without branches, these are vector instructions.
+#[inline(always)]
+fn interesting(group: &[f32; GROUP], interests: impl Fn(f32) -> bool) -> u32 {
+    let mut bits = 0;
+    for (index, &value) in group.iter().enumerate() {
+        bits |= if interests(value) { 1 << index } else { 0 };
+    }
+    bits
+}
+
+/// Calls the function with the place of each bit that is set, in ascending order.
+#[inline(always)]
+fn for_each_bit(mut bits: u32, mut function: impl FnMut(usize)) {
+    while bits != 0 {
+        function(bits.trailing_zeros() as usize);
+        bits &= bits - 1;
+    }
+}
+
+/// So many sums are added before they are looked at: they stay in the core's cache in between.
+const BLOCK: usize = 1024;
+
+/// Adds values to sums, leaves zeros, and passes on the sums in blocks, with the index of the first.
+#[inline(always)]
+fn add(sums: &mut [u8], values: &mut [f32], mut look: impl FnMut(usize, &mut [f32])) {
+    let sums: &mut [f32] = cast_slice_mut(sums);
+    assert_eq!(sums.len(), values.len(), "a residual for each value");
+    let blocks = sums.chunks_mut(BLOCK).zip(values.chunks_mut(BLOCK));
+    for ((sums, values), start) in blocks.zip((0..).step_by(BLOCK)) {
+        for (sum, value) in sums.iter_mut().zip(&*values) {
+            *sum += value;
+        }
+        values.fill(0.0);
+        look(start, sums);
+    }
+}
+
+/// Adds, and counts all magnitudes by their upper bits.
+struct AddAndCountAll;
+
+impl Pass for AddAndCountAll {
+    type Beside<'a> = (&'a mut [f32], &'a mut Counts);
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, sums: &mut [u8], (values, counts): (&mut [f32], &mut Counts)) {
+        add(sums, values, |_, sums| counts.add_all(sums));
+    }
+}
+
+/// Counts all magnitudes by their upper bits.
+struct CountAll;
+
+impl Pass for CountAll {
+    type Beside<'a> = &'a mut Counts;
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, values: &mut [u8], counts: &mut Counts) {
+        counts.add_all(cast_slice(values));
+    }
+}
+
+/// Counts by these bits the magnitudes whose higher bits are given.
+struct CountBin;
+
+impl Pass for CountBin {
+    type Beside<'a> = (Bits, u32, &'a mut Counts);
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, values: &mut [u8], (bits, prefix, counts): (Bits, u32, &mut Counts)) {
+        let values: &[f32] = cast_slice(values);
+        let (groups, rest) = values.as_chunks::<GROUP>();
+        for group in groups {
+            for_each_bit(interesting(group, |value| bits.follow(prefix, value)), |index| {
+                counts.add(index, group[index], bits, prefix);
+            });
+        }
+        for &value in rest {
+            counts.add(0, value, bits, prefix);
+        }
+    }
+}
+
+/// Adds, and counts the magnitudes that are at least this one.
+struct AddAndCountFrom;
+
+impl Pass for AddAndCountFrom {
+    type Beside<'a> = (&'a mut [f32], u32, &'a mut usize);
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, sums: &mut [u8], (values, least, count): (&mut [f32], u32, &mut usize)) {
+        add(sums, values, |_, sums| *count += sums.iter().filter(|&&sum| magnitude(sum) >= least).count());
+    }
+}
+
+/// Moves the magnitudes from the array to the pairs.
+struct Take;
+
+impl Pass for Take {
+    type Beside<'a> = (Threshold, &'a mut Vec<Pair>);
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, values: &mut [u8], (mut threshold, pairs): (Threshold, &mut Vec<Pair>)) {
+        take_all(&mut threshold, 0, cast_slice_mut(values), pairs);
+    }
+}
+
+/// Adds, and moves the magnitudes that are at least this one, until there are more than the limit.
+struct AddAndTake;
+
+impl Pass for AddAndTake {
+    type Beside<'a> = (&'a mut [f32], u32, usize, &'a mut Vec<Pair>);
+
+    #[inline(always)]
+    fn run<L: Lanes>(
+        _: L,
+        sums: &mut [u8],
+        (values, least, limit, pairs): (&mut [f32], u32, usize, &mut Vec<Pair>),
+    ) {
+        add(sums, values, |start, sums| {
+            if pairs.len() <= limit {
+                take_all(&mut Threshold::all_from(least), start, sums, pairs);
+            }
+        });
+    }
+}
+
+#[inline(always)]
+fn take_all(threshold: &mut Threshold, start: usize, values: &mut [f32], pairs: &mut Vec<Pair>) {
+    let (groups, rest) = values.as_chunks_mut::<GROUP>();
+    let start_of_rest = start + groups.len() * GROUP;
+    for (group, start) in groups.iter_mut().zip((start..).step_by(GROUP)) {
+        let least = threshold.least;
+        for_each_bit(interesting(group, |value| magnitude(value) >= least), |index| {
+            take(threshold, &mut group[index], start + index, pairs);
+        });
+    }
+    for (value, index) in rest.iter_mut().zip(start_of_rest..) {
+        take(threshold, value, index, pairs);
+    }
+}
+
+#[inline(always)]
+fn take(threshold: &mut Threshold, value: &mut f32, index: usize, pairs: &mut Vec<Pair>) {
+    if threshold.takes(*value) {
+        pairs.push(Pair { index: index as u32, value: std::mem::take(value) });
+    }
+}
+
+#[cfg(test)]
+mod tests;

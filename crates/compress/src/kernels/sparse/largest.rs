@@ -1,0 +1,157 @@
+//! A given number of the largest magnitudes.
+//!
+//! The threshold is found by radix selection: the magnitudes are counted by their upper bits, those in the bin of the threshold
+//! by the bits that follow, and so on. Three rounds give it exactly, whatever the distribution. After the first, there are
+//! most often few candidates besides those that are chosen: they are taken from the array, and what is not chosen is put back.
+
+use bytemuck::cast_slice_mut;
+
+use super::counts::{Counts, Threshold, UPPER_BITS};
+use super::{
+    AddAndCountAll, AddAndTake, BLOCK, CountAll, CountBin, GROUP, Pair, Take, assert_indices, magnitude,
+};
+use unisono::internals::Level;
+
+/// Takes the largest magnitudes of arrays that are like each other, such as the gradients of successive steps.
+///
+/// The smallest magnitude that was taken tells where that of the next array will be: then one pass finds those near it and above. What
+/// is taken does not depend on it.
+#[derive(Debug)]
+pub struct Largest {
+    /// The smallest magnitude of the last array's; 0 if there is none.
+    pub(super) least: f32,
+    /// By which part of it that of the next array may be smaller. With error feedback, there are many just below it.
+    margin: f32,
+}
+
+impl Default for Largest {
+    fn default() -> Self {
+        Self { least: 0.0, margin: WIDEST }
+    }
+}
+
+const WIDEST: f32 = 0.1;
+
+impl Largest {
+    /// Adds the values to the residual, and moves the `most` largest magnitudes of the sums to `pairs`, which is cleared first: all of
+    /// them if there are fewer. The values become 0.
+    ///
+    /// The pairs are in ascending order of indices. Of equal magnitudes, those with lower indices are chosen. In the residual, 0
+    /// takes their places; the others stay.
+    ///
+    /// # Errors
+    /// The index of the first sum that is NaN or infinite. The residual has all sums, and there are no pairs.
+    ///
+    /// # Panics
+    /// If there are more than `u32::MAX` values, or not as many as the residual has.
+    pub fn encode(
+        &mut self,
+        residual: &mut [f32],
+        values: &mut [f32],
+        most: usize,
+        pairs: &mut Vec<Pair>,
+    ) -> Result<(), usize> {
+        self.encode_at(Level::best(), residual, values, most, pairs)
+    }
+
+    pub(super) fn encode_at(
+        &mut self,
+        level: Level,
+        residual: &mut [f32],
+        values: &mut [f32],
+        most: usize,
+        pairs: &mut Vec<Pair>,
+    ) -> Result<(), usize> {
+        assert_indices(residual);
+        pairs.clear();
+        let most = most.min(residual.len());
+        let near = magnitude((1.0 - self.margin) * self.least);
+        if near == 0 || most == 0 {
+            let mut counts = Counts::new();
+            level.compiled::<AddAndCountAll>()(cast_slice_mut(residual), (values, &mut counts));
+            find(level, counts, residual, most, pairs)?;
+        } else if !finds_from(level, near, residual, values, most, pairs) {
+            let had_enough = pairs.len() >= most;
+            self.margin = if had_enough { self.margin / 2.0 } else { WIDEST.min(2.0 * self.margin) };
+            put_back(residual, pairs);
+            let mut counts = Counts::new();
+            level.compiled::<CountAll>()(cast_slice_mut(residual), &mut counts);
+            find(level, counts, residual, most, pairs)?;
+        }
+        let least = pairs.iter().map(|pair| magnitude(pair.value)).min();
+        self.least = least.map_or(0.0, f32::from_bits);
+        Ok(())
+    }
+}
+
+/// Adds, and takes the largest from the magnitudes that are at least this one. Returns whether there were enough, not too many, and all
+/// were finite; if not, the pairs are some of the sums.
+fn finds_from(
+    level: Level,
+    least: u32,
+    residual: &mut [f32],
+    values: &mut [f32],
+    most: usize,
+    pairs: &mut Vec<Pair>,
+) -> bool {
+    let limit = 4 * most + GROUP;
+    pairs.reserve(limit + BLOCK);
+    level.compiled::<AddAndTake>()(cast_slice_mut(residual), (values, least, limit, pairs));
+    if !(most..=limit).contains(&pairs.len()) || pairs.iter().any(|pair| !pair.value.is_finite()) {
+        return false;
+    }
+    let mut counts = Counts::new();
+    pairs.iter().for_each(|pair| counts.add(pair.index as usize, pair.value, UPPER_BITS, 0));
+    let (bin, place) = counts.bin_of(most);
+    keep(counts.threshold_of(bin, place, pairs), residual, pairs);
+    true
+}
+
+/// Takes the largest, all of which are counted.
+fn find(
+    level: Level,
+    mut counts: Counts,
+    residual: &mut [f32],
+    most: usize,
+    pairs: &mut Vec<Pair>,
+) -> Result<(), usize> {
+    if counts.any_not_finite() {
+        let index = residual.iter().position(|sum| !sum.is_finite());
+        return Err(index.expect("one of them was counted"));
+    }
+    if most == 0 {
+        return Ok(());
+    }
+    let (bin, place) = counts.bin_of(most);
+    let candidates = counts.from(bin as usize);
+    if candidates <= 2 * most + GROUP {
+        // The candidates are few: with them aside, the array is not read again.
+        pairs.reserve(candidates);
+        let all = Threshold::all_from_bin(bin);
+        level.compiled::<Take>()(cast_slice_mut(residual), (all, pairs));
+        keep(counts.threshold_of(bin, place, pairs), residual, pairs);
+    } else {
+        let threshold = counts.threshold(bin, place, |counts, bits, prefix| {
+            level.compiled::<CountBin>()(cast_slice_mut(residual), (bits, prefix, counts));
+        });
+        pairs.reserve(most);
+        level.compiled::<Take>()(cast_slice_mut(residual), (threshold, pairs));
+    }
+    Ok(())
+}
+
+/// Puts back all pairs that the threshold does not take.
+fn keep(mut threshold: Threshold, residual: &mut [f32], pairs: &mut Vec<Pair>) {
+    pairs.retain(|&Pair { index, value }| {
+        let takes = threshold.takes(value);
+        if !takes {
+            residual[index as usize] = value;
+        }
+        takes
+    });
+}
+
+/// Puts back all pairs.
+fn put_back(residual: &mut [f32], pairs: &mut Vec<Pair>) {
+    pairs.drain(..).for_each(|Pair { index, value }| residual[index as usize] = value);
+}

@@ -1,0 +1,134 @@
+//! Predictions of the time of all-reduces of gradients in each format.
+
+use std::collections::HashMap;
+
+use unisono::select::select;
+use unisono::{Communicator, Operation, Topology};
+use unisono_collectives::clock;
+use unisono_collectives::model::Machine;
+
+use super::{Compression, Exchange};
+
+/// A format of gradients between nodes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Format {
+    /// As they are.
+    F32,
+    /// As `bf16` or `f16`.
+    Half,
+    /// As they are within nodes, and compressed between them.
+    Compressed(Compression),
+}
+
+impl Format {
+    /// The gradients that a core encodes and decodes, in 1e9 bytes of `f32` per second: kernels from memory, with the passes over what
+    /// was not sent (`cargo bench --bench codecs`, and the table in docs/performance.md). None if nothing is encoded.
+    fn codec_gb_per_s(self) -> Option<f64> {
+        Some(match self {
+            Self::F32 => return None,
+            Self::Half => 9.0,
+            Self::Compressed(Compression::TopK { .. }) => 3.0,
+            Self::Compressed(Compression::Threshold { .. }) => 2.5,
+            // Measured with four columns.
+            Self::Compressed(Compression::PowerSgd { rank }) => 2.5 / (rank as f64 / 4.0).max(1.0),
+            Self::Compressed(
+                Compression::Int8
+                | Compression::Int4
+                | Compression::Int8Stochastic
+                | Compression::Int4Stochastic
+                | Compression::OneBit,
+            ) => 3.5,
+        })
+    }
+}
+
+/// Predicts all-reduces of gradients on a machine. Pure: where the constants of the cost model are the same, so are the predictions.
+#[derive(Debug)]
+pub struct Prices {
+    machine: Machine,
+    known: HashMap<(usize, usize, Operation, usize), f64>,
+}
+
+impl Prices {
+    /// Prices on this machine.
+    pub fn new(machine: Machine) -> Self {
+        Self { machine, known: HashMap::new() }
+    }
+
+    /// Prices by the constants that this communicator chooses algorithms by.
+    pub fn of(comm: &mut Communicator) -> Self {
+        Self::new(comm.machine().clone())
+    }
+
+    /// The time of an all-reduce of gradients of these shapes, with the passes that encode and decode, in microseconds.
+    ///
+    /// ```
+    /// use unisono_compress::{Compression, Format, Prices};
+    /// use unisono::Topology;
+    /// use unisono_collectives::model::Machine;
+    ///
+    /// let mut prices = Prices::new(Machine::default());
+    /// let two_nodes = Topology::uniform(2, 1);
+    /// let mut of = |format| prices.all_reduce_us(&two_nodes, format, &[&[1024, 1024]]).unwrap();
+    /// assert!(of(Format::Compressed(Compression::Int8)) < of(Format::F32));
+    /// ```
+    ///
+    /// # Errors
+    /// Why it cannot be predicted: what `threshold` sends depends on the gradients, or the world is too large.
+    pub fn all_reduce_us(
+        &mut self,
+        topology: &Topology,
+        format: Format,
+        shapes: &[&[usize]],
+    ) -> Result<f64, String> {
+        let count: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let (nodes, local_ranks) = (topology.nodes(), topology.ranks_of_largest_node());
+        let codec_us =
+            format.codec_gb_per_s().map_or(0.0, |rate| (count * size_of::<f32>()) as f64 / (rate * 1e3));
+        let of = |operation, element_size_bytes: usize| Exchange {
+            operation,
+            size_bytes: count * element_size_bytes,
+            element_size_bytes,
+            leaders: nodes,
+        };
+        let whole = (nodes, local_ranks);
+        match format {
+            Format::F32 => self.time_us(whole, of(Operation::AllReduce, 4)),
+            Format::Half => Ok(self.time_us(whole, of(Operation::AllReduce, 2))? + codec_us),
+            Format::Compressed(_) if nodes == 1 => self.time_us(whole, of(Operation::AllReduce, 4)),
+            Format::Compressed(compression) => {
+                let exchanges = compression.exchanges(shapes, nodes);
+                let unknown = || format!("how much {compression} sends depends on the gradients");
+                let mut time_us = codec_us;
+                for exchange in exchanges.ok_or_else(unknown)? {
+                    time_us += self.time_us((exchange.leaders, 1), exchange)?;
+                }
+                if local_ranks > 1 {
+                    time_us += self.time_us((1, local_ranks), of(Operation::Reduce { root: 0 }, 4))?;
+                    time_us += self.time_us((1, local_ranks), of(Operation::Broadcast { root: 0 }, 4))?;
+                }
+                Ok(time_us)
+            }
+        }
+    }
+
+    /// The time by the algorithm that is fastest.
+    fn time_us(&mut self, (nodes, local_ranks): (usize, usize), exchange: Exchange) -> Result<f64, String> {
+        let Exchange { operation, size_bytes, element_size_bytes, .. } = exchange;
+        if nodes * local_ranks == 1 || size_bytes == 0 {
+            return Ok(0.0);
+        }
+        let key = (nodes, local_ranks, operation, size_bytes);
+        if let Some(&known) = self.known.get(&key) {
+            return Ok(known);
+        }
+        let topology = Topology::uniform(nodes, local_ranks);
+        let machines = std::slice::from_ref(&self.machine);
+        let algorithm = select(operation, &topology, machines, size_bytes, element_size_bytes).algorithm;
+        let predicted =
+            clock::predict(algorithm, operation, &topology, &self.machine, size_bytes, element_size_bytes);
+        let time_us = predicted.map_err(|error| format!("{operation} by {algorithm}: {error}"))?.time_us;
+        self.known.insert(key, time_us);
+        Ok(time_us)
+    }
+}

@@ -1,0 +1,120 @@
+//! Sums of pairs over declared nodes, against sums of all elements.
+
+use super::*;
+use unisono::Unisono;
+use unisono_collectives::Topology;
+
+const ELEMENTS: usize = 1000;
+
+/// Integers, so that sums are exact: about so many in a thousand, at other places on every rank.
+fn pairs(rank: usize, per_mille: u32) -> Vec<Pair> {
+    let mut random = fastrand::Rng::with_seed(rank as u64 + 1000 * u64::from(per_mille));
+    let taken = (0..ELEMENTS as u32).filter(|_| random.u32(..1000) < per_mille).collect::<Vec<_>>();
+    taken.into_iter().map(|index| Pair { index, value: random.i32(-1000..1000) as f32 }).collect()
+}
+
+/// What each leader ends with, where each of them has these pairs: the bits of the sum, whether it is finite, and whether all elements
+/// were sent.
+fn summed(own: &[Vec<Pair>]) -> Vec<(Vec<u32>, bool, bool)> {
+    let leaders = own.len();
+    let world = Unisono::builder().nodes(Topology::from_node_sizes(&vec![1; leaders]));
+    let ended = world.on_threads(leaders, |mut comm| -> Result<_> {
+        // What is there before does not count.
+        let mut values = vec![7.0_f32; ELEMENTS];
+        let mut doubling = Doubling::default();
+        doubling.sum(&mut comm, &pairs(5, 100), &mut values)?;
+        let rank = comm.rank();
+        let is_finite = doubling.sum(&mut comm, &own[rank], &mut values)?;
+        comm.barrier()?;
+        Ok((values.iter().map(|value| value.to_bits()).collect(), is_finite, doubling.is_dense))
+    });
+    ended.unwrap().into_iter().map(Result::unwrap).collect()
+}
+
+fn expected(own: &[Vec<Pair>]) -> Vec<u32> {
+    let mut sum = vec![0.0; ELEMENTS];
+    own.iter().for_each(|pairs| decode_add(&mut sum, pairs));
+    sum.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn all_leaders_get_the_sum_of_what_each_sent() {
+    for leaders in 2..=8 {
+        // Nothing; few; so many that sums grow beyond half of the elements; all.
+        for (per_mille, ends_dense) in [(0, Some(false)), (10, Some(false)), (300, None), (1000, Some(true))]
+        {
+            let own: Vec<_> = (0..leaders).map(|rank| pairs(rank, per_mille)).collect();
+            let (sum, ended) = (expected(&own), summed(&own));
+            for (found, is_finite, is_dense) in ended {
+                assert_eq!(found, sum, "{leaders} leaders, {per_mille} of 1000");
+                assert!(
+                    is_finite && ends_dense.is_none_or(|dense| dense == is_dense),
+                    "{leaders}, {per_mille}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn leaders_with_very_different_numbers_of_pairs_meet() {
+    for leaders in 2..=8 {
+        // One that starts with all elements is each in turn.
+        for full in 0..leaders {
+            let of_rank = |rank: usize| pairs(rank, if rank == full { 1000 } else { 20 * (rank as u32 % 3) });
+            let own: Vec<_> = (0..leaders).map(of_rank).collect();
+            let sum = expected(&own);
+            assert!(summed(&own).iter().all(|(found, ..)| *found == sum), "{full} of {leaders} leaders");
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_not_finite_arrives_with_the_same_bits() {
+    for leaders in 2..=8 {
+        let mut own: Vec<_> = (0..leaders).map(|rank| pairs(rank, 100)).collect();
+        // On the first and the last, two NaN of different bits for the same element; and infinity.
+        own[0] = vec![Pair { index: 3, value: f32::from_bits(0x7fc0_1234) }, Pair { index: 9, value: 1.0 }];
+        own[leaders - 1] = vec![
+            Pair { index: 3, value: f32::from_bits(0xffc0_4321) },
+            Pair { index: 9, value: f32::INFINITY },
+        ];
+        let ended = summed(&own);
+        assert!(ended.iter().all(|rank| rank.0 == ended[0].0 && !rank.1), "{leaders} leaders");
+        let [third, ninth] = [3, 9].map(|index: usize| f32::from_bits(ended[0].0[index]));
+        assert!(third.is_nan() && ninth == f32::INFINITY, "{third} and {ninth}");
+    }
+}
+
+/// The way of so many leaders with so many pairs each.
+fn way(leaders: usize, each: usize) -> Way {
+    Load { elements: 1000, leaders, most: each, total: leaders * each }.way()
+}
+
+#[test]
+fn the_way_with_the_fewest_bytes_is_taken() {
+    // Two do the same by either; all elements are less from half of them on.
+    assert_eq!([1, 100, 499, 500, 1000].map(|each| way(2, each)), {
+        use Way::{AllGather, Dense};
+        [AllGather, AllGather, AllGather, Dense, Dense]
+    });
+    // Where few indices meet there is nothing to merge; where many do, there is; at last all elements are less.
+    assert_eq!([10, 120, 200].map(|each| way(8, each)), [Way::AllGather, Way::Doubling, Way::Dense]);
+    // One that has many more than the others would make all wait for it.
+    let uneven = Load { elements: 1000, leaders: 8, most: 80, total: 80 + 7 };
+    assert_eq!(uneven.way(), Way::Doubling);
+    // Folding costs two rounds.
+    assert_eq!(way(6, 100), Way::AllGather);
+    assert_eq!(Load { elements: 0, leaders: 3, most: 0, total: 0 }.way(), Way::Dense);
+}
+
+#[test]
+fn rounds_end_at_all_elements() {
+    let rounds = |leaders, each| {
+        let load = Load { elements: 1000, leaders, most: each, total: leaders * each };
+        load.rounds().into_iter().map(f64::round).collect::<Vec<_>>()
+    };
+    assert_eq!(rounds(8, 500), [4000.0; 3]);
+    assert_eq!(rounds(4, 100), [800.0, 1520.0]);
+    assert_eq!(rounds(3, 100).len(), 3);
+}

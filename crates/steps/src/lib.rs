@@ -1,0 +1,17 @@
+//! Training steps as values: what ranks do in a step, and the time that it takes on a machine described by
+//! [`unisono_collectives::model`].
+//!
+//! - [`Step`]: all-reduces of buckets of gradients that overlap a backward pass.
+//! - [`pipeline`]: schedules of forward and backward passes over stages of a model, verified, timed and drawn.
+//! - [`Served`]: workers that pull parameters from servers, and push gradients.
+//!
+//! Like `unisono-collectives`, this crate does no I/O, starts no threads, and reads no real clock and no environment.
+
+#![forbid(unsafe_code)]
+
+mod buckets;
+pub mod pipeline;
+mod served;
+
+pub use buckets::{Bucket, Step, USUAL_BUCKET_BYTES, bucket_bytes};
+pub use served::Served;

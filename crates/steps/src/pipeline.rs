@@ -1,0 +1,239 @@
+//! Pipeline parallelism: the order in which the stages of a model pass on micro-batches.
+//!
+//! A model is cut into stages of consecutive layers. Each rank holds one of them or, interleaved, several: stage s is rank s modulo the
+//! number of ranks. A [`PipelineSchedule`] is a pure function from the number of ranks and micro-batches to a [`PipelinePlan`]: for each
+//! rank a list of [`Act`]s, forward and backward passes with the messages between them. That one value is *verified*
+//! ([`PipelinePlan::verify`]), *timed* ([`PipelinePlan::timeline`]) and *drawn* ([`PipelinePlan::draw`]).
+//!
+//! ```
+//! use unisono_steps::pipeline::{PassCosts, PipelineSchedule};
+//!
+//! let plan = PipelineSchedule::OneForwardOneBackward.plan(4, 8)?;
+//! assert!(plan.verify().is_empty());
+//! let timeline = plan.timeline(&PassCosts { forward: 1.0, backward: 2.0, message: 0.0 });
+//! // The bubble of 4 stages and 8 micro-batches: 3 of 11 parts.
+//! assert!((timeline.bubble() - 3.0 / 11.0).abs() < 1e-12);
+//! # Ok::<(), unisono_steps::pipeline::NoPlan>(())
+//! ```
+//!
+//! which draws
+//!
+//! ```text
+#![doc = include_str!("pipeline/golden/1f1b-4-8.txt")]
+//! ```
+
+use std::fmt;
+
+use unisono_collectives::Rank;
+
+mod balance;
+mod defect;
+mod draw;
+mod passes;
+mod timeline;
+mod verify;
+
+pub use balance::balance;
+pub use defect::PipelineDefect;
+pub use timeline::{PassCosts, Span, Timeline};
+
+/// The order of forward and backward passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PipelineSchedule {
+    /// All forward passes, then all backward passes: every rank keeps the activations of all micro-batches.
+    ///
+    /// Source: Huang et al., "GPipe: efficient training of giant neural networks using pipeline parallelism", NeurIPS 2019.
+    GPipe,
+    /// As many forward passes as there are stages behind, then a backward pass after each forward pass: the same bubble, and a rank
+    /// keeps the activations of no more micro-batches than there are stages from it to the last.
+    ///
+    /// Source: Narayanan et al., "PipeDream: generalized pipeline parallelism for DNN training", SOSP 2019; with a flush, as here,
+    /// "Memory-efficient pipeline-parallel DNN training", ICML 2021.
+    OneForwardOneBackward,
+    /// As `OneForwardOneBackward`, with several stages on each rank: a bubble as many times smaller, and as many times more messages. It suits
+    /// a multiple of the ranks as micro-batches; others leave gaps.
+    ///
+    /// Source: Narayanan et al., "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC 2021.
+    Interleaved {
+        /// The stages of a rank, at least 2.
+        stages: usize,
+    },
+}
+
+/// A pass of a micro-batch through a stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pass {
+    /// Whether it is a backward pass.
+    pub is_backward: bool,
+    /// The stage, from 0.
+    pub stage: usize,
+    /// The micro-batch, from 0.
+    pub micro_batch: usize,
+}
+
+/// An action of a rank. A message carries the result of a pass: the activations of a forward pass, or the gradients of a backward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Act {
+    /// Waits for the result of another rank's pass.
+    Receive {
+        /// The rank of that pass.
+        from: Rank,
+        /// The pass that has made it.
+        of: Pass,
+    },
+    /// Computes.
+    Compute(Pass),
+    /// Sends the result of a pass; it does not wait until it is received.
+    Send {
+        /// The rank that needs it.
+        to: Rank,
+        /// The pass that has made it.
+        of: Pass,
+    },
+}
+
+/// The actions of every rank in a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PipelinePlan {
+    schedule: PipelineSchedule,
+    micro_batches: usize,
+    /// The acts of each rank, in order.
+    ranks: Vec<Vec<Act>>,
+}
+
+/// There is no such plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoPlan {
+    /// A pipeline has a rank and a micro-batch at least.
+    #[error("a pipeline of {ranks} ranks and {micro_batches} micro-batches: expected at least one of each")]
+    Empty {
+        /// The ranks asked for.
+        ranks: usize,
+        /// The micro-batches asked for.
+        micro_batches: usize,
+    },
+}
+
+impl PipelineSchedule {
+    /// The stages of each rank.
+    pub fn stages_per_rank(self) -> usize {
+        match self {
+            Self::GPipe | Self::OneForwardOneBackward => 1,
+            Self::Interleaved { stages } => stages,
+        }
+    }
+
+    /// Plans the actions of this many ranks for this many micro-batches.
+    ///
+    /// # Errors
+    /// [`NoPlan`].
+    pub fn plan(self, ranks: usize, micro_batches: usize) -> Result<PipelinePlan, NoPlan> {
+        if ranks * micro_batches * self.stages_per_rank() == 0 {
+            return Err(NoPlan::Empty { ranks, micro_batches });
+        }
+        let mut plan = PipelinePlan { schedule: self, micro_batches, ranks: Vec::new() };
+        let stages = ranks * self.stages_per_rank();
+        let acts = (0..ranks).map(|rank| {
+            let passes = passes::of(self, (rank, ranks), micro_batches);
+            passes.into_iter().flat_map(|pass| acts(pass, (rank, ranks), stages)).collect()
+        });
+        plan.ranks.extend(acts);
+        Ok(plan)
+    }
+
+    /// The most passes through a stage of this rank whose activations it keeps at a time.
+    pub fn most_kept(self, rank: Rank, ranks: usize, micro_batches: usize) -> usize {
+        let all = micro_batches * self.stages_per_rank();
+        match self {
+            Self::GPipe => all,
+            Self::OneForwardOneBackward | Self::Interleaved { .. } => {
+                all.min(passes::ahead(self, (rank, ranks), micro_batches) + 1)
+            }
+        }
+    }
+}
+
+impl fmt::Display for PipelineSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::GPipe => f.pad("gpipe"),
+            Self::OneForwardOneBackward => f.pad("1f1b"),
+            Self::Interleaved { stages } => f.pad(&format!("interleaved:{stages}")),
+        }
+    }
+}
+
+/// The text names no schedule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no schedule of a pipeline is called {0:?}; there are gpipe, 1f1b and interleaved:STAGES (of each rank, from 2 to 64)"
+)]
+pub struct UnknownPipelineSchedule(String);
+
+impl std::str::FromStr for PipelineSchedule {
+    type Err = UnknownPipelineSchedule;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPipelineSchedule> {
+        let interleaved = |stages: &str| {
+            let stages = stages.parse().ok().filter(|stages| (2..=64).contains(stages))?;
+            Some(Self::Interleaved { stages })
+        };
+        let found = match text {
+            "gpipe" => Some(Self::GPipe),
+            "1f1b" => Some(Self::OneForwardOneBackward),
+            _ => text.strip_prefix("interleaved:").and_then(interleaved),
+        };
+        found.ok_or_else(|| UnknownPipelineSchedule(text.to_owned()))
+    }
+}
+
+impl PipelinePlan {
+    /// The schedule that this is a plan of.
+    pub fn schedule(&self) -> PipelineSchedule {
+        self.schedule
+    }
+
+    /// The number of micro-batches.
+    pub fn micro_batches(&self) -> usize {
+        self.micro_batches
+    }
+
+    /// The number of stages, over all ranks.
+    pub fn stages(&self) -> usize {
+        self.ranks.len() * self.schedule.stages_per_rank()
+    }
+
+    /// The acts of each rank, in order.
+    pub fn ranks(&self) -> &[Vec<Act>] {
+        &self.ranks
+    }
+}
+
+impl Pass {
+    /// The pass whose result this one needs: the forward pass through the stage before, the backward pass through the stage after, or
+    /// none at the first stage, and none but its own forward pass at the last.
+    fn needs(self, stages: usize) -> Option<Self> {
+        let stage = match self.is_backward {
+            false => self.stage.checked_sub(1),
+            true => Some(self.stage + 1).filter(|&stage| stage < stages),
+        };
+        stage.map(|stage| Self { stage, ..self })
+    }
+
+    /// The pass that needs the result of this one.
+    fn feeds(self, stages: usize) -> Option<Self> {
+        let turned = Self { is_backward: !self.is_backward, ..self };
+        turned.needs(stages).map(|pass| Self { is_backward: self.is_backward, ..pass })
+    }
+}
+
+/// A pass, with the messages before and after it.
+fn acts(pass: Pass, (rank, ranks): (Rank, usize), stages: usize) -> impl Iterator<Item = Act> {
+    let elsewhere = |other: &Pass| other.stage % ranks != rank;
+    let receive = pass.needs(stages).filter(elsewhere).map(|of| Act::Receive { from: of.stage % ranks, of });
+    let send = pass.feeds(stages).filter(elsewhere).map(|to| Act::Send { to: to.stage % ranks, of: pass });
+    receive.into_iter().chain([Act::Compute(pass)]).chain(send)
+}
+
+#[cfg(test)]
+mod tests;

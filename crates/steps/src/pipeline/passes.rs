@@ -1,0 +1,54 @@
+//! The order of a rank's passes.
+
+use super::{Pass, PipelineSchedule};
+use unisono_collectives::Rank;
+
+/// The passes of a rank, in order.
+pub(super) fn of(
+    schedule: PipelineSchedule,
+    (rank, ranks): (Rank, usize),
+    micro_batches: usize,
+) -> Vec<Pass> {
+    let own_stages = schedule.stages_per_rank();
+    let exists = |pass: &Pass| pass.micro_batch < micro_batches;
+    let micro_batches = rounds(schedule, ranks, micro_batches);
+    let all = micro_batches * own_stages;
+    // Stages take turns, each with as many micro-batches as there are ranks; backward from the last stage.
+    let pass = |is_backward: bool, number: usize| {
+        let (round, within) = (number / (ranks * own_stages), number % (ranks * own_stages));
+        let turn = within / ranks;
+        let own = if is_backward { own_stages - 1 - turn } else { turn };
+        Pass { is_backward, stage: own * ranks + rank, micro_batch: round * ranks + within % ranks }
+    };
+    let ahead = ahead(schedule, (rank, ranks), micro_batches);
+    let pass = |is_backward, number| Some(pass(is_backward, number)).filter(exists);
+    let mut passes = Vec::with_capacity(2 * all);
+    passes.extend((0..ahead).filter_map(|number| pass(false, number)));
+    for number in 0..all {
+        if ahead + number < all {
+            passes.extend(pass(false, ahead + number));
+        }
+        passes.extend(pass(true, number));
+    }
+    passes
+}
+
+/// The micro-batches of whole rounds, in which interleaved stages take turns; those beyond the last are left out.
+fn rounds(schedule: PipelineSchedule, ranks: usize, micro_batches: usize) -> usize {
+    match schedule {
+        PipelineSchedule::GPipe | PipelineSchedule::OneForwardOneBackward => micro_batches,
+        PipelineSchedule::Interleaved { .. } => micro_batches.next_multiple_of(ranks),
+    }
+}
+
+/// The number of forward passes of a rank before the first one that a backward pass follows.
+pub(super) fn ahead(schedule: PipelineSchedule, (rank, ranks): (Rank, usize), micro_batches: usize) -> usize {
+    let (own_stages, behind) = (schedule.stages_per_rank(), ranks - 1 - rank);
+    let all = micro_batches * own_stages;
+    match schedule {
+        PipelineSchedule::GPipe => all,
+        PipelineSchedule::OneForwardOneBackward => all.min(behind),
+        // The first backward pass is that of the last stage, after a turn of all others; the way there and back of the stages behind.
+        PipelineSchedule::Interleaved { .. } => all.min(2 * behind + (own_stages - 1) * ranks),
+    }
+}

@@ -1,0 +1,178 @@
+//! Parameter servers: the throughput of workers that pull parameters from ranks that hold them, and push gradients.
+
+use unisono_collectives::Topology;
+use unisono_collectives::model::Machine;
+
+/// A share of a step, which one worker computes, and the servers' work for it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Served {
+    /// The bytes of all parameters, and of their gradients.
+    pub parameter_bytes: usize,
+    /// The forward pass of a worker, in microseconds.
+    pub forward_us: f64,
+    /// The backward pass of a worker, in microseconds.
+    pub backward_us: f64,
+    /// The update of all parameters by one core, in microseconds.
+    pub update_us: f64,
+}
+
+impl Served {
+    /// The time of a synchronous step, in microseconds: all workers pull at once beside their forward passes, and push at once beside their
+    /// backward passes; then the servers update. The first ranks serve.
+    ///
+    /// ```
+    /// use unisono_collectives::Topology;
+    /// use unisono_collectives::model::{Link, Machine};
+    /// use unisono_steps::Served;
+    ///
+    /// // Two nodes at 1 Gbit/s; a server and a worker on one of them, and two workers on the other.
+    /// let machine = Machine { inter: Link::uniform(50.0, 0.125)?, ..Machine::default() };
+    /// let share = Served { parameter_bytes: 7_500_000, forward_us: 3e3, backward_us: 5e3, update_us: 1e3 };
+    /// let step_us = share.step_us(&Topology::uniform(2, 2), 1, &machine);
+    /// // 15 MB through the server's port to the workers, and as many back, at 125 MB/s.
+    /// assert!((step_us - 241e3).abs() < 1e3, "{step_us}");
+    /// # Ok::<(), unisono_collectives::model::InvalidLink>(())
+    /// ```
+    ///
+    /// # Panics
+    /// Unless at least one rank serves, and at least one does not.
+    pub fn step_us(&self, topology: &Topology, servers: usize, machine: &Machine) -> f64 {
+        let nodes = self.nodes(topology, servers);
+        let workers: usize = nodes.iter().map(|node| node.workers).sum();
+        let port_us = |node: &Node| machine.inter.occupied_us(node.port_bytes(workers));
+        let busiest_us = nodes.iter().map(port_us).fold(0.0, f64::max);
+        let copies_us = nodes.iter().map(|node| node.copies_us(machine)).fold(0.0, f64::max);
+        let transfer_us = (busiest_us + self.latency_us(&nodes, machine)).max(copies_us);
+        let passes_us = self.forward_us.max(transfer_us) + self.backward_us.max(transfer_us);
+        passes_us + self.update_us / servers as f64
+    }
+
+    /// The shares in a microsecond if no worker waits for another: each goes as fast as its own transfers, the ports that it shares with others, and the
+    /// servers' updates let it.
+    ///
+    /// # Panics
+    /// As [`Served::step_us`].
+    pub fn shares_per_us(&self, topology: &Topology, servers: usize, machine: &Machine) -> f64 {
+        let nodes = self.nodes(topology, servers);
+        let alone = |node: &Node| {
+            let far_bytes = node.parameter_bytes - node.held_bytes;
+            let near_us =
+                if node.held_bytes > 0 { machine.intra.time_us(node.held_bytes, false) } else { 0.0 };
+            let far_us = if far_bytes > 0 { machine.inter.time_us(far_bytes, false) } else { 0.0 };
+            let transfer_us = near_us + far_us;
+            1.0 / (self.forward_us.max(transfer_us) + self.backward_us.max(transfer_us))
+        };
+        let wished: Vec<f64> = nodes.iter().map(alone).collect();
+        let rate = |node: usize| wished[node] * nodes[node].workers as f64;
+        // The part of their wishes that a port grants those who share it.
+        let granted = |bytes: usize, sharing: &mut dyn Iterator<Item = usize>| {
+            let load: f64 = sharing.map(|node| rate(node) * machine.inter.occupied_us(bytes)).sum();
+            if load > 1.0 { 1.0 / load } else { 1.0 }
+        };
+        let shares = |own: usize| {
+            let node = &nodes[own];
+            let into = granted(node.parameter_bytes - node.held_bytes, &mut std::iter::once(own));
+            let far = (0..nodes.len()).filter(|&other| other != own && nodes[other].held_bytes > 0);
+            let out_of = |server: usize| {
+                let mut others = (0..nodes.len()).filter(|&other| other != server);
+                granted(nodes[server].held_bytes, &mut others)
+            };
+            rate(own) * far.map(out_of).fold(into, f64::min)
+        };
+        let all: f64 = (0..nodes.len()).map(shares).sum();
+        if self.update_us > 0.0 { all.min(servers as f64 / self.update_us) } else { all }
+    }
+
+    fn latency_us(&self, nodes: &[Node], machine: &Machine) -> f64 {
+        let is_far = nodes.iter().any(|node| node.workers > 0 && node.held_bytes < node.parameter_bytes);
+        if is_far { machine.inter.latency_us(self.parameter_bytes) } else { 0.0 }
+    }
+
+    fn nodes(&self, topology: &Topology, servers: usize) -> Vec<Node> {
+        assert!(0 < servers && servers < topology.ranks(), "{servers} of {} ranks serve", topology.ranks());
+        let count = |node: usize, serve: bool| {
+            (0..topology.ranks())
+                .filter(|&rank| topology.node_of(rank) == node && (rank < servers) == serve)
+                .count()
+        };
+        let node = |node: usize| Node {
+            servers: count(node, true),
+            workers: count(node, false),
+            held_bytes: self.parameter_bytes * count(node, true) / servers,
+            parameter_bytes: self.parameter_bytes,
+        };
+        (0..topology.nodes()).map(node).collect()
+    }
+}
+
+/// The servers and workers of a node.
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    servers: usize,
+    workers: usize,
+    /// The parameters of its servers.
+    held_bytes: usize,
+    parameter_bytes: usize,
+}
+
+impl Node {
+    /// The bytes through its busier port while all `workers` pull, and also while they push.
+    fn port_bytes(&self, workers: usize) -> usize {
+        let out = self.held_bytes * (workers - self.workers);
+        let into = (self.parameter_bytes - self.held_bytes) * self.workers;
+        out.max(into)
+    }
+
+    /// The time in which a server of this node serves the workers there.
+    fn copies_us(&self, machine: &Machine) -> f64 {
+        match self.servers {
+            0 => 0.0,
+            servers => machine.intra.time_us(self.held_bytes / servers, false) * self.workers as f64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unisono_collectives::model::Link;
+
+    const SHARE: Served =
+        Served { parameter_bytes: 1_000_000, forward_us: 1000.0, backward_us: 2000.0, update_us: 0.0 };
+
+    fn machine(gb_per_s: f64) -> Machine {
+        Machine { inter: Link::uniform(0.0, gb_per_s).unwrap(), ..Machine::default() }
+    }
+
+    #[test]
+    fn a_network_without_limit_costs_nothing() {
+        let (topology, fast) = (Topology::uniform(4, 1), machine(1e6));
+        assert!((SHARE.step_us(&topology, 1, &fast) - 3000.0).abs() < 1.0);
+        assert!((SHARE.shares_per_us(&topology, 1, &fast) * 3000.0 - 3.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn the_port_of_a_server_is_shared_and_more_servers_help() {
+        // 0.1 GB/s: 10 ms for the parameters.
+        let (topology, slow) = (Topology::uniform(5, 1), machine(0.1));
+        let one = SHARE.step_us(&topology, 1, &slow);
+        assert!((one - 80_000.0).abs() < 100.0, "four workers pull, and push, one after the other: {one}");
+        let two = SHARE.step_us(&topology, 2, &slow);
+        assert!((two - 30_000.0).abs() < 100.0, "three workers, each half from each: {two}");
+        assert!((SHARE.shares_per_us(&topology, 1, &slow) * 10_000.0 - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn a_worker_beside_its_server_does_not_wait_for_the_network() {
+        let (topology, slow) = (Topology::uniform(2, 2), machine(0.01));
+        let by_all = SHARE.shares_per_us(&topology, 1, &slow);
+        assert!((by_all * 3000.0 - 1.0).abs() < 0.1, "the two others make a share in 100 ms: {by_all}");
+    }
+
+    #[test]
+    fn servers_that_update_slowly_bound_all() {
+        let slow = Served { update_us: 5000.0, ..SHARE };
+        let by_all = slow.shares_per_us(&Topology::single_node(5), 1, &machine(1.0));
+        assert!((by_all * 5000.0 - 1.0).abs() < 1e-9, "{by_all}");
+    }
+}

@@ -1,0 +1,108 @@
+//! Parts that the other crates of the workspace and the benchmarks use, each for the reason that it states; not part of the stable API.
+
+use crate::communicator::Communicator;
+use crate::error::Result;
+use crate::request::Request;
+
+/// Measures parts of a call on device memory, for `gpu-check`.
+#[cfg(feature = "nccl")]
+mod gpu_parts;
+
+#[cfg(feature = "nccl")]
+pub use gpu_parts::{Alone, Way, copy_in_segments, nccl_all_reduce};
+
+/// `unisono-bench` reports the algorithm of a barrier, and refuses others.
+pub use crate::codes::OF_BARRIER;
+/// `unisono-bench` measures arrays in every kind of memory in the same way as the constants of a machine are measured.
+pub use crate::constants::Array;
+/// `unisono-bench` computes the expected means as a collective does.
+pub use crate::kernels::divide;
+/// `unisono-compress` and `unisono-train` compile their loops over elements for every level of instructions; benchmarks measure
+/// kernels alone.
+pub use crate::kernels::{Accumulator, Codec, Joint, Kernel, Lanes, Level, Pass, joint, kernel};
+/// Estimates of memory, before a run that a node cannot hold, and reports that name a machine.
+pub use crate::system::{AvailableMemory, host};
+/// The doctor applies the limits of which a world warns when it starts.
+pub use crate::system::{
+    MemoryLimit, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES, free_bytes, gpus, least_open_files, open_files,
+};
+
+/// The ranks of a node and their links, for the doctor, and for estimates of memory.
+#[derive(Debug)]
+pub struct NodeFacts {
+    /// The number of ranks that really share this node, whatever nodes were declared.
+    pub local_ranks: usize,
+    /// The number of cores available to these ranks together.
+    pub cores: usize,
+    /// Whether the kernel copies between processes of this node; `None` if none share memory.
+    pub kernel_copies: Option<bool>,
+    /// Whether threads other than the one that created the communicator may use it; otherwise the remedy.
+    pub other_threads: Result<()>,
+}
+
+impl NodeFacts {
+    /// Returns the facts of this rank's node. Waits for the calls in flight.
+    pub fn of(comm: &mut Communicator) -> Self {
+        let transport = comm.transport_of_engine();
+        Self {
+            local_ranks: transport.local_ranks(),
+            cores: transport.node_cores(),
+            kernel_copies: transport.kernel_copies(),
+            other_threads: transport.check_other_threads(),
+        }
+    }
+}
+
+/// Runs `work`, which consists of calls of other communicators, on this thread, after all calls in flight: an all-reduce of
+/// `unisono-compress`, for example.
+///
+/// # Errors
+/// Those of `work`, which are as fatal for `comm` as for the communicator that failed.
+pub fn work<R>(comm: &mut Communicator, work: impl FnOnce() -> Result<R>) -> Result<R> {
+    comm.work(work)
+}
+
+/// Runs `work` as [`work`] does, on the communication thread.
+///
+/// # Errors
+/// As [`Communicator::all_reduce_async`].
+pub fn work_async<B: Send + 'static>(
+    comm: &mut Communicator,
+    buffer: B,
+    work: impl FnOnce(&mut B) -> Result<()> + Send + 'static,
+) -> Result<Request<B>> {
+    comm.work_async(buffer, move |engine, _, buffer| {
+        let done = work(buffer);
+        engine.settle(done)
+    })
+}
+
+/// The MPI library that this program is linked with, for the doctor.
+#[derive(Debug)]
+pub struct MpiLibrary {
+    /// Its name and version.
+    pub version: String,
+    /// A harmless difference from the library that the program was compiled for; an error if they do not fit.
+    pub difference: Result<Option<String>>,
+    /// A note if this world is one of several in a job that may have been meant to form one world.
+    pub alone_in_job: Option<String>,
+}
+
+impl MpiLibrary {
+    /// Returns the library, for a world of `ranks` ranks; `None` if the program was built without MPI.
+    pub fn linked(ranks: usize) -> Option<Self> {
+        #[cfg(feature = "mpi")]
+        {
+            use crate::config::Launcher;
+            use crate::transport::mpi::{alone_in_job, library_fits, library_version};
+
+            let alone_in_job = alone_in_job(ranks, Launcher::detect());
+            Some(Self { version: library_version(), difference: library_fits(), alone_in_job })
+        }
+        #[cfg(not(feature = "mpi"))]
+        {
+            let _ = ranks;
+            None
+        }
+    }
+}
