@@ -27,11 +27,12 @@ pub(crate) fn play(role: &str) -> ExitCode {
 
 /// As if ranks were on two machines.
 const CONNECTED: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,1")];
+const THREE_NODES: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,2,1")];
 const EIGHT_NODES: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1,1,1,1,1,1")];
 
 type World = (usize, &'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
 
-const WORLDS: [World; 6] = [
+const WORLDS: [World; 7] = [
     (1, &[], "threads", &["conformance", "refused", "groups"]),
     (
         2,
@@ -52,6 +53,7 @@ const WORLDS: [World; 6] = [
         "shm+tcp",
         &["custom", "conformance", "registered", "bits", "in flight", "point to point", "stress", "groups"],
     ),
+    (5, THREE_NODES, "shm+tcp", &["bits", "blocks"]),
     (8, EIGHT_NODES, "tcp", &["custom"]),
 ];
 
