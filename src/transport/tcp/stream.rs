@@ -17,7 +17,7 @@ const PIECE: usize = 256 << 10;
 /// The size of a header.
 const HEADER: usize = size_of::<Header>();
 /// How much is received with a header: a short message takes one call of the kernel.
-const AHEAD: usize = 4 << 10;
+const AHEAD: usize = 8 << 10;
 
 /// A connection.
 #[derive(Debug)]
