@@ -105,7 +105,7 @@ elements! {
 /// let size_of = |dtype: DType| with_type!(dtype, T => size_of::<T>());
 /// assert_eq!(size_of(DType::BF16), 2);
 /// ```
-#[macro_export]
+#[macro_export(local_inner_macros)]
 macro_rules! with_type {
     (@arms $dtype:expr, $type:ident, $body:expr, $($variant:ident: $element:ty),*) => {
         match $dtype {$(
@@ -116,7 +116,7 @@ macro_rules! with_type {
         )*}
     };
     ($dtype:expr, $type:ident => $body:expr) => {
-        $crate::with_type!(
+        with_type!(
             @arms $dtype, $type, $body, F32: f32, F64: f64, F16: $crate::half::f16, BF16: $crate::half::bf16, I32: i32, I64: i64,
             U8: u8, U32: u32, U64: u64
         )

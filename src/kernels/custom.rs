@@ -152,6 +152,26 @@ impl Custom {
         Some(Self(place as u16))
     }
 
+    /// Returns the number of this reduction among those that the process has defined, the first of which is 0: it stands for the reduction
+    /// in other languages.
+    pub fn number(self) -> u16 {
+        self.0
+    }
+
+    /// Returns the reduction with this [number](Self::number), if the process has defined it.
+    ///
+    /// ```
+    /// use unisono::{Custom, ReduceOp};
+    ///
+    /// let ReduceOp::Custom(first) = ReduceOp::custom("first", false, |_: &mut [u8], _: &[u8]| {}) else { unreachable!() };
+    /// assert_eq!(Custom::numbered(first.number()), Some(first));
+    /// assert_eq!(Custom::numbered(u16::MAX), None);
+    /// ```
+    pub fn numbered(number: u16) -> Option<Self> {
+        let all = ALL.read().unwrap_or_else(PoisonError::into_inner);
+        (usize::from(number) < all.len()).then_some(Self(number))
+    }
+
     /// The definition.
     pub(crate) fn definition(self) -> &'static Definition {
         ALL.read().unwrap_or_else(PoisonError::into_inner)[usize::from(self.0)]

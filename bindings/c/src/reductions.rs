@@ -1,10 +1,8 @@
 //! Reductions: those of the library, and by functions of the program.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::{Mutex, PoisonError};
 
-use unisono::with_type;
-use unisono::{DType, ReduceOp};
+use unisono::{Custom, DType, ReduceOp, with_type};
 
 use super::comm::{out, text};
 use super::errors::{Result, argument, guarded};
@@ -46,23 +44,18 @@ pub type Reduce = Option<
 >;
 
 /// The number of the first reduction of the program; those of the library are below.
-const FIRST: usize = 256;
-
-static ALL: Mutex<Vec<ReduceOp>> = Mutex::new(Vec::new());
+const FIRST: c_int = 256;
 
 /// The reduction with this number.
 pub(crate) fn op(number: c_int) -> Result<ReduceOp> {
-    let place = usize::try_from(number).ok();
-    let of_library = place.and_then(|place| ReduceOp::ALL.get(place).copied());
-    of_library.or_else(|| of_program(place?.checked_sub(FIRST)?)).ok_or_else(|| {
+    let of_library = usize::try_from(number).ok().and_then(|place| ReduceOp::ALL.get(place).copied());
+    let of_program =
+        || Custom::numbered(u16::try_from(number.checked_sub(FIRST)?).ok()?).map(ReduceOp::Custom);
+    of_library.or_else(of_program).ok_or_else(|| {
         argument(format!(
             "{number} is not a reduction: UNISONO_SUM and so on are, and what unisono_reduction_create defines"
         ))
     })
-}
-
-fn of_program(place: usize) -> Option<ReduceOp> {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner).get(place).copied()
 }
 
 /// The function of a program, and its argument.
@@ -120,10 +113,8 @@ pub unsafe extern "C" fn unisono_reduction_create(
         let reduce = function.ok_or_else(|| argument("the function of a reduction is NULL"))?;
         let function = Function { name: name.to_owned(), reduce, context };
         let made = define(function, values::dtype(dtype)?, element_bytes, is_commutative != 0)?;
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = c_int::try_from(FIRST + all.len());
-        *op = number.map_err(|_| argument("there are too many reductions"))?;
-        all.push(made);
+        let ReduceOp::Custom(custom) = made else { unreachable!("a function of the program") };
+        *op = FIRST + c_int::from(custom.number());
         Ok(())
     })
 }
@@ -172,6 +163,6 @@ mod tests {
         ];
         assert_eq!(ops.map(|(_, op)| op), ReduceOp::ALL);
         assert!(ops.into_iter().all(|(number, expected)| op(number).unwrap() == expected));
-        assert!(op(-1).is_err() && op(11).is_err() && op(FIRST as c_int + 1000).is_err());
+        assert!(op(-1).is_err() && op(11).is_err() && op(FIRST + 1000).is_err());
     }
 }

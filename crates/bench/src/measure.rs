@@ -1,0 +1,266 @@
+//! Measurements of collectives.
+
+use unisono::internals::{Array, OF_BARRIER};
+use unisono::{Call, Choice, Communicator, DType, Element, Error, Memory, ReduceOp, Result, with_type};
+
+mod barrier;
+pub mod compressed;
+mod operation;
+mod pattern;
+mod room;
+
+pub use operation::Operation;
+use pattern::Pattern;
+pub use room::{Room, room};
+
+/// The subject of a measurement.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// The choices to compare; they take turns, iteration by iteration.
+    pub contenders: Vec<Choice>,
+    /// The operations, measured one after the other.
+    pub operations: Vec<Operation>,
+    /// The array sizes.
+    pub sizes_bytes: Vec<usize>,
+    /// The type of its elements.
+    pub dtype: DType,
+    /// The reduction, if the operation reduces.
+    pub op: ReduceOp,
+    /// The kind of memory that holds the array.
+    pub memory: Memory,
+    /// The number of iterations of each contender at each size; by default it depends on the size.
+    pub iterations: Option<usize>,
+}
+
+/// Statistics of the times of a set of iterations, each the time of the slowest rank.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[expect(missing_docs, reason = "the names of order statistics say all")]
+pub struct Times {
+    pub min: f64,
+    pub p50: f64,
+    pub p95: f64,
+    pub max: f64,
+}
+
+impl Times {
+    /// The statistics of a non-empty set.
+    fn of(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        let last = times.len() - 1;
+        let at = |share: f64| times[(share * last as f64).round() as usize];
+        Self { min: at(0.0), p50: at(0.5), p95: at(0.95), max: at(1.0) }
+    }
+}
+
+/// One contender at one size.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Row {
+    /// The choice that was requested.
+    pub algorithm: String,
+    /// The method that ran.
+    pub ran: &'static str,
+    /// The operation.
+    pub operation: &'static str,
+    /// The size of the array.
+    pub bytes: usize,
+    /// The number of its elements.
+    pub count: usize,
+    /// Their type.
+    pub dtype: &'static str,
+    /// The reduction; `none` if values are only moved.
+    pub op: &'static str,
+    /// The number of ranks.
+    pub ranks: usize,
+    /// The number of nodes.
+    pub nodes: usize,
+    /// The links between ranks.
+    pub transport: &'static str,
+    /// The kind of memory that holds the array.
+    pub memory: &'static str,
+    /// The time of one call: in each iteration that of the slowest rank.
+    pub time_us: Times,
+    /// The lead of the fastest rank over the slowest: the median over iterations, in percent of the slowest.
+    pub skew_percent: f64,
+    /// Array bytes over the median time, in 1e9 bytes per second.
+    pub algbw_gb_per_s: f64,
+    /// The bus bandwidth: the same times 2(p−1)/p for an all-reduce, and the factor of nccl-tests for other operations. The
+    /// least that a link must carry, comparable between worlds.
+    pub busbw_gb_per_s: f64,
+    /// The number of wrong elements, in the rank and iteration with the most; for a barrier, the number of iterations in which a
+    /// rank left before all had arrived.
+    pub wrong: u64,
+    /// The prediction of the cost model for the method that ran; null for a vendor's own.
+    pub predicted_us: Option<f64>,
+    /// Whether ranks outnumber cores, so that times say little about the algorithm.
+    pub oversubscribed: bool,
+}
+
+/// The number of warm-up iterations before any is measured.
+const WARM_UP: usize = 3;
+/// The number of bytes to reduce for a row, and the minimum and maximum number of iterations.
+const WORTH_BYTES: usize = 1 << 28;
+const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=1000;
+/// The name of the reduction of operations that do not reduce, as in nccl-tests.
+const NO_OP: &str = "none";
+
+/// Measures every operation at every size, and passes on a row for each contender. All ranks call it with the same settings, and
+/// get the same rows.
+///
+/// Skips contenders that cannot run, and returns them with the reasons.
+///
+/// # Errors
+/// As [`Communicator::all_reduce`].
+pub fn measure(
+    comm: &mut Communicator,
+    settings: &Settings,
+    mut report: impl FnMut(Row),
+) -> Result<Vec<(Choice, String)>> {
+    let mut left_out = Vec::new();
+    for &operation in &settings.operations {
+        // A barrier has no array.
+        let sizes = if operation == Operation::Barrier { &[0][..] } else { &settings.sizes_bytes };
+        for &size_bytes in sizes {
+            let call = operation.call(settings.dtype, settings.op, size_bytes, comm.ranks());
+            let task = Task { operation, call, settings };
+            for contender in with_type!(call.dtype, T => measure_call::<T>(comm, &task))? {
+                match contender.unable {
+                    Some(why) if !left_out.contains(&(contender.choice.clone(), why.clone())) => {
+                        left_out.push((contender.choice, why));
+                    }
+                    Some(_) => {}
+                    None => report(row(comm, &task, contender)?),
+                }
+            }
+        }
+    }
+    Ok(left_out)
+}
+
+/// One operation at one size.
+struct Task<'a> {
+    operation: Operation,
+    call: Call,
+    settings: &'a Settings,
+}
+
+impl Task<'_> {
+    /// The number of iterations.
+    fn iterations(&self) -> usize {
+        let worth = WORTH_BYTES / self.call.size_bytes().max(1);
+        self.settings.iterations.unwrap_or_else(|| worth.clamp(*ITERATIONS.start(), *ITERATIONS.end()))
+    }
+
+    /// The reason to skip a contender, if another method would run instead.
+    fn unable(&self, comm: &Communicator, choice: &Choice) -> Option<String> {
+        let Self { operation, settings, .. } = *self;
+        if settings.memory == Memory::Device && operation.collective() != Some(unisono::Operation::AllReduce)
+        {
+            return Some(format!("arrays on GPUs are only all-reduced; there is no {operation} of them"));
+        }
+        let algorithm = choice.method()?.algorithm()?;
+        let offers = match operation.collective() {
+            Some(collective) => algorithm.plan(collective, comm.topology(), comm.rank()).is_some(),
+            None => *choice == Choice::from(OF_BARRIER),
+        };
+        (!offers).then(|| format!("{operation} is not offered"))
+    }
+}
+
+/// The measurements of one contender at one size, on this rank.
+struct Contender {
+    choice: Choice,
+    ran: &'static str,
+    times_us: Vec<f64>,
+    wrong: u64,
+    /// The moments at which this rank reached and left each barrier.
+    moments: Vec<barrier::Moments>,
+    /// The reason why it cannot run.
+    unable: Option<String>,
+}
+
+fn measure_call<T: Element + From<u8>>(comm: &mut Communicator, task: &Task<'_>) -> Result<Vec<Contender>> {
+    let Task { operation, ref call, settings } = *task;
+    let pattern = Pattern::<T>::new(call, comm.rank(), comm.ranks());
+    let mut array = Array::<T>::new(settings.memory, comm, call.count)?;
+    let iterations = task.iterations();
+    let new = |choice: &Choice| Contender {
+        choice: choice.clone(),
+        ran: "",
+        times_us: Vec::with_capacity(iterations),
+        wrong: 0,
+        moments: Vec::new(),
+        unable: task.unable(comm, choice),
+    };
+    let mut contenders: Vec<_> = settings.contenders.iter().map(new).collect();
+    for iteration in 0..WARM_UP + iterations {
+        for turn in 0..contenders.len() {
+            // Earlier calls affect caches and the schedulers of other ranks, so all contenders start equally often.
+            let position = (turn + iteration) % contenders.len();
+            let contender = &mut contenders[position];
+            if contender.unable.is_some() {
+                continue;
+            }
+            array.fill(|elements| pattern.fill(elements))?;
+            let timed = if operation == Operation::Barrier {
+                barrier::timed(comm, &contender.choice, &mut contender.moments)
+            } else {
+                array.timed(comm, &contender.choice, call)
+            };
+            let (ran, time_us) = match timed {
+                Err(Error::Unsupported(why)) => {
+                    contender.unable = Some(why);
+                    continue;
+                }
+                timed => timed?,
+            };
+            contender.ran = ran.method.name();
+            contender.wrong = contender.wrong.max(pattern.count_wrong(array.elements()?));
+            if iteration >= WARM_UP {
+                contender.times_us.push(time_us);
+            }
+        }
+    }
+    Ok(contenders)
+}
+
+/// Statistics of the time of the slowest rank in each iteration.
+fn slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result<Times> {
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut times_us, ReduceOp::Max)?;
+    Ok(Times::of(times_us))
+}
+
+/// Combines the measurements of all ranks for a contender.
+fn row(comm: &mut Communicator, task: &Task<'_>, contender: Contender) -> Result<Row> {
+    let Task { operation, call, settings: &Settings { memory, .. } } = *task;
+    let Contender { choice, ran, times_us, wrong, moments, .. } = contender;
+    let (mut slowest, mut fastest, mut wrong) = (times_us.clone(), times_us, [wrong]);
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut slowest, ReduceOp::Max)?;
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut fastest, ReduceOp::Min)?;
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut wrong, ReduceOp::Max)?;
+    let skew =
+        slowest.iter().zip(fastest).map(|(slowest, fastest)| 100.0 * (slowest - fastest) / slowest).collect();
+    let time_us = Times::of(slowest);
+    let algbw_gb_per_s = call.size_bytes() as f64 / time_us.p50 / 1e3;
+    let planned = ran.parse().ok().filter(|_| memory != Memory::Device);
+    let predicted = planned.and_then(|algorithm| comm.predicted_us(algorithm, &call, memory));
+    Ok(Row {
+        algorithm: choice.to_string(),
+        ran,
+        operation: operation.name(),
+        bytes: call.size_bytes(),
+        count: call.count,
+        dtype: call.dtype.name(),
+        op: if operation.reduces() { call.op.map_or(NO_OP, ReduceOp::name) } else { NO_OP },
+        ranks: comm.ranks(),
+        nodes: comm.topology().nodes(),
+        transport: comm.transport(),
+        memory: memory.name(),
+        time_us,
+        skew_percent: Times::of(skew).p50,
+        algbw_gb_per_s,
+        busbw_gb_per_s: algbw_gb_per_s * operation.bus_factor(comm.ranks()),
+        wrong: wrong[0] + barrier::left_early(comm, &moments)?,
+        predicted_us: predicted,
+        oversubscribed: comm.is_oversubscribed(),
+    })
+}

@@ -1,0 +1,379 @@
+//! Compressors: encodings with error feedback over a communicator.
+
+use std::fmt;
+use std::ops::{DerefMut, Range};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use unisono::internals::{work, work_async};
+use unisono::{Communicator, ReduceOp, Request, Result};
+
+mod exchanges;
+mod power_sgd;
+mod price;
+mod quantized;
+mod sparse;
+mod threshold;
+mod top_k;
+
+use crate::kernels::quantized::{Int4, Int8, OneBit};
+pub use exchanges::Exchange;
+use power_sgd::PowerSgd;
+pub use price::{Format, Prices};
+use quantized::{AtRandom, Nearest, Quantized};
+use threshold::Threshold;
+use top_k::TopK;
+
+/// An encoding of gradients between nodes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Compression {
+    /// Eight bits an element, and a scale for every 256 elements.
+    Int8,
+    /// Four bits an element, and a scale for every 256 elements.
+    Int4,
+    /// As `Int8`, but rounded at random to one of the two nearest values, so that the mean of many sums is the sum.
+    ///
+    /// Source: Alistarh, Grubic, Li, Tomioka and Vojnovic, "QSGD: communication-efficient SGD via gradient quantization and encoding",
+    /// NeurIPS 2017.
+    Int8Stochastic,
+    /// As `Int8Stochastic`, in four bits an element.
+    Int4Stochastic,
+    /// The sign of an element, and for every 256 elements the mean of those above zero and of those below.
+    ///
+    /// Source: Seide et al., as above.
+    OneBit,
+    /// The elements with the largest magnitudes alone.
+    TopK {
+        /// The fraction of the elements that is sent: above 0, and at most 1.
+        fraction: f64,
+    },
+    /// The elements with magnitudes from a threshold on; all of them where that is less to send.
+    ///
+    /// Source: Strom, "Scalable distributed DNN training using commodity GPU cloud computing", Interspeech 2015, which sends them as
+    /// their signs; Dryden, Moon, Jacobs and Van Essen, "Communication quantization for data-parallel training of deep neural
+    /// networks", MLHPC 2016.
+    Threshold {
+        /// The least magnitude that is sent, of a node's sum and what it has not sent yet; finite, and above 0.
+        least: f32,
+    },
+    /// Matrices as products of two thin ones. Vectors, and matrices of which that would not save half, travel as they are.
+    ///
+    /// Source: Vogels, Karimireddy and Jaggi, "PowerSGD: practical low-rank gradient compression for distributed optimization",
+    /// NeurIPS 2019.
+    PowerSgd {
+        /// The columns of a thin matrix, at least 1.
+        rank: usize,
+    },
+}
+
+/// The text names no compression.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no compression is called {0:?}; there are {names}", names = Compression::NAMES)]
+pub struct UnknownCompression(String);
+
+/// The highest rank of PowerSGD: more loses to formats that keep every element.
+const MOST_RANK: usize = 64;
+
+impl Compression {
+    /// The names on the command line.
+    pub const NAMES: &str = "int8, int4, int8:stochastic, int4:stochastic, onebit, topk:FRACTION (above 0, at most 1), \
+                             threshold:MAGNITUDE (above 0) and powersgd:RANK (from 1 to 64)";
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int8 => f.pad("int8"),
+            Self::Int4 => f.pad("int4"),
+            Self::Int8Stochastic => f.pad("int8:stochastic"),
+            Self::Int4Stochastic => f.pad("int4:stochastic"),
+            Self::OneBit => f.pad("onebit"),
+            Self::TopK { fraction } => f.pad(&format!("topk:{fraction}")),
+            Self::Threshold { least } => f.pad(&format!("threshold:{least}")),
+            Self::PowerSgd { rank } => f.pad(&format!("powersgd:{rank}")),
+        }
+    }
+}
+
+impl FromStr for Compression {
+    type Err = UnknownCompression;
+
+    fn from_str(text: &str) -> std::result::Result<Self, UnknownCompression> {
+        let (name, value) = text.split_once(':').unwrap_or((text, ""));
+        let found = match name {
+            "int8" if text == name => Some(Self::Int8),
+            "int4" if text == name => Some(Self::Int4),
+            "int8" if value == "stochastic" => Some(Self::Int8Stochastic),
+            "int4" if value == "stochastic" => Some(Self::Int4Stochastic),
+            "onebit" if text == name => Some(Self::OneBit),
+            "topk" => {
+                let fraction = value.parse().ok().filter(|&fraction| fraction > 0.0 && fraction <= 1.0);
+                fraction.map(|fraction| Self::TopK { fraction })
+            }
+            "threshold" => {
+                let least = value.parse().ok().filter(|&least: &f32| least > 0.0 && least.is_finite());
+                least.map(|least| Self::Threshold { least })
+            }
+            "powersgd" => {
+                let rank = value.parse().ok().filter(|rank| (1..=MOST_RANK).contains(rank));
+                rank.map(|rank| Self::PowerSgd { rank })
+            }
+            _ => None,
+        };
+        found.ok_or_else(|| UnknownCompression(text.to_owned()))
+    }
+}
+
+/// The two levels of a world of several nodes: the ranks of this rank's node, and the leaders of all nodes. Compressors share it.
+#[derive(Debug, Clone)]
+pub struct Levels(Option<Arc<Mutex<Groups>>>);
+
+#[derive(Debug)]
+struct Groups {
+    /// The ranks of this rank's node, if it has others.
+    node: Option<Communicator>,
+    /// The leaders, on each of them.
+    leaders: Option<Communicator>,
+}
+
+impl Levels {
+    /// Splits the world. All ranks call it.
+    ///
+    /// # Errors
+    /// As [`Communicator::split`].
+    pub fn of(comm: &mut Communicator) -> Result<Self> {
+        let topology = comm.topology();
+        if topology.nodes() == 1 {
+            return Ok(Self(None));
+        }
+        let node = topology.node_of(comm.rank());
+        let is_leader = topology.local_rank(comm.rank()) == 0;
+        let has_others = topology.node(node).ranks() > 1;
+        // A rank that is alone on its node needs no group for it.
+        let node = comm.split(has_others.then_some(node), 0)?;
+        let leaders = comm.split(is_leader.then_some(0), 0)?;
+        Ok(Self(Some(Arc::new(Mutex::new(Groups { node, leaders })))))
+    }
+}
+
+/// Sums arrays of one size and meaning, the gradients of some parameters for example, in fewer bytes between nodes.
+///
+/// All ranks end with the same bits. Where all ranks share a node, this is an all-reduce. Values that are not finite make the result
+/// so, as they would without compression, and spoil the residual.
+///
+/// ```
+/// use unisono_compress::{Compression, Compressor, Levels};
+/// use unisono::{Topology, Unisono};
+///
+/// let two_nodes = Unisono::builder().nodes(Topology::from_node_sizes(&[1, 1]));
+/// let ended = two_nodes.on_threads(2, |mut comm| -> unisono::Result<()> {
+///     let levels = Levels::of(&mut comm)?;
+///     // A matrix and a vector, one after the other.
+///     let compression = Compression::PowerSgd { rank: 1 };
+///     let compressor = Compressor::new(&levels, compression, &[&[8, 16], &[16]]);
+///     let mut gradients = vec![1.0; 8 * 16 + 16];
+///     compressor.all_reduce(&mut comm, &mut gradients)?;
+///     // This matrix is of rank 1.
+///     assert!(gradients.iter().all(|sum| (sum - 2.0).abs() < 1e-5));
+///     Ok(())
+/// })?;
+/// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+/// # Ok::<(), unisono::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Compressor {
+    levels: Levels,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    encoder: Box<dyn Encoder>,
+    /// The part of the gradients that this rank has not sent yet, one element for each of the array's; zeros on ranks that are not leaders.
+    residual: Vec<f32>,
+    /// Elements that mean nothing.
+    padding: Vec<Range<usize>>,
+    /// Whether the residual was restored, and not used since.
+    is_restored: bool,
+    /// Whether the last values were finite.
+    is_finite: bool,
+}
+
+/// An encoding, and its state besides the residual.
+trait Encoder: fmt::Debug + Send {
+    /// Replaces the values by the sum of all leaders' values and residuals, as far as they are sent, and the residual by the
+    /// rest of this leader's. Returns whether all of them are finite, the same on all leaders.
+    fn all_reduce(
+        &mut self,
+        leaders: &mut Communicator,
+        values: &mut [f32],
+        residual: &mut [f32],
+    ) -> Result<bool>;
+
+    /// Begins with these random numbers, if it has any.
+    fn seed(&mut self, _: u64) {}
+
+    /// The encoder's state for each tensor, the same on all leaders; nothing if it has none.
+    fn state(&mut self) -> Vec<&mut [f32]> {
+        Vec::new()
+    }
+}
+
+impl Compressor {
+    /// Creates a compressor for arrays that hold tensors of these shapes, row-major, one after the other. All ranks create it with the same
+    /// arguments.
+    pub fn new(levels: &Levels, compression: Compression, shapes: &[&[usize]]) -> Self {
+        let count = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let encoder: Box<dyn Encoder> = match compression {
+            Compression::Int8 => Box::new(Quantized::<Int8, _>::new(Nearest)),
+            Compression::Int8Stochastic => Box::new(Quantized::<Int8, _>::new(AtRandom::new(shapes.len()))),
+            Compression::Int4 => Box::new(Quantized::<Int4, _>::new(Nearest)),
+            Compression::Int4Stochastic => Box::new(Quantized::<Int4, _>::new(AtRandom::new(shapes.len()))),
+            Compression::OneBit => Box::new(Quantized::<OneBit, _>::new(Nearest)),
+            Compression::TopK { fraction } => Box::new(TopK::new(fraction)),
+            Compression::Threshold { least } => Box::new(Threshold::new(least)),
+            Compression::PowerSgd { rank } => Box::new(PowerSgd::new(rank, shapes)),
+        };
+        let state = State {
+            encoder,
+            residual: vec![0.0; count],
+            padding: Vec::new(),
+            is_restored: false,
+            is_finite: true,
+        };
+        Self { levels: levels.clone(), state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Declares elements between tensors that have no meaning. All ranks pass zeros there, and they stay zeros, even if the encoding does
+    /// not keep zeros.
+    ///
+    /// # Panics
+    /// If a range is not within the array.
+    #[must_use]
+    pub fn with_padding(self, padding: Vec<Range<usize>>) -> Self {
+        let mut state = lock(&self.state);
+        assert!(padding.iter().all(|range| range.end <= state.residual.len()), "padding within the array");
+        state.padding = padding;
+        drop(state);
+        self
+    }
+
+    /// Sets the seed of formats that round at random; the default is 0. Compressors with different seeds round independently of each
+    /// other, and so do the ranks and the calls of one compressor.
+    #[must_use]
+    pub fn with_seed(self, seed: u64) -> Self {
+        lock(&self.state).encoder.seed(seed);
+        self
+    }
+
+    /// Replaces the values by the sum of those of all ranks. All ranks call it.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    ///
+    /// # Panics
+    /// If the array does not have the size of the shapes.
+    pub fn all_reduce(&self, comm: &mut Communicator, values: &mut [f32]) -> Result<()> {
+        match &self.levels.0 {
+            Some(levels) => work(comm, || self.run(levels, values)),
+            None => {
+                self.add_restored(values);
+                comm.all_reduce(values, ReduceOp::Sum).map(drop)
+            }
+        }
+    }
+
+    /// Starts an all-reduce on the communication thread, as [`Communicator::all_reduce_async`] does.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_async`].
+    ///
+    /// # Panics
+    /// As [`Compressor::all_reduce`].
+    pub fn all_reduce_async<B>(&self, comm: &mut Communicator, mut values: B) -> Result<Request<B>>
+    where
+        B: DerefMut<Target = [f32]> + Send + 'static,
+    {
+        let Some(levels) = self.levels.0.clone() else {
+            self.add_restored(&mut values);
+            return comm.all_reduce_async(values, ReduceOp::Sum);
+        };
+        let compressor = self.clone();
+        work_async(comm, values, move |values| compressor.run(&levels, values))
+    }
+
+    fn run(&self, levels: &Mutex<Groups>, values: &mut [f32]) -> Result<()> {
+        let State { encoder, residual, padding, is_finite, .. } = &mut *lock(&self.state);
+        assert_eq!(values.len(), residual.len(), "an array of the size of the shapes");
+        if values.is_empty() {
+            return Ok(());
+        }
+        let Groups { node, leaders } = &mut *lock(levels);
+        if let Some(node) = node {
+            node.reduce(values, ReduceOp::Sum, 0)?;
+        }
+        if let Some(leaders) = leaders {
+            *is_finite = encoder.all_reduce(leaders, values, residual)?;
+            for range in padding {
+                values[range.clone()].fill(0.0);
+                residual[range.clone()].fill(0.0);
+            }
+        }
+        if let Some(node) = node {
+            node.broadcast(values, 0)?;
+            let mut told = [u8::from(*is_finite)];
+            node.broadcast(&mut told, 0)?;
+            *is_finite = told == [1];
+        }
+        Ok(())
+    }
+
+    /// Adds a residual that was restored where nothing is compressed any more.
+    fn add_restored(&self, values: &mut [f32]) {
+        let state = &mut *lock(&self.state);
+        if std::mem::take(&mut state.is_restored) {
+            values.iter_mut().zip(&state.residual).for_each(|(value, residual)| *value += residual);
+            state.residual.fill(0.0);
+        }
+    }
+
+    /// Returns whether all values of the last array were finite on all ranks; identical on all ranks. Always true where nothing is
+    /// compressed. Waits for the call in flight.
+    pub fn was_finite(&self) -> bool {
+        lock(&self.state).is_finite
+    }
+
+    /// Returns the residual of this rank, the leader of its node: the part of the gradients that it has not sent yet, one element for each
+    /// of the array's. Save it in a checkpoint, and [restore](Self::restore) it. Waits for the call in flight.
+    pub fn residual(&self) -> Vec<f32> {
+        lock(&self.state).residual.clone()
+    }
+
+    /// Returns the encoder's state for each tensor, which is identical on all leaders; empty if it has none. Waits for the call in flight.
+    pub fn encoder_state(&self) -> Vec<Vec<f32>> {
+        lock(&self.state).encoder.state().into_iter().map(|values| values.to_vec()).collect()
+    }
+
+    /// Restores the residual of this rank, the leader of its node, and the encoder's state.
+    ///
+    /// The sum of all residuals matters, not which leader has which: at another number of nodes, add up those of nodes that are gone.
+    ///
+    /// # Panics
+    /// If they do not have the sizes of [`residual`](Self::residual) and [`encoder_state`](Self::encoder_state).
+    pub fn restore(&self, residual: &[f32], encoder_state: &[Vec<f32>]) {
+        let mut state = lock(&self.state);
+        state.is_restored = true;
+        state.residual.copy_from_slice(residual);
+        let places = state.encoder.state();
+        assert_eq!(places.len(), encoder_state.len(), "a state for each tensor");
+        places.into_iter().zip(encoder_state).for_each(|(place, saved)| place.copy_from_slice(saved));
+    }
+}
+
+/// Locks a mutex. If a thread has panicked while it held the lock, its world has failed, and the contents are not used again.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;
