@@ -40,6 +40,7 @@ mod point_to_point;
 mod scans;
 mod setup;
 mod shared;
+mod shrink;
 
 #[cfg(feature = "nccl")]
 pub use device::DeviceRequest;
@@ -48,6 +49,7 @@ pub use lateness::{Lateness, Times};
 pub use per_call::CallBuilder;
 use per_call::PerCall;
 pub use plan::Planned;
+pub(crate) use shrink::Survivors;
 
 /// One rank's handle to a world of ranks.
 ///
@@ -96,6 +98,8 @@ pub struct Communicator {
     constants: (Tuning, usize),
     /// The number of groups made from this communicator.
     groups: u64,
+    /// The rank that each rank had before [`Communicator::shrink`]; empty if that did not create this communicator.
+    former_ranks: Box<[Rank]>,
     #[cfg(feature = "nccl")]
     local_rank: Rank,
     #[cfg(feature = "nccl")]
@@ -141,6 +145,11 @@ impl Communicator {
     /// The state that the ranks of a node publish to each other.
     pub(crate) fn status(&self) -> &StatusBoard {
         &self.status
+    }
+
+    /// Its settings, which groups of its ranks have too.
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
     }
 
     /// The time that the cost model predicts for a call.

@@ -27,6 +27,7 @@ mod nccl;
 mod plans;
 mod point_to_point;
 mod processes;
+mod shrink;
 #[cfg(feature = "mpi")]
 mod soak;
 #[cfg(feature = "nccl")]
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Module::new("plans", plans::tests),
         Module::new("point_to_point", point_to_point::tests),
         Module::with_roles("processes", processes::tests, processes::play),
+        Module::with_roles("shrink", shrink::tests, shrink::play),
         #[cfg(feature = "mpi")]
         Module::with_roles("soak", soak::tests, soak::play),
         #[cfg(feature = "nccl")]
