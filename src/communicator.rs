@@ -31,6 +31,7 @@ mod deadlines;
 #[cfg(feature = "nccl")]
 mod device;
 mod groups;
+mod grow;
 mod in_flight;
 mod lateness;
 mod own;
@@ -44,6 +45,7 @@ mod shrink;
 
 #[cfg(feature = "nccl")]
 pub use device::DeviceRequest;
+pub(crate) use grow::{Growing, Joining};
 use lateness::Asked;
 pub use lateness::{Lateness, Times};
 pub use per_call::CallBuilder;

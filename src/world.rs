@@ -12,10 +12,11 @@ use crate::communicator::Communicator;
 use crate::config::{Config, OnFailure};
 use crate::constants;
 use crate::error::{Error, Result};
-use crate::transport::Transport;
+use crate::transport::{Bootstrap, Transport};
 use crate::watchdog::{Card, Cards, Hub, Kind, Watched, watch};
 
 mod builder;
+mod grow;
 mod shrink;
 
 pub use builder::{Builder, Unisono};
@@ -145,6 +146,23 @@ fn watch_over(
     let (guard, reports) = watch(Watched { statuses, cards, hub, controls, warn_after, kind, on_failure })?;
     reports.into_iter().for_each(|report| comm.guard(Arc::clone(&guard), report));
     Ok(())
+}
+
+/// Watches over a rank of a new world whose ranks meet by a bootstrap. All of them call it. Either all of them get here, or none has this
+/// world.
+fn meet(
+    comm: &mut Communicator,
+    bootstrap: &mut dyn Bootstrap,
+    controls: Vec<(Rank, OwnedFd)>,
+) -> Result<()> {
+    let card = Card::of_this_process(comm.status().members()[0]);
+    let cards = bootstrap.all_gather(bytemuck::cast_slice(&card.to_words()))?;
+    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+    let words = |card: &Vec<u8>| card.chunks_exact(8).map(word).collect();
+    let cards = read_cards(&cards.iter().map(words).collect::<Vec<_>>())?;
+    let config = comm.config().clone();
+    watch_over(comm, (cards, None, controls), &config)?;
+    bootstrap.all_gather(&[]).map(drop)
 }
 
 /// Rank 0's port for the other nodes, if there are any and a failure ends the job; otherwise no rank opens a port.

@@ -25,7 +25,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Unsupported`], before anything happens, if this world cannot shrink.
     pub(crate) fn survivors(&mut self) -> Result<Survivors> {
-        self.check_can_shrink()?;
+        self.check_can_change("shrink")?;
         const CAUSE: &str = "it called `shrink`";
         // First, so that calls in flight end.
         match &self.guard {
@@ -45,7 +45,9 @@ impl Communicator {
         })
     }
 
-    fn check_can_shrink(&self) -> Result<()> {
+    /// # Errors
+    /// [`Error::Unsupported`] if the ranks of this world cannot become more or fewer.
+    pub(super) fn check_can_change(&self, how: &str) -> Result<()> {
         let why = if self.config.on_failure == OnFailure::EndJob {
             "a failure ends this program (`OnFailure::EndJob`): start the world with `OnFailure::ReturnError`"
         } else if self.has_mpi {
@@ -55,7 +57,7 @@ impl Communicator {
         } else {
             return Ok(());
         };
-        Err(Error::Unsupported(format!("this world cannot shrink: {why}")))
+        Err(Error::Unsupported(format!("this world cannot {how}: {why}")))
     }
 
     /// The communicator of the survivors, not watched over yet, and its connections for whoever will watch over it. All of them call it.

@@ -1,14 +1,12 @@
 //! [`Communicator::shrink`]: a world of the survivors.
 
-use super::{read_cards, watch_over};
+use super::meet;
 use crate::communicator::{Communicator, Survivors};
 #[cfg(doc)]
 use crate::config::OnFailure;
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
-use crate::transport::Bootstrap as _;
-use crate::watchdog::Card;
 
 impl Communicator {
     /// Returns a communicator of the ranks that are left, after a [fatal](Error::is_fatal) error. All of them call it. They keep their
@@ -21,35 +19,44 @@ impl Communicator {
     /// The new communicator inherits the algorithm choice, timeouts and constants, and is independent of the old one and its world.
     /// Registered memory keeps its values, and collectives treat it as any other memory: [allocate](Communicator::alloc) it again.
     ///
+    /// After a failure, some ranks may have completed the last call and others not. So all continue from the state of one of them:
+    ///
     /// ```
     /// use unisono::{Communicator, ReduceOp, Result};
     ///
-    /// /// Sums over the ranks that are left, whoever fails.
-    /// fn steps(mut comm: Communicator) -> Result<f32> {
-    ///     let mut step = 0;
-    ///     loop {
-    ///         if comm.ranks() == 4 && comm.rank() == 1 && step == 3 {
-    ///             panic!("on purpose");
-    ///         }
-    ///         let mut sum = [1.0_f32];
-    ///         match comm.all_reduce(&mut sum, ReduceOp::Sum) {
-    ///             Ok(_) if step == 5 => return Ok(sum[0]),
-    ///             Ok(_) => step += 1,
-    ///             // The ranks may be in different steps: they continue at the least.
+    /// const STEPS: u64 = 100;
+    ///
+    /// /// Trains on the ranks that are left, whichever fail.
+    /// fn train(mut comm: Communicator) -> Result<Vec<f32>> {
+    ///     let (mut step, mut weights) = (0, vec![0.0_f32; 1000]);
+    ///     while step < STEPS {
+    ///         # if comm.ranks() == 4 && comm.rank() == 1 && step == 30 { return Ok(weights) }
+    ///         let mut gradients: Vec<f32> = weights.iter().map(|weight| weight - 3.0).collect();
+    ///         match comm.all_reduce(&mut gradients, ReduceOp::Mean) {
+    ///             Ok(_) => {
+    ///                 weights.iter_mut().zip(&gradients).for_each(|(weight, gradient)| *weight -= 0.1 * gradient);
+    ///                 step += 1;
+    ///             }
     ///             Err(error) if error.is_fatal() => {
     ///                 comm = comm.shrink()?;
-    ///                 let mut least = [step as u64];
-    ///                 comm.all_reduce(&mut least, ReduceOp::Min)?;
-    ///                 step = least[0];
+    ///                 let (mut first_step, mut first_weights) = ([step], weights.clone());
+    ///                 // If another rank fails here, so does the next all-reduce, and this rank still has a state of its own.
+    ///                 let copied = comm
+    ///                     .broadcast(&mut first_step, 0)
+    ///                     .and_then(|_| comm.broadcast(&mut first_weights, 0));
+    ///                 if copied.is_ok() {
+    ///                     (step, weights) = (first_step[0], first_weights);
+    ///                 }
     ///             }
     ///             Err(error) => return Err(error),
     ///         }
     ///     }
+    ///     Ok(weights)
     /// }
     ///
-    /// let ended = unisono::threads(4, |comm| std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| steps(comm))));
-    /// assert!(ended[1].is_err());
-    /// assert!([0, 2, 3].iter().all(|&rank| matches!(ended[rank], Ok(Ok(3.0)))));
+    /// let ended = unisono::threads(4, train);
+    /// # let ended = ended.into_iter().enumerate().filter(|(rank, _)| *rank != 1).map(|(_, ended)| ended);
+    /// assert!(ended.into_iter().all(|weights| (weights.unwrap()[0] - 3.0).abs() < 0.001));
     /// ```
     ///
     /// # Errors
@@ -71,15 +78,7 @@ impl Communicator {
 
     fn shrunk_to(&mut self, survivors: &mut Survivors) -> Result<Self> {
         let (mut comm, controls) = self.among_survivors(survivors)?;
-        let card = Card::of_this_process(comm.status().members()[0]);
-        let cards = survivors.all_gather(bytemuck::cast_slice(&card.to_words()))?;
-        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-        let words = |card: &Vec<u8>| card.chunks_exact(8).map(word).collect();
-        let cards = read_cards(&cards.iter().map(words).collect::<Vec<_>>())?;
-        let config = comm.config().clone();
-        watch_over(&mut comm, (cards, None, controls), &config)?;
-        // Either all members have come here, or none returns this communicator.
-        survivors.all_gather(&[])?;
+        meet(&mut comm, survivors, controls)?;
         Ok(comm)
     }
 }

@@ -17,6 +17,7 @@ mod examples;
 #[cfg(feature = "mpi")]
 mod failures;
 mod floors;
+mod grow;
 mod in_flight;
 #[cfg(feature = "mpi")]
 mod mismatch;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "mpi")]
         Module::with_roles("failures", failures::tests, failures::play),
         Module::new("floors", floors::tests),
+        Module::with_roles("grow", grow::tests, grow::play),
         Module::new("in_flight", in_flight::tests),
         #[cfg(feature = "mpi")]
         Module::with_roles("mismatch", mismatch::tests, mismatch::play),

@@ -37,6 +37,8 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("ranks that are connected go on too", connected),
         Test::new("ranks of several machines are refused", machines).unless(launch::no_containers),
     ];
+    #[cfg(feature = "mpi")]
+    tests.push(Test::new("a world over MPI is refused", over_mpi));
     for first in (0..if is_deep() { 200 } else { 16 }).step_by(8) {
         let name = format!("processes that are killed at any moment, from seed {first}");
         tests.push(Test::new(name, move || (first..first + 8).for_each(processes_of)));
@@ -80,6 +82,11 @@ fn expect_lines(ended: &Ended, line: &str, ranks: usize) {
 }
 
 pub(crate) fn play(role: &str) -> ExitCode {
+    #[cfg(feature = "mpi")]
+    if role == "over MPI" {
+        println!("{}", Unisono::builder().mpi().unwrap().shrink().unwrap_err());
+        return ExitCode::SUCCESS;
+    }
     let comm = Unisono::builder().timeout(TIMEOUT).processes().unwrap();
     let ended = match role {
         "stopped" => play_stopped(comm),
@@ -294,6 +301,14 @@ fn refused() {
             "{error}"
         );
     }
+}
+
+#[cfg(feature = "mpi")]
+fn over_mpi() {
+    let mut command = launch::mpirun(2, &launch::this_program());
+    suite::play(&mut command, "shrink", "over MPI").env("UNISONO_WARNINGS", "off");
+    let said = "this world cannot shrink: MPI connects its ranks, and does not survive a lost one: start them without MPI";
+    expect_lines(&launch::run(command, DEADLINE), said, 2);
 }
 
 fn play_machines(mut comm: Communicator) -> Result<()> {

@@ -268,20 +268,21 @@ class Comm:
         The new communicator inherits the algorithm and the timeout. Groups of the old one are lost. Arrays from `empty` keep their values,
         and calls treat them as any other array.
 
-            step = 0
+            step, weights = 0, initial_weights()
             while step < 1000:
-                gradients = compute(step)
                 try:
-                    comm.all_reduce(gradients, "mean")
+                    gradients = comm.all_reduce(compute(weights, step), "mean")
+                    weights, step = weights - rate * gradients, step + 1
                 except unisono.UnisonoError as error:
                     if not error.is_fatal:
                         raise
                     comm = comm.shrink()
-                    # Ranks may be in different steps: they go on at the least.
-                    step = int(comm.all_reduce(np.array([step]), "min")[0])
-                    continue
-                update(gradients)
-                step += 1
+                    # Some ranks may have completed the step. All continue from the state of rank 0.
+                    state = np.array([step]), weights.copy()
+                    with contextlib.suppress(unisono.UnisonoError):
+                        for array in state:
+                            comm.broadcast(array, 0)
+                        step, weights = int(state[0][0]), state[1]
         """
         return Comm(self._comm.shrink())
 
