@@ -35,14 +35,7 @@ impl Communicator {
         let engine = self.seat.engine();
         engine.revoke(CAUSE);
         let deadlines = engine.limits.usual;
-        Ok(Survivors {
-            status: self.status.clone(),
-            deadlines,
-            attempt: 0,
-            members: Vec::new(),
-            pieces: 0,
-            lacks: None,
-        })
+        Ok(Survivors::over(self.status.clone(), deadlines))
     }
 
     /// # Errors
@@ -90,6 +83,11 @@ pub(crate) struct Survivors {
 }
 
 impl Survivors {
+    /// The survivors of the world of a status board, before their first attempt.
+    fn over(status: StatusBoard, deadlines: Deadlines) -> Self {
+        Self { status, deadlines, attempt: 0, members: Vec::new(), pieces: 0, lacks: None }
+    }
+
     /// Joins the next attempt, and waits until it is known of every rank whether it is a member.
     ///
     /// # Errors
@@ -201,3 +199,6 @@ impl Bootstrap for Survivors {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
