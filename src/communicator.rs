@@ -31,6 +31,7 @@ mod deadlines;
 #[cfg(feature = "nccl")]
 mod device;
 mod groups;
+mod grow;
 mod in_flight;
 mod lateness;
 mod own;
@@ -40,14 +41,17 @@ mod point_to_point;
 mod scans;
 mod setup;
 mod shared;
+mod shrink;
 
 #[cfg(feature = "nccl")]
 pub use device::DeviceRequest;
+pub(crate) use grow::{Growing, Joining};
 use lateness::Asked;
 pub use lateness::{Lateness, Times};
 pub use per_call::CallBuilder;
 use per_call::PerCall;
 pub use plan::Planned;
+pub(crate) use shrink::Survivors;
 
 /// One rank's handle to a world of ranks.
 ///
@@ -96,6 +100,8 @@ pub struct Communicator {
     constants: (Tuning, usize),
     /// The number of groups made from this communicator.
     groups: u64,
+    /// The rank that each rank had before [`Communicator::shrink`]; empty if that did not create this communicator.
+    former_ranks: Box<[Rank]>,
     #[cfg(feature = "nccl")]
     local_rank: Rank,
     #[cfg(feature = "nccl")]
@@ -141,6 +147,11 @@ impl Communicator {
     /// The state that the ranks of a node publish to each other.
     pub(crate) fn status(&self) -> &StatusBoard {
         &self.status
+    }
+
+    /// Its settings, which groups of its ranks have too.
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Predicts the time of a call by the cost model, in microseconds; `None` if the algorithm does not offer the operation among these

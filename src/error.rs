@@ -76,6 +76,26 @@ pub enum Error {
         other: Rank,
     },
 
+    /// A rank that is alive does not take part in [`Communicator::shrink`](crate::Communicator::shrink).
+    #[error(
+        "rank {rank} cannot shrink: rank {other} (process {process_id}) is alive{}, and has not called `shrink` or gone on with it for {}: \
+         end it, or let it call `shrink`",
+        if *is_stopped { " but stopped" } else { "" },
+        Seconds(waited.as_secs_f64())
+    )]
+    Missing {
+        /// This rank.
+        rank: Rank,
+        /// The rank that is missing.
+        other: Rank,
+        /// Its process.
+        process_id: u32,
+        /// Whether that is stopped, by SIGSTOP or a debugger.
+        is_stopped: bool,
+        /// How long this rank has waited for it.
+        waited: Duration,
+    },
+
     /// An earlier failure, on this rank or another.
     #[error("rank {rank} cannot go on{}: {cause}", because(*rank, *by))]
     Aborted {
@@ -204,7 +224,7 @@ impl Error {
     /// The kind of the error, as a stable number and name.
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Timeout { .. } => ErrorCode::Timeout,
+            Self::Timeout { .. } | Self::Missing { .. } => ErrorCode::Timeout,
             Self::Mismatch { .. } => ErrorCode::Mismatch,
             Self::Left { .. } => ErrorCode::Left,
             Self::Aborted { .. } => ErrorCode::Aborted,
@@ -230,7 +250,9 @@ impl Error {
     /// mismatch, where either rank may be wrong.
     pub fn failed_rank(&self) -> Option<Rank> {
         match *self {
-            Self::Timeout { other, .. } | Self::Left { other, .. } => Some(other),
+            Self::Timeout { other, .. } | Self::Missing { other, .. } | Self::Left { other, .. } => {
+                Some(other)
+            }
             Self::Aborted { by, .. } => Some(by),
             Self::Failed { rank, .. } => Some(rank),
             Self::OnRank0 { .. } => Some(0),

@@ -5,6 +5,7 @@
 //!
 //! This module only holds state: it never ends a rank, a process or a wait.
 
+mod attempts;
 mod board;
 mod dump;
 mod failure;
@@ -14,7 +15,8 @@ mod ring;
 mod sheet;
 mod time;
 
-pub(crate) use board::{FirstFailure, Guard, Guarded, Recording, StatusBoard};
+pub(crate) use attempts::{PIECE_BYTES, PieceNumber};
+pub(crate) use board::{FirstFailure, Gone, Guard, Guarded, Recording, StatusBoard};
 pub use dump::{Dump, Failed};
 pub(crate) use dump::{dump, dump_all, dump_failed};
 pub(crate) use failure::{FailureReport, keep_panic, panicked};

@@ -16,7 +16,7 @@ pub use memory::{AvailableMemory, MemoryLimit};
 #[cfg(feature = "mpi")]
 pub(crate) use network::has_rdma;
 pub(crate) use network::{interfaces, listen, sort_by_nearness};
-pub(crate) use process::{FAILED, Process, machine, private_folder, private_path, say};
+pub(crate) use process::{FAILED, Process, is_stopped, machine, private_folder, private_path, say};
 
 /// The folder in which MPIs keep the messages between ranks of a node.
 pub const SHARED_FOLDER: &str = "/dev/shm";

@@ -55,9 +55,7 @@ pub(crate) use shared::SHORT as EAGER_BYTES;
 use shared::Shared;
 pub(crate) use shared::{Open, Shares};
 pub(crate) use vendor::VendorPhase;
-#[cfg(feature = "nccl")]
-pub(crate) use waiting::Hopeless;
-pub(crate) use waiting::{Deadlines, Waiting};
+pub(crate) use waiting::{Deadlines, Hopeless, Waiting};
 use waiting::{Nap, spins, usable_cores};
 
 /// The fabric of a communicator.

@@ -1,18 +1,23 @@
 //! Creates worlds of processes (by MPI or a bootstrap) or threads, and sets who watches over them.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{Builder as ThreadBuilder, ScopedJoinHandle};
+
+use unisono_collectives::Rank;
 
 use crate::communicator::Communicator;
 use crate::config::{Config, OnFailure};
 use crate::constants;
 use crate::error::{Error, Result};
-use crate::transport::Fabric;
+use crate::transport::{Bootstrap, Fabric};
 use crate::watchdog::{Card, Cards, Hub, Kind, Watched, watch};
 
 mod builder;
+mod grow;
+mod shrink;
 
 pub use builder::{Builder, Unisono};
 
@@ -124,13 +129,40 @@ fn over_processes(mut transport: Fabric, config: &Config) -> Result<Communicator
     let status = comm.status().clone();
     let mut card = Card::of_this_process(status.members()[0]);
     let hub = hub(&comm, config, &mut card);
-    let cards = Arc::new(gathered(&mut comm, &card)?);
-    let (statuses, warn_after) = (vec![status], config.warn);
+    let cards = gathered(&mut comm, &card)?;
+    watch_over(&mut comm, (cards, hub, controls), config)?;
+    comm.begin();
+    Ok(comm)
+}
+
+/// Watches over a rank that is a process.
+fn watch_over(
+    comm: &mut Communicator,
+    (cards, hub, controls): (Cards, Option<Hub>, Vec<(Rank, OwnedFd)>),
+    config: &Config,
+) -> Result<()> {
+    let (statuses, cards, warn_after) = (vec![comm.status().clone()], Arc::new(cards), config.warn);
     let (kind, on_failure) = (Kind::Processes, config.on_failure);
     let (guard, reports) = watch(Watched { statuses, cards, hub, controls, warn_after, kind, on_failure })?;
     reports.into_iter().for_each(|report| comm.guard(Arc::clone(&guard), report));
-    comm.begin();
-    Ok(comm)
+    Ok(())
+}
+
+/// Watches over a rank of a new world whose ranks meet by a bootstrap. All of them call it. Either all of them get here, or none has this
+/// world.
+fn meet(
+    comm: &mut Communicator,
+    bootstrap: &mut dyn Bootstrap,
+    controls: Vec<(Rank, OwnedFd)>,
+) -> Result<()> {
+    let card = Card::of_this_process(comm.status().members()[0]);
+    let cards = bootstrap.all_gather(bytemuck::cast_slice(&card.to_words()))?;
+    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+    let words = |card: &Vec<u8>| card.chunks_exact(8).map(word).collect();
+    let cards = read_cards(&cards.iter().map(words).collect::<Vec<_>>())?;
+    let config = comm.config().clone();
+    watch_over(comm, (cards, None, controls), &config)?;
+    bootstrap.all_gather(&[]).map(drop)
 }
 
 /// Rank 0's port for the other nodes, if there are any and a failure ends the job; otherwise no rank opens a port.
@@ -149,7 +181,10 @@ fn hub(comm: &Communicator, config: &Config, card: &mut Card) -> Option<Hub> {
 
 /// The cards of all ranks.
 fn gathered(comm: &mut Communicator, card: &Card) -> Result<Cards> {
-    let words = comm.gather_words(&card.to_words())?;
+    read_cards(&comm.gather_words(&card.to_words())?)
+}
+
+fn read_cards(words: &[Vec<u64>]) -> Result<Cards> {
     let cards = words.iter().map(|words| Card::from_words(words)).collect::<Option<_>>();
     let other = || Error::Launch("ranks of different versions of unisono are in one world".to_owned());
     cards.map(Cards).ok_or_else(other)

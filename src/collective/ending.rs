@@ -38,10 +38,23 @@ impl Engine {
         if self.failure.is_none() {
             self.transport.fail(first, &cause);
             dump_failed(&self.status, &cause);
-            self.messages.close(first, &cause);
-            self.failure = Some((first, cause));
-            self.transport.end_if_stranded(self.messages.are_stranded());
+            self.close(first, cause);
         }
+    }
+
+    /// Ends this communicator on all ranks, which is no failure.
+    pub(crate) fn revoke(&mut self, cause: &str) {
+        if self.failure.is_none() {
+            let rank = self.transport.rank();
+            self.transport.fail(rank, cause);
+            self.close(rank, cause.to_owned());
+        }
+    }
+
+    fn close(&mut self, first: Rank, cause: String) {
+        self.messages.close(first, &cause);
+        self.failure = Some((first, cause));
+        self.transport.end_if_stranded(self.messages.are_stranded());
     }
 
     /// Checks, at the start of a call, that neither this rank nor another one has failed: what a failed rank sent before might

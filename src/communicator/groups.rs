@@ -98,19 +98,33 @@ impl Communicator {
             None => Fabric::processes(&mut Among { world: &mut *self, members: &members }, Ok(config))?,
         };
         let controls = transport.take_controls();
-        let mut group = Self::new(transport, &config)?;
-        group.choice = self.choice.clone();
-        group.set_constants(self.constants.clone());
-        group.seat.engine().limits = self.seat.engine().limits;
+        let mut group = self.heir(transport, &config)?;
         group.watched_as_part_of(self, members.into(), controls)?;
         Ok(group)
     }
 
-    /// The settings of a group, without the warnings that the world has already printed.
+    /// A communicator of some of these ranks that inherits what is set for this one.
+    pub(super) fn heir(&mut self, transport: Fabric, config: &Config) -> Result<Self> {
+        let mut heir = Self::new(transport, config)?;
+        heir.choice = self.choice.clone();
+        heir.set_constants(self.constants.clone());
+        heir.seat.engine().limits = self.seat.engine().limits;
+        #[cfg(feature = "nccl")]
+        {
+            (heir.local_rank, heir.device) = (self.local_rank, self.device.clone());
+        }
+        Ok(heir)
+    }
+
     fn config_of_group(&mut self, members: &[Rank]) -> Config {
         self.groups += 1;
+        self.config_among(members, &format!("group-{}-of-rank-{}", self.groups, members[0]))
+    }
+
+    /// The settings of a communicator of these ranks, without the warnings that the world has already printed. Its flight recorder files
+    /// are in a folder of this name.
+    pub(super) fn config_among(&self, members: &[Rank], name: &str) -> Config {
         let nodes = self.config.nodes.as_ref().map(|nodes| nodes.among(members));
-        let name = format!("group-{}-of-rank-{}", self.groups, members[0]);
         let flight_dir = Some(self.status.flight_dir().join(name));
         // Threads always share memory; the setting `inside` applies to processes.
         let inside = if self.has_mpi { self.config.inside } else { Inside::SharedMemory };
@@ -127,10 +141,6 @@ impl Communicator {
         controls: Vec<(Rank, OwnedFd)>,
     ) -> Result<()> {
         self.status.set_parent(world.status.clone(), ranks.clone());
-        #[cfg(feature = "nccl")]
-        {
-            (self.local_rank, self.device) = (world.local_rank, world.device.clone());
-        }
         let Some((guard, of_world)) = &world.guard else { return Ok(()) };
         let watched = Arc::clone(guard).of_group(&self.status, &ranks, controls);
         let failed = |cause| Error::Launch(format!("cannot watch over a group: {cause}"));

@@ -57,6 +57,7 @@ impl Communicator {
             config: config.clone(),
             constants: (Tuning::default(), transport.node_cores()),
             groups: 0,
+            former_ranks: Box::default(),
             #[cfg(feature = "nccl")]
             local_rank: transport.topology().local_rank(transport.rank()),
             #[cfg(feature = "nccl")]

@@ -41,7 +41,7 @@ pub enum ErrorCode {
     Cuda = 8,
     /// `Error::Nccl`, of the feature `nccl`.
     Nccl = 9,
-    /// [`Error::Timeout`](crate::Error::Timeout).
+    /// [`Error::Timeout`](crate::Error::Timeout), and [`Error::Missing`](crate::Error::Missing).
     Timeout = FIRST_FATAL,
     /// [`Error::Mismatch`](crate::Error::Mismatch).
     Mismatch = 102,

@@ -21,10 +21,12 @@ use crate::system;
 
 mod endings;
 mod guard;
+mod survivors;
 mod waits;
 
 pub(crate) use endings::FirstFailure;
 pub(crate) use guard::{Guard, Guarded};
+pub(crate) use survivors::Gone;
 use waits::this_thread;
 
 /// The size from which a call takes so long that the cost of reading the clock does not matter.
@@ -246,6 +248,15 @@ impl StatusBoard {
             group: row.in_group.read(now),
             last: last.map(|last| last.record(now, |hash| self.label_of(row, hash))),
         }
+    }
+
+    /// The process of a rank that shares this status board.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub(crate) fn process_id(&self, rank: Rank) -> u32 {
+        let position = self.position_of(rank).expect("a rank that shares this status board");
+        self.sheet.row(position).process_id.load(Ordering::Relaxed)
     }
 
     /// The call of a rank of the world with this sequence number, if known here: its count, codes and label.

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
+use super::attempts::Attempts;
 use super::ring::Ring;
 use crate::memory::Pages;
 use crossbeam_utils::CachePadded;
@@ -114,6 +115,8 @@ pub(super) struct Row {
     pub(super) in_group: InGroup,
     labels: [Named; LABELS],
     pub(super) ring: Ring,
+    /// The attempts to shrink that it has joined. After the ring, which calls use.
+    pub(super) attempts: Attempts,
 }
 
 impl Row {

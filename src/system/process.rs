@@ -70,6 +70,11 @@ impl Stat {
     }
 }
 
+/// Whether a process is stopped, by a signal or a debugger.
+pub(crate) fn is_stopped(id: u32) -> bool {
+    Stat::of(id).is_some_and(|stat| matches!(stat.field(Stat::STATE), Some("T" | "t")))
+}
+
 /// The start time of a process, if it runs.
 fn started(id: u32) -> Option<u64> {
     let stat = Stat::of(id)?;

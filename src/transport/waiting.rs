@@ -87,6 +87,7 @@ pub(crate) struct Waiting<'a> {
     looks_awake: u32,
     /// How it sleeps, if the awaited event can wake it up.
     nap: Option<Nap<'a>>,
+    heeds_failures: bool,
     deadlines: &'a Deadlines,
     status: &'a StatusBoard,
 }
@@ -97,7 +98,7 @@ struct Times {
     started: Instant,
     /// When there was progress last.
     moved: Instant,
-    /// The same, or when a rank was last seen in a quiet section: the awaited event may have become possible only then.
+    /// The same, or when a rank was last in a quiet section: the awaited event may have become possible only then.
     resumed: Instant,
     /// The length of the wait at the last two checks.
     waited: Duration,
@@ -120,6 +121,7 @@ impl<'a> Waiting<'a> {
             patient: false,
             looks_awake: u32::MAX,
             nap: None,
+            heeds_failures: true,
             deadlines,
             status,
         }
@@ -190,6 +192,11 @@ impl<'a> Waiting<'a> {
     /// Makes the wait of a thread that drives what others wait for sleep early.
     pub(crate) fn in_background(self) -> Self {
         self.napping(Nap(&|| std::thread::sleep(NAP)))
+    }
+
+    /// Makes the wait go on after failures: for what survivors do.
+    pub(crate) fn after_failure(self) -> Self {
+        Self { heeds_failures: false, ..self }
     }
 
     /// Polls until done. In between it pauses, and periodically checks the rank that it waits for (`look_around`).
@@ -287,7 +294,8 @@ impl<'a> Waiting<'a> {
         if self.patient {
             self.status.look();
         }
-        if let Some(FirstFailure { first: by, cause, .. }) = self.status.failure() {
+        let failure = self.status.failure().filter(|_| self.heeds_failures);
+        if let Some(FirstFailure { first: by, cause, .. }) = failure {
             return Err(Hopeless::Failed(Error::Aborted { rank: self.status.rank(), by, cause }));
         }
         while_waiting::run().map_err(|cause| {

@@ -108,7 +108,7 @@ impl Builder {
         Self { refusal: Some(why.to_owned()), ..self }
     }
 
-    fn config(&self) -> Result<Config> {
+    pub(super) fn config(&self) -> Result<Config> {
         if let Some(why) = &self.refusal {
             return Err(Error::Setting(why.clone()));
         }

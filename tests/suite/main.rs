@@ -17,6 +17,7 @@ mod examples;
 #[cfg(feature = "mpi")]
 mod failures;
 mod floors;
+mod grow;
 mod in_flight;
 #[cfg(feature = "mpi")]
 mod mismatch;
@@ -27,6 +28,7 @@ mod nccl;
 mod plans;
 mod point_to_point;
 mod processes;
+mod shrink;
 #[cfg(feature = "mpi")]
 mod soak;
 #[cfg(feature = "nccl")]
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "mpi")]
         Module::with_roles("failures", failures::tests, failures::play),
         Module::new("floors", floors::tests),
+        Module::with_roles("grow", grow::tests, grow::play),
         Module::new("in_flight", in_flight::tests),
         #[cfg(feature = "mpi")]
         Module::with_roles("mismatch", mismatch::tests, mismatch::play),
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Module::new("plans", plans::tests),
         Module::new("point_to_point", point_to_point::tests),
         Module::with_roles("processes", processes::tests, processes::play),
+        Module::with_roles("shrink", shrink::tests, shrink::play),
         #[cfg(feature = "mpi")]
         Module::with_roles("soak", soak::tests, soak::play),
         #[cfg(feature = "nccl")]

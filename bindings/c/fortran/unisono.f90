@@ -905,6 +905,35 @@ module unisono
       integer(c_int), intent(out) :: index
     end function
 
+    ! Replaces a communicator, after an error that loses it, by one of the ranks that are left. All of them call it. They keep their
+    ! order and get new numbers. Further ranks may fail meanwhile. On an error the communicator is freed, and NULL.
+    !
+    ! A rank is left out if its process has ended, or if it has freed its communicator. A rank that is alive and does not call this
+    ! in time is UNISONO_ERROR_TIMEOUT; the text names it, and says whether its process is stopped. The old communicator ends on all
+    ! ranks when the first of them calls this: ranks in a call get UNISONO_ERROR_ABORTED, and can call it too. Ranks that do not
+    ! share memory, which are those of several machines, are UNISONO_ERROR_UNSUPPORTED.
+    !
+    ! The new communicator inherits the algorithm and the timeout. Wait for the requests of the old one first. Its groups are lost;
+    ! its memory keeps its values until it is released, and calls treat it as any other memory.
+    !
+    ! Conditions:
+    ! The pointer must be to a live handle, which is not used afterwards.
+    integer(c_int) function unisono_shrink(comm) bind(c)
+      import
+      type(c_ptr), intent(out) :: comm
+    end function
+
+    ! The number that a rank had before `unisono_shrink`; -1 if that did not return this communicator, there is no such rank, or the
+    ! handle is not valid in this process.
+    !
+    ! Conditions:
+    ! The handle must be null or live.
+    integer(c_int) function unisono_former_rank(comm, rank) bind(c)
+      import
+      type(c_ptr), value :: comm
+      integer(c_int), value :: rank
+    end function
+
     ! Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress with
     ! something else, or to hear an interrupt. NULL ends that. The function must not use a communicator of this library. If it does
     ! not return 0, the call fails with UNISONO_ERROR_ABORTED, on all ranks.

@@ -46,6 +46,19 @@ pub(crate) unsafe fn communicator<'a>(comm: *mut Comm) -> Result<&'a mut Communi
     unsafe { live(comm) }.map(|comm| &mut comm.inner)
 }
 
+/// Takes the communicator out of its handle, which is freed.
+///
+/// # Safety
+/// As [`live`]; no other copy of the handle is used afterwards.
+pub(crate) unsafe fn take(comm: *mut Comm) -> Result<Communicator> {
+    // SAFETY: as the caller promises.
+    unsafe { live(comm)? };
+    // SAFETY: the handle is live, so it came from `into_raw`.
+    let Comm { inner, levels, .. } = *unsafe { Box::from_raw(comm) };
+    drop(levels);
+    Ok(inner)
+}
+
 /// Runs the body of a function on the communicator of a handle. A panic loses the communicator.
 ///
 /// # Safety

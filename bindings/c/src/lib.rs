@@ -18,6 +18,7 @@ pub mod options;
 pub mod plans;
 pub mod reductions;
 pub mod requests;
+pub mod shrink;
 pub mod values;
 pub mod waits;
 pub mod world;

@@ -78,6 +78,14 @@ int main(int count, char **arguments)
     CHECK(strstr(unisono_last_error(), "its process was killed") != NULL);
     /* Half a second, and what a busy machine adds. */
     CHECK(took_s < 3);
+    /* Those that are left go on. */
+    CHECK(unisono_shrink(&comm) == UNISONO_OK && unisono_size(comm) == 2);
+    CHECK(unisono_former_rank(comm, 0) == 0 && unisono_former_rank(comm, 1) == 2);
+    for (int i = 0; i < COUNT; i++)
+        values[i] = 1;
+    CHECK(unisono_all_reduce(comm, values, COUNT, UNISONO_F32, UNISONO_SUM, NULL) == UNISONO_OK);
+    CHECK(values[0] == 2 && values[COUNT - 1] == 2);
+    handles_nothing();
     unisono_free(comm);
     CHECK(threads() == 1);
     printf("an error after %.0f ms\n", took_s * 1000);

@@ -368,6 +368,34 @@ static void groups(void)
     CHECK(parity == NULL);
 }
 
+/* The last rank leaves a group, and the others go on; the world is not lost. */
+static void shrinks(void)
+{
+    unisono_comm *group = NULL;
+    int64_t one = 1;
+    OK(unisono_split(comm, 0, -rank, &group));
+    CHECK(unisono_former_rank(group, 0) == -1);
+    if (ranks == 1)
+        OK(unisono_shrink(&group));
+    else if (rank > 0) {
+        int code;
+        while ((code = unisono_all_reduce(group, &one, 1, UNISONO_I64, UNISONO_SUM, NULL)) == UNISONO_OK)
+            ;
+        CHECK(unisono_is_fatal(code) && unisono_failed_rank() == ranks - 1);
+        OK(unisono_shrink(&group));
+        CHECK(unisono_size(group) == ranks - 1 && unisono_rank(group) == ranks - 1 - rank);
+        one = 1;
+        OK(unisono_all_reduce(group, &one, 1, UNISONO_I64, UNISONO_SUM, NULL));
+        CHECK(one == ranks - 1);
+    }
+    CHECK(unisono_former_rank(group, 0) == (ranks == 1 || rank > 0 ? 0 : -1));
+    CHECK(unisono_former_rank(group, ranks) == -1 && unisono_former_rank(NULL, 0) == -1);
+    unisono_free(group);
+    group = NULL;
+    CHECK(unisono_shrink(&group) == UNISONO_ERROR_ARGUMENT && unisono_shrink(NULL) == UNISONO_ERROR_ARGUMENT);
+    OK(unisono_barrier(comm, NULL));
+}
+
 static void compressors(void)
 {
     /* A matrix of rank 1, and a vector. */
@@ -552,6 +580,7 @@ int main(void)
     reductions();
     messages();
     groups();
+    shrinks();
     compressors();
     refusals();
     registered();

@@ -95,6 +95,10 @@ program everything
   call check(code == unisono_error_argument .and. unisono_is_fatal(code) == 0)
   call check(index(unisono_error_text(), '77') > 0)
 
+  ! The ranks that are left after a failure: here, all of them.
+  call ok(unisono_shrink(comm))
+  call check(unisono_size(comm) == ranks .and. unisono_former_rank(comm, 1) == 1)
+
   call ok(unisono_barrier(comm, c_null_ptr))
   call unisono_free(comm)
   print '(a)', 'all right'

@@ -11,7 +11,7 @@ use unisono_compress::Levels;
 use super::array::{Array, dtype};
 use super::call::{message, options};
 use super::error::argument;
-use super::interrupt::Ended;
+use super::interrupt::{Ended, interruptible};
 use super::memory::Memory;
 use super::plan::Plan;
 use super::reduction::reduction;
@@ -21,6 +21,7 @@ mod calls;
 mod handle;
 
 use calls::element_bytes;
+use handle::closed;
 
 /// One rank's handle to a world of ranks, or to a group of them.
 #[pyclass(frozen, module = "unisono._unisono")]
@@ -40,6 +41,9 @@ pub(crate) struct Comm {
     /// What connects the ranks: "shm", "tcp" or both.
     #[pyo3(get)]
     transport: &'static str,
+    /// The rank that each rank had before `shrink`; empty if that did not return this communicator.
+    #[pyo3(get)]
+    former_ranks: Vec<usize>,
 }
 
 #[pymethods]
@@ -291,6 +295,18 @@ impl Comm {
         let ranks = arguments::members(&ranks, self.size).map_err(argument)?;
         let group = self.on(py, |comm| comm.group(&ranks))?;
         self.group_of(py, group)
+    }
+
+    /// Makes a communicator of the ranks that are left, and closes this one.
+    fn shrink(&self, py: Python<'_>) -> PyResult<Self> {
+        self.owner.check().map_err(argument)?;
+        // What has ended this communicator does not end the next one.
+        let shrunk = interruptible(py, &Ended::default(), || {
+            drop(self.levels.lock().unwrap_or_else(PoisonError::into_inner).take());
+            let failed = self.lock().take();
+            failed.ok_or_else(closed)?.shrink()
+        });
+        shrunk.map(Self::new)
     }
 
     /// The elements of an array of `count` that belong to this rank.

@@ -257,6 +257,40 @@ class Comm:
         group = self._comm.group(list(ranks))
         return None if group is None else Comm(group)
 
+    def shrink(self) -> Comm:
+        """Returns a communicator of the ranks that are left, after an error that `is_fatal`, and closes this one. All of them call it. They
+        keep their order and get new numbers (`former_ranks`). Further ranks may fail meanwhile.
+
+        A rank is left out if its process has ended, or if it has closed its communicator. A rank that is alive and does not call this in
+        time is a TimeoutError on the others, which names it, and says whether its process is stopped. When the first rank calls this, ranks
+        in a call get an AbortedError, and can call it too. Only ranks that share memory, which are those of one machine, can shrink.
+
+        The new communicator inherits the algorithm and the timeout. Groups of the old one are lost. Arrays from `empty` keep their values,
+        and calls treat them as any other array.
+
+            step, weights = 0, initial_weights()
+            while step < 1000:
+                try:
+                    gradients = comm.all_reduce(compute(weights, step), "mean")
+                    weights, step = weights - rate * gradients, step + 1
+                except unisono.UnisonoError as error:
+                    if not error.is_fatal:
+                        raise
+                    comm = comm.shrink()
+                    # Some ranks may have completed the step. All continue from the state of rank 0.
+                    state = np.array([step]), weights.copy()
+                    with contextlib.suppress(unisono.UnisonoError):
+                        for array in state:
+                            comm.broadcast(array, 0)
+                        step, weights = int(state[0][0]), state[1]
+        """
+        return Comm(self._comm.shrink())
+
+    @property
+    def former_ranks(self) -> list[int]:
+        """The rank that each rank had before `shrink`; empty if that did not return this communicator."""
+        return self._comm.former_ranks
+
     def own_part(self, count: int, counts: Sequence[int] | None = None) -> slice:
         """The elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather with these
         `counts`."""

@@ -16,8 +16,9 @@ use crate::reduction::raised;
 impl Comm {
     pub(crate) fn new(inner: Communicator) -> Self {
         let (rank, size, transport) = (inner.rank(), inner.ranks(), inner.transport());
+        let former_ranks = inner.former_ranks().to_vec();
         let (inner, ended, owner) = (Mutex::new(Some(inner)), Ended::default(), Owner::this_process());
-        Self { inner, levels: Mutex::new(None), ended, owner, rank, size, transport }
+        Self { inner, levels: Mutex::new(None), ended, owner, rank, size, transport, former_ranks }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Option<Communicator>> {
@@ -74,7 +75,7 @@ impl Comm {
     }
 }
 
-fn closed() -> unisono::Error {
+pub(super) fn closed() -> unisono::Error {
     unisono::Error::Setting("the communicator is closed".to_owned())
 }
 

@@ -1,0 +1,47 @@
+//! Communicators of the ranks that are left after a failure.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use super::comm::{Comm, communicator, out, take};
+use super::errors::guarded;
+use super::waits::looking;
+
+/// Replaces a communicator, after an error that loses it, by one of the ranks that are left. All of them call it. They keep their order
+/// and get new numbers. Further ranks may fail meanwhile. On an error the communicator is freed, and NULL.
+///
+/// A rank is left out if its process has ended, or if it has freed its communicator. A rank that is alive and does not call this in time
+/// is UNISONO_ERROR_TIMEOUT; the text names it, and says whether its process is stopped. The old communicator ends on all ranks when the
+/// first of them calls this: ranks in a call get UNISONO_ERROR_ABORTED, and can call it too. Ranks that do not share memory, which are
+/// those of several machines, are UNISONO_ERROR_UNSUPPORTED.
+///
+/// The new communicator inherits the algorithm and the timeout. Wait for the requests of the old one first. Its groups are lost;
+/// its memory keeps its values until it is released, and calls treat it as any other memory.
+///
+/// # Safety
+/// The pointer must be to a live handle, which is not used afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_shrink(comm: *mut *mut Comm) -> c_int {
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        let place = unsafe { out(comm, "the communicator")? };
+        // SAFETY: as the caller promises; the program has no other handle of it.
+        let failed = unsafe { take(*place)? };
+        *place = ptr::null_mut();
+        *place = Comm::into_raw(looking(|| failed.shrink())?);
+        Ok(())
+    })
+}
+
+/// The number that a rank had before `unisono_shrink`; -1 if that did not return this communicator, there is no such rank, or the
+/// handle is not valid in this process.
+///
+/// # Safety
+/// The handle must be null or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_former_rank(comm: *mut Comm, rank: c_int) -> c_int {
+    // SAFETY: as the caller promises.
+    let Ok(comm) = (unsafe { communicator(comm) }) else { return -1 };
+    let former = usize::try_from(rank).ok().and_then(|rank| comm.former_ranks().get(rank));
+    former.map_or(-1, |&rank| rank as c_int)
+}

@@ -1,0 +1,78 @@
+"""Worlds that lose ranks, and go on with the others."""
+
+from __future__ import annotations
+
+import pytest
+from ranks import PRELUDE, run
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_others_go_on_when_a_rank_is_killed(ranks: int) -> None:
+    program = (
+        PRELUDE
+        + """
+import os, signal
+assert comm.former_ranks == []
+step = 0
+while step < 10:
+    if step == 5 and rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        ones = comm.all_reduce(np.ones(1000))
+    except unisono.UnisonoError as error:
+        assert error.is_fatal and error.rank == 1, error
+        failed, comm = comm, comm.shrink()
+        step = int(comm.all_reduce(np.array([step]), "min")[0])
+        continue
+    assert (ones == comm.size).all()
+    step += 1
+assert (comm.size, comm.former_ranks) == (size - 1, [0, *range(2, size)]), comm
+try:
+    failed.barrier()
+except unisono.UnisonoError as error:
+    assert "the communicator is closed" in str(error), error
+print("went on")
+"""
+    )
+    ended = run(program, ranks)
+    for rank, end in enumerate(ended):
+        assert (end.code == 0 and "went on" in end.output) or rank == 1, ended
+
+
+def test_a_rank_that_does_not_shrink_is_named() -> None:
+    program = (
+        PRELUDE
+        + """
+import time
+comm.set_timeout(1)
+if rank == 1:
+    time.sleep(4)
+else:
+    try:
+        comm.shrink()
+    except unisono.TimeoutError as error:
+        assert error.rank == 1 and "is alive" in str(error), error
+        print("named")
+"""
+    )
+    ended = run(program, 2)
+    assert ended[0].code == 0 and "named" in ended[0].output, ended
+
+
+def test_a_program_that_fails_a_call_itself_can_go_on() -> None:
+    program = (
+        PRELUDE
+        + """
+if rank == 0:
+    comm.fail("on purpose")
+try:
+    comm.barrier()
+except unisono.AbortedError as error:
+    assert "on purpose" in str(error), error
+comm = comm.shrink()
+assert comm.all_reduce(np.ones(1))[0] == size
+print("went on")
+"""
+    )
+    for end in run(program, 2):
+        assert end.code == 0 and "went on" in end.output, end

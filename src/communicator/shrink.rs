@@ -1,0 +1,204 @@
+//! What survivors of a failure do to form a new world: they agree on who they are, and meet over the status board of the old one.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+use super::Communicator;
+use crate::config::OnFailure;
+use crate::error::{Error, Result};
+use crate::record::State;
+use crate::status::{Gone, PIECE_BYTES, PieceNumber, StatusBoard};
+use crate::system::is_stopped;
+use crate::transport::{Bootstrap, Deadlines, Fabric, Hopeless, Waiting};
+
+impl Communicator {
+    /// The rank that each rank of this communicator had in the one that [`Communicator::shrink`] consumed; empty for a communicator that
+    /// `shrink` did not return.
+    pub fn former_ranks(&self) -> &[Rank] {
+        &self.former_ranks
+    }
+
+    /// Ends this communicator on all ranks, and returns what its survivors meet over.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], before anything happens, if this world cannot shrink.
+    pub(crate) fn survivors(&mut self) -> Result<Survivors> {
+        self.check_can_change("shrink")?;
+        const CAUSE: &str = "it called `shrink`";
+        // First, so that calls in flight end.
+        match &self.guard {
+            Some((_, report)) => report.fail(self.rank, CAUSE),
+            None => drop(self.status.fail(self.rank, self.rank, CAUSE)),
+        }
+        let engine = self.seat.engine();
+        engine.revoke(CAUSE);
+        let deadlines = engine.limits.usual;
+        Ok(Survivors::over(self.status.clone(), deadlines))
+    }
+
+    /// # Errors
+    /// [`Error::Unsupported`] if the ranks of this world cannot become more or fewer.
+    pub(super) fn check_can_change(&self, how: &str) -> Result<()> {
+        let why = if self.config.on_failure == OnFailure::EndJob {
+            "a failure ends this program (`OnFailure::EndJob`): start the world with `OnFailure::ReturnError`"
+        } else if self.has_mpi {
+            "MPI connects its ranks, and does not survive a lost one: start them without MPI"
+        } else if self.status.members().len() < self.ranks() {
+            "its ranks do not all share memory: they are on several machines, or may not share it"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Unsupported(format!("this world cannot {how}: {why}")))
+    }
+
+    /// The communicator of the survivors, not watched over yet, and its connections for whoever will watch over it. All of them call it.
+    pub(crate) fn among_survivors(
+        &mut self,
+        survivors: &mut Survivors,
+    ) -> Result<(Self, Vec<(Rank, OwnedFd)>)> {
+        let config = self.config_among(&survivors.members, &format!("shrink-{}", survivors.attempt));
+        let (mut transport, config) = Fabric::processes(survivors, Ok(config))?;
+        let controls = transport.take_controls();
+        let mut heir = self.heir(transport, &config)?;
+        heir.former_ranks = survivors.members.as_slice().into();
+        Ok((heir, controls))
+    }
+}
+
+/// The survivors of a world: the members of an attempt to shrink it, who all-gather bytes over its status board.
+#[derive(Debug)]
+pub(crate) struct Survivors {
+    status: StatusBoard,
+    deadlines: Deadlines,
+    /// The current attempt, from 1.
+    attempt: u32,
+    /// Its members.
+    members: Vec<Rank>,
+    /// The number of pieces that this rank has given to it.
+    pieces: u32,
+    /// A member that has ended before the attempt was complete.
+    lacks: Option<Rank>,
+}
+
+impl Survivors {
+    /// The survivors of the world of a status board, before their first attempt.
+    fn over(status: StatusBoard, deadlines: Deadlines) -> Self {
+        Self { status, deadlines, attempt: 0, members: Vec::new(), pieces: 0, lacks: None }
+    }
+
+    /// Joins the next attempt, and waits until it is known of every rank whether it is a member.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if a rank that is alive does not join; [`Error::Failed`] if the other ranks go on without this one.
+    pub(crate) fn join(&mut self) -> Result<()> {
+        let (rank, ranks) = (self.status.rank(), self.status.ranks());
+        (self.attempt, self.pieces, self.lacks) = (self.attempt + 1, 0, None);
+        let Self { status, attempt, .. } = &*self;
+        if !status.join_attempt(*attempt) {
+            let cause =
+                Error::Launch("the other ranks have taken it for dead, and go on without it".to_owned());
+            return Err(Error::Failed { rank, cause: Box::new(cause) });
+        }
+        self.wait(|| {
+            let mut undecided = (0..ranks).filter(|&rank| status.is_member(rank, *attempt).is_none());
+            undecided.next().map(|first| (first, undecided.count()))
+        })?;
+        let is_member = |&rank: &Rank| status.is_member(rank, *attempt) == Some(true);
+        self.members = (0..ranks).filter(is_member).collect();
+        Ok(())
+    }
+
+    /// Whether a member has ended before the current attempt was complete: no member can complete it.
+    pub(crate) fn lack_one(&self) -> bool {
+        self.lacks.is_some()
+    }
+
+    /// Gives a piece: the first of these bytes. Returns that of each member, and the number of bytes that it and the following ones have.
+    fn exchange(&mut self, bytes: &[u8]) -> Result<Vec<(Vec<u8>, usize)>> {
+        self.pieces += 1;
+        let number = PieceNumber { attempt: self.attempt, piece: self.pieces };
+        self.status.give_piece(number, bytes);
+        let mut given = vec![None; self.members.len()];
+        let mut gone = None;
+        self.wait(|| {
+            let mut missing = None;
+            for (given, &rank) in given.iter_mut().zip(&self.members).filter(|(given, _)| given.is_none()) {
+                match self.status.piece(rank, number) {
+                    Ok(Some(piece)) => *given = Some(piece),
+                    Ok(None) => missing = Some((rank, missing.map_or(0, |(_, more)| more + 1))),
+                    Err(Gone) => gone = Some(rank),
+                }
+            }
+            missing.filter(|_| gone.is_none())
+        })?;
+        self.lacks = gone;
+        let lacks = |rank| Error::Launch(format!("rank {rank} has ended while the survivors met"));
+        gone.map_or_else(|| Ok(given.into_iter().flatten().collect()), |rank| Err(lacks(rank)))
+    }
+
+    /// Waits until `missing` returns no rank, and not how many more there are.
+    fn wait(&self, mut missing: impl FnMut() -> Option<(Rank, usize)>) -> Result<()> {
+        let rank = self.status.rank();
+        let deadlines = Deadlines { quiet: self.deadlines.timeout, ..self.deadlines };
+        let mut waiting = Waiting::new(0, &deadlines, &self.status).after_failure();
+        let mut before = None;
+        loop {
+            let Some((other, more)) = missing() else { return Ok(()) };
+            if before.replace((other, more)) != Some((other, more)) {
+                waiting.renew();
+            }
+            match waiting.pause() {
+                Ok(_) => {}
+                Err(Hopeless::Failed(error)) => return Err(error),
+                Err(Hopeless::Overdue(waited)) if waited < self.patience(other) => {}
+                // It may have come while this rank was descheduled.
+                Err(Hopeless::Overdue(waited)) => match missing() {
+                    None => return Ok(()),
+                    Some((other, _)) => {
+                        let process_id = self.status.process_id(other);
+                        let is_stopped = is_stopped(process_id);
+                        return Err(Error::Missing { rank, other, process_id, is_stopped, waited });
+                    }
+                },
+            }
+        }
+    }
+
+    /// How long a rank may take.
+    fn patience(&self, rank: Rank) -> Duration {
+        let Deadlines { timeout, quiet } = self.deadlines;
+        let position = self.status.position_of(rank).expect("all ranks share the status board");
+        if self.status.doing(position).state == State::Quiet { timeout.max(quiet) } else { timeout }
+    }
+}
+
+impl Bootstrap for Survivors {
+    fn rank(&self) -> Rank {
+        let own = self.status.rank();
+        self.members.iter().position(|&rank| rank == own).expect("a rank is a member of what it has joined")
+    }
+
+    fn ranks(&self) -> usize {
+        self.members.len()
+    }
+
+    /// # Errors
+    /// As [`Survivors::join`]; any error if a member has [ended](Survivors::lack_one).
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut all = vec![Vec::new(); self.members.len()];
+        let mut rest = own;
+        loop {
+            let given = self.exchange(rest)?;
+            rest = &rest[rest.len().min(PIECE_BYTES)..];
+            all.iter_mut().zip(&given).for_each(|(all, (piece, _))| all.extend_from_slice(piece));
+            if given.iter().all(|&(_, rest)| rest <= PIECE_BYTES) {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

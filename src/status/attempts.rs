@@ -1,0 +1,154 @@
+//! Attempts to shrink a world: which of them a rank has joined, and the bytes that it gives to their members.
+//!
+//! Several processes read and write this at once, and any of them may end at any moment. Zero is the initial state.
+
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// The bytes of a piece.
+pub(crate) const PIECE_BYTES: usize = 8 * WORDS;
+/// The words of a piece.
+const WORDS: usize = if cfg!(loom) { 1 } else { 128 };
+
+/// The attempts of a rank.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Attempts {
+    /// Twice the number of attempts that the rank has joined, plus one once it is excluded from all others.
+    joined: AtomicU64,
+    /// Its latest pieces. A rank gives a piece once it has those before of all members, so all of them have read the last but one.
+    pieces: [Piece; 2],
+}
+
+/// A part of what a rank gives to the other members of an attempt.
+#[derive(Debug)]
+#[repr(C)]
+struct Piece {
+    /// The attempt and the number of the piece; 0 while it is being written.
+    number: AtomicU64,
+    /// The bytes that this rank gives in this and the following pieces.
+    rest: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+/// Identifies a piece: the attempt, and its number among those of the attempt, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PieceNumber {
+    pub(crate) attempt: u32,
+    pub(crate) piece: u32,
+}
+
+impl PieceNumber {
+    fn bits(self) -> u64 {
+        u64::from(self.attempt) << 32 | u64::from(self.piece)
+    }
+}
+
+impl Attempts {
+    /// Joins an attempt, the first of which is 1, as its rank. Returns false if the rank is excluded.
+    pub(super) fn join(&self, attempt: u32) -> bool {
+        let before = 2 * (u64::from(attempt) - 1);
+        // Acquire: what happened before the exclusion is seen by who learns of it.
+        self.joined.compare_exchange(before, before + 2, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Excludes the rank from all attempts that it has not joined.
+    pub(super) fn exclude(&self) {
+        self.joined.fetch_or(1, Ordering::AcqRel);
+    }
+
+    /// Whether the rank is a member of an attempt; `None` as long as it may still join. Once known, it does not change.
+    pub(super) fn is_member(&self, attempt: u32) -> Option<bool> {
+        let joined = self.joined.load(Ordering::Acquire);
+        if joined / 2 >= u64::from(attempt) {
+            return Some(true);
+        }
+        (joined % 2 == 1).then_some(false)
+    }
+
+    /// Whether the rank gives nothing more to an attempt that it has joined: it is excluded, or has joined a later one.
+    pub(super) fn has_ended(&self, attempt: u32) -> bool {
+        self.joined.load(Ordering::Acquire) > 2 * u64::from(attempt)
+    }
+
+    /// Gives a piece, as this rank: the first of these bytes.
+    pub(super) fn give(&self, number: PieceNumber, bytes: &[u8]) {
+        let piece = &self.pieces[number.piece as usize % 2];
+        piece.number.store(0, Ordering::Relaxed);
+        // Pairs with the fence in `given`: who reads a word of this piece does not find the number of the piece before.
+        fence(Ordering::Release);
+        piece.rest.store(bytes.len() as u64, Ordering::Relaxed);
+        for (word, bytes) in piece.words.iter().zip(bytes.chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(padded), Ordering::Relaxed);
+        }
+        // Pairs with the first load in `given`.
+        piece.number.store(number.bits(), Ordering::Release);
+    }
+
+    /// The bytes of a piece, and the number of bytes that it and the following ones have, if the rank has given it and not replaced it.
+    pub(super) fn given(&self, number: PieceNumber) -> Option<(Vec<u8>, usize)> {
+        let piece = &self.pieces[number.piece as usize % 2];
+        if piece.number.load(Ordering::Acquire) != number.bits() {
+            return None;
+        }
+        let rest = piece.rest.load(Ordering::Relaxed) as usize;
+        let here = rest.min(PIECE_BYTES);
+        let words = piece.words[..here.div_ceil(8)].iter();
+        let mut bytes: Vec<_> = words.flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+        bytes.truncate(here);
+        fence(Ordering::Acquire);
+        (piece.number.load(Ordering::Relaxed) == number.bits()).then_some((bytes, rest))
+    }
+}
+
+#[cfg(all(test, loom))]
+mod orders;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn attempts() -> Attempts {
+        let piece = || Piece {
+            number: AtomicU64::new(0),
+            rest: AtomicU64::new(0),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+        };
+        Attempts { joined: AtomicU64::new(0), pieces: [piece(), piece()] }
+    }
+
+    #[test]
+    fn an_excluded_rank_stays_a_member_of_what_it_has_joined() {
+        let attempts = attempts();
+        assert_eq!(attempts.is_member(1), None);
+        assert!(attempts.join(1) && !attempts.has_ended(1));
+        attempts.exclude();
+        assert_eq!((attempts.is_member(1), attempts.is_member(2)), (Some(true), Some(false)));
+        assert!(attempts.has_ended(1) && !attempts.join(2));
+        assert_eq!((attempts.is_member(1), attempts.is_member(2)), (Some(true), Some(false)));
+    }
+
+    #[test]
+    fn a_later_attempt_ends_an_earlier_one() {
+        let attempts = attempts();
+        assert!(attempts.join(1) && attempts.join(2));
+        assert!(attempts.has_ended(1) && !attempts.has_ended(2));
+    }
+
+    #[test]
+    fn pieces_of_any_length_are_read_until_they_are_replaced() {
+        let attempts = attempts();
+        let number = |attempt, piece| PieceNumber { attempt, piece };
+        for length in [0, 1, 7, 8, 9, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1] {
+            let bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            attempts.give(number(3, 5), &bytes);
+            let here = bytes[..length.min(PIECE_BYTES)].to_vec();
+            assert_eq!(attempts.given(number(3, 5)), Some((here, length)));
+        }
+        attempts.give(number(3, 6), &[1]);
+        assert!(attempts.given(number(3, 5)).is_some());
+        attempts.give(number(3, 7), &[2]);
+        assert_eq!((attempts.given(number(3, 5)), attempts.given(number(4, 7))), (None, None));
+    }
+}

@@ -1,0 +1,92 @@
+//! [`Communicator::grow`] and [`Unisono::join`]: a world with more processes.
+
+use std::path::Path;
+
+use super::{Builder, Unisono, meet};
+use crate::communicator::{Communicator, Growing, Joining};
+use crate::config::{Config, Constants, DEFAULT_TIMEOUT};
+use crate::error::{Error, Result};
+use crate::transport::{Bootstrap, Fabric};
+
+impl Communicator {
+    /// Returns a communicator of these ranks and of `more` processes of this machine, which call [`Unisono::join`] with the same path of a
+    /// Unix socket. All ranks call it. The ranks keep their numbers, and those that join follow. This communicator remains usable, as after
+    /// [`Communicator::split`], and the new one is independent of it.
+    ///
+    /// Rank 0 listens at the path until the processes have come, and only then. It admits processes of its user that know the secret of
+    /// the job (`UNISONO_SECRET`), if there is one.
+    ///
+    /// ```
+    /// use unisono::{Communicator, ReduceOp, Result, Unisono};
+    ///
+    /// fn sum(mut comm: Communicator) -> Result<u64> {
+    ///     let mut sum = [1_u64];
+    ///     comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+    ///     Ok(sum[0])
+    /// }
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let path = folder.path().join("world");
+    /// std::thread::scope(|scope| {
+    ///     // Usually another process.
+    ///     let joins = scope.spawn(|| Unisono::join(&path).and_then(sum));
+    ///     let sums = unisono::threads(2, |mut comm| comm.grow(1, &path).and_then(sum));
+    ///     assert!(sums.into_iter().chain([joins.join().unwrap()]).all(|sum| sum.unwrap() == 3));
+    /// });
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], before anything happens, for worlds that cannot [shrink](Communicator::shrink), and for declared nodes.
+    /// [`Error::OnRank0`], on all ranks, if the processes do not come within [the timeout](Communicator::set_timeout); [`Error::Launch`]
+    /// if one of them fails meanwhile, and [`Error::Setting`] if its settings differ: this communicator remains usable. As
+    /// [`Communicator::all_reduce`] if a rank fails.
+    pub fn grow(&mut self, more: usize, path: impl AsRef<Path>) -> Result<Self> {
+        let mut growing = self.wait_for_joins(more, path.as_ref())?;
+        let grown = grown(&mut growing);
+        let stays = growing.is_refused() || matches!(grown, Err(Error::Setting(_)));
+        if stays { grown } else { self.settle(grown) }
+    }
+}
+
+fn grown(growing: &mut Growing<'_>) -> Result<Communicator> {
+    let mut comm = Communicator::of_growing(growing)?;
+    set_up(&mut comm, growing)?;
+    Ok(comm)
+}
+
+/// Sets what all ranks of a world that has grown must have alike, and watches over this one.
+fn set_up(comm: &mut Communicator, bootstrap: &mut dyn Bootstrap) -> Result<()> {
+    comm.set_as_rank_0(bootstrap)?;
+    meet(comm, bootstrap, Vec::new())
+}
+
+impl Unisono {
+    /// Joins a world that [grows](Communicator::grow), with settings from the environment: [`Builder::join`].
+    ///
+    /// # Errors
+    /// As [`Builder::join`].
+    pub fn join(path: impl AsRef<Path>) -> Result<Communicator> {
+        Self::builder().join(path)
+    }
+}
+
+impl Builder {
+    /// Joins a world of this machine that [grows](Communicator::grow) at this path of a Unix socket, as one of its last ranks. Waits until
+    /// it does, at most as long as for any call. The algorithm choice and the timeouts are those of the world.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if no world of this user and job grows there in time, or it fails meanwhile; [`Error::Setting`] for invalid
+    /// settings, and if they differ from those of the world.
+    pub fn join(self, path: impl AsRef<Path>) -> Result<Communicator> {
+        // Algorithm and constants are those of the world.
+        let of_world =
+            |config| Config { algorithm: None, constants: Constants::Default, warnings: false, ..config };
+        let config = self.config().map(of_world);
+        let timeout = config.as_ref().map_or_else(|_| DEFAULT_TIMEOUT, |config: &Config| config.timeout);
+        let mut joining = Joining::at(path.as_ref(), timeout)?;
+        let (transport, config) = Fabric::processes(&mut joining, config)?;
+        let mut comm = Communicator::of_joining(transport, &config)?;
+        set_up(&mut comm, &mut joining)?;
+        Ok(comm)
+    }
+}

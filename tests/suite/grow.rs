@@ -1,0 +1,204 @@
+//! Worlds that processes join.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use unisono::{Algorithm, Choice, Communicator, Error, OnFailure, ReduceOp, Result, Unisono};
+use unisono_testing::launch::{self, Ended};
+use unisono_testing::suite::{self, Test};
+use unisono_testing::tests;
+
+const DEADLINE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// The path of the socket, for ranks that are processes.
+const PATH: &str = "UNISONO_TEST_GROWS_AT";
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        those_that_join_follow_and_have_the_settings_of_the_world,
+        a_killed_process_is_replaced,
+        without_those_that_join_the_world_goes_on,
+        other_settings_are_refused_and_the_world_goes_on,
+        a_process_that_ends_while_it_joins_is_named,
+        ranks_that_grow_in_other_ways_are_told,
+    ]
+}
+
+fn sum(comm: &mut Communicator) -> Result<u64> {
+    let mut sum = [1];
+    comm.all_reduce(&mut sum, ReduceOp::Sum)?;
+    Ok(sum[0])
+}
+
+/// Runs a world of two threads, and beside it something with the path at which the world grows.
+fn two_and<R: Send, S: Send>(
+    rank: impl Fn(Communicator, &Path) -> Result<R> + Sync,
+    beside: impl FnOnce(&Path) -> S + Send,
+) -> (Vec<R>, S) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = &folder.path().join("world");
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(move || beside(path));
+        let ended =
+            Unisono::builder().ignore_environment().timeout(TIMEOUT).on_threads(2, |comm| rank(comm, path));
+        let ended = ended.unwrap().into_iter().map(Result::unwrap).collect();
+        (ended, beside.join().unwrap())
+    })
+}
+
+fn those_that_join_follow_and_have_the_settings_of_the_world() {
+    let check = |comm: &mut Communicator| -> Result<usize> {
+        assert_eq!((comm.ranks(), comm.choice()), (4, &Choice::from(Algorithm::Ring)));
+        assert_eq!(sum(comm)?, 4);
+        Ok(comm.rank())
+    };
+    let rank = |mut comm: Communicator, path: &Path| {
+        comm.set_choice(Algorithm::Ring)?;
+        let mut grown = comm.grow(2, path)?;
+        assert_eq!(check(&mut grown)?, comm.rank());
+        assert_eq!(sum(&mut comm)?, 2);
+        // What has grown shrinks.
+        drop(comm);
+        let left = grown.rank();
+        if left == 1 {
+            return Ok(left);
+        }
+        while sum(&mut grown).is_ok() {}
+        let mut shrunk = grown.shrink()?;
+        assert_eq!(shrunk.former_ranks(), [0, 2, 3]);
+        assert_eq!(sum(&mut shrunk)?, 3);
+        Ok(left)
+    };
+    let joins = |path: &Path| -> Result<usize> {
+        let mut comm = Unisono::builder().ignore_environment().timeout(TIMEOUT).join(path)?;
+        let rank = check(&mut comm)?;
+        while sum(&mut comm).is_ok() {}
+        assert_eq!(sum(&mut comm.shrink()?)?, 3);
+        Ok(rank)
+    };
+    let (ranks, mut joined) = two_and(rank, |path| {
+        std::thread::scope(|scope| {
+            let both = [0, 1].map(|_| scope.spawn(|| joins(path)));
+            both.map(|one| one.join().unwrap().unwrap())
+        })
+    });
+    joined.sort_unstable();
+    assert_eq!((ranks, joined), (vec![0, 1], [2, 3]));
+}
+
+pub(crate) fn play(role: &str) -> ExitCode {
+    let path = std::env::var(PATH).unwrap();
+    let ended = if role == "joins" { play_joins(&path) } else { play_is_killed(&path) };
+    if let Err(error) = ended {
+        println!("failed: {error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn play_joins(path: &str) -> Result<()> {
+    let mut comm = Unisono::builder().timeout(TIMEOUT).join(path)?;
+    println!("rank {} joined, and {} are there", comm.rank(), sum(&mut comm)?);
+    Ok(())
+}
+
+/// Rank 1 is killed, and the first of the others starts another process.
+fn play_is_killed(path: &str) -> Result<()> {
+    let mut comm = Unisono::builder().timeout(TIMEOUT).processes()?;
+    if comm.rank() == 1 {
+        launch::kill_this_process();
+    }
+    while sum(&mut comm).is_ok() {}
+    let mut comm = comm.shrink()?;
+    let joins = (comm.rank() == 0).then(|| {
+        let mut command = Command::new(launch::this_program());
+        suite::play(&mut command, "grow", "joins").spawn().unwrap()
+    });
+    let mut comm = comm.grow(1, path)?;
+    println!("{} are there", sum(&mut comm)?);
+    if let Some(mut joins) = joins {
+        assert!(joins.wait().unwrap().success());
+    }
+    Ok(())
+}
+
+fn a_killed_process_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = launch::processes(3, &launch::this_program());
+    suite::play(&mut command, "grow", "is killed").env("UNISONO_WARNINGS", "off");
+    command.env(PATH, folder.path().join("world"));
+    let ended @ Ended { stdout, .. } = &launch::run(command, DEADLINE);
+    let mut lines: Vec<_> = stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["3 are there", "3 are there", "rank 2 joined, and 3 are there"], "{ended}");
+}
+
+fn without_those_that_join_the_world_goes_on() {
+    let rank = |mut comm: Communicator, path: &Path| {
+        comm.set_timeout(Duration::from_millis(300));
+        let error = comm.grow(1, path).unwrap_err();
+        assert!(matches!(error, Error::OnRank0 { .. }) && !error.is_fatal(), "{error}");
+        assert!(error.to_string().contains("0 of 1 processes have joined at "), "{error}");
+        assert_eq!(sum(&mut comm)?, 2);
+        Ok(path.exists())
+    };
+    assert_eq!(two_and(rank, |_| ()).0, [false, false]);
+    let nowhere = Unisono::builder().timeout(Duration::from_millis(100)).join("/nowhere/at/all").unwrap_err();
+    assert!(nowhere.to_string().starts_with("cannot join at /nowhere/at/all: "), "{nowhere}");
+}
+
+fn other_settings_are_refused_and_the_world_goes_on() {
+    let rank = |mut comm: Communicator, path: &Path| {
+        let error = comm.grow(1, path).unwrap_err();
+        assert_eq!(sum(&mut comm)?, 2);
+        Ok(error)
+    };
+    let joins = |path: &Path| {
+        let builder = Unisono::builder().ignore_environment().timeout(TIMEOUT);
+        builder.on_failure(OnFailure::EndJob).join(path).unwrap_err()
+    };
+    let (errors, joined) = two_and(rank, joins);
+    for error in errors.iter().chain([&joined]) {
+        assert!(matches!(error, Error::Setting(_)), "{error}");
+        assert!(error.to_string().contains("OnFailure is ReturnError on ranks 0, 1 ("), "{error}");
+    }
+}
+
+fn a_process_that_ends_while_it_joins_is_named() {
+    let rank = |mut comm: Communicator, path: &Path| {
+        let error = comm.grow(1, path).unwrap_err();
+        assert!(!error.is_fatal(), "{error}");
+        assert_eq!(sum(&mut comm)?, 2);
+        Ok(error.to_string())
+    };
+    // It begins as `Unisono::join` does.
+    let ends = |path: &Path| {
+        let mut stream = loop {
+            if let Ok(stream) = UnixStream::connect(path) {
+                break stream;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        stream.write_all(&[&8_u64.to_le_bytes()[..], b"unisonoJ"].concat()).unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+    };
+    for said in two_and(rank, ends).0 {
+        assert!(said.starts_with("the process that joins as rank 2 has failed: "), "{said}");
+    }
+}
+
+fn ranks_that_grow_in_other_ways_are_told() {
+    let rank = |mut comm: Communicator, path: &Path| {
+        let more = 1 + comm.rank();
+        Ok(comm.grow(more, path).unwrap_err())
+    };
+    for error in two_and(rank, |_| ()).0 {
+        assert!(
+            matches!(error, Error::Mismatch { .. }) && error.to_string().contains("grow by 2 at "),
+            "{error}"
+        );
+    }
+}
