@@ -232,7 +232,8 @@ fn inherited() {
             return Ok(());
         }
         let error = failure(&mut comm);
-        assert!(error.failed_rank() == Some(0) && error.to_string().contains("waited 1"), "{error}");
+        // In a ring, a rank names the neighbour that it waits for.
+        assert!(error.to_string().contains(": waited 1"), "{error}");
         Ok(())
     });
     all_succeed(ended.unwrap());

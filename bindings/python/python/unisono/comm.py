@@ -265,8 +265,8 @@ class Comm:
         time is a TimeoutError on the others, which names it, and says whether its process is stopped. When the first rank calls this, ranks
         in a call get an AbortedError, and can call it too. Only ranks that share memory, which are those of one machine, can shrink.
 
-        The new communicator inherits the algorithm and the timeout. Groups of the old one are lost. Arrays from `empty` keep their values,
-        and calls treat them as any other array.
+        The new communicator inherits the algorithm and the timeout. Groups of the old one are lost. Calls treat arrays from its `empty` as
+        any other array.
 
             step, weights = 0, initial_weights()
             while step < 1000:
@@ -278,11 +278,9 @@ class Comm:
                         raise
                     comm = comm.shrink()
                     # Some ranks may have completed the step. All continue from the state of rank 0.
-                    state = np.array([step]), weights.copy()
                     with contextlib.suppress(unisono.UnisonoError):
-                        for array in state:
-                            comm.broadcast(array, 0)
-                        step, weights = int(state[0][0]), state[1]
+                        first = comm.broadcast(np.array([step])), comm.broadcast(weights.copy())
+                        step, weights = int(first[0][0]), first[1]
         """
         return Comm(self._comm.shrink())
 
