@@ -17,7 +17,7 @@ use crate::method::{Method, Vendor};
 use crate::record::FIRST_OF_SETUP;
 use crate::select::{Choice, Selection, Selector};
 use crate::status::StatusBoard;
-use crate::transport::{Calls, Deadlines, Messages, Transport};
+use crate::transport::{Calls, Deadlines, Fabric, Messages};
 use crate::tuning::Tuning;
 
 mod all_to_all_v;
@@ -60,7 +60,7 @@ pub(crate) struct Engine {
     /// This rank's GPU, after the first call on one. Dropped first: other ranks share the memory that it pins.
     #[cfg(feature = "nccl")]
     pub(crate) gpu: Option<Box<crate::device::Gpu>>,
-    pub(crate) transport: Transport,
+    pub(crate) transport: Fabric,
     /// Point-to-point messages, which have links of their own.
     pub(crate) messages: Messages,
     pub(crate) topology: Topology,
@@ -103,7 +103,7 @@ impl Limits {
 }
 
 impl Engine {
-    pub(crate) fn new(mut transport: Transport, topology: Topology, limits: Limits) -> Self {
+    pub(crate) fn new(mut transport: Fabric, topology: Topology, limits: Limits) -> Self {
         let executor = Executor::new(&transport.registry());
         let selector = Selector::new(machines(&transport, &Tuning::default(), transport.node_cores()));
         let agreement = agreement(transport.rank(), topology.ranks());
@@ -135,7 +135,7 @@ impl Engine {
     /// The predicted time of an algorithm for a call; `None` with declared nodes, to which the constants do not apply.
     pub(crate) fn predicted_us(&self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
         let topology = &self.topology;
-        if *topology != self.transport.topology() {
+        if topology != self.transport.topology() {
             return None;
         }
         let (machine, size_bytes) = (self.selector.machine(memory as usize), call.size_bytes());
@@ -284,7 +284,7 @@ impl Engine {
 }
 
 /// The machines of the cost model, one per kind of memory if these differ.
-fn machines(transport: &Transport, tuning: &Tuning, cores: usize) -> Vec<Machine> {
+fn machines(transport: &Fabric, tuning: &Tuning, cores: usize) -> Vec<Machine> {
     let mut machines = Memory::HOST.map(|memory| tuning.machine(transport.name(), memory, cores)).to_vec();
     machines.dedup();
     machines

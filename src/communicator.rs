@@ -22,7 +22,7 @@ use crate::memory::{Registered, Registry};
 use crate::request::Seat;
 use crate::select::Choice;
 use crate::status::{FailureReport, Guard, StatusBoard};
-use crate::transport::{Messages, Transport};
+use crate::transport::{Fabric, Messages};
 use crate::tuning::Tuning;
 
 mod all_to_all_v;
@@ -134,7 +134,7 @@ impl Communicator {
         self.is_oversubscribed
     }
 
-    pub(crate) fn transport_of_engine(&mut self) -> &Transport {
+    pub(crate) fn transport_of_engine(&mut self) -> &Fabric {
         &self.seat.engine().transport
     }
 

@@ -11,7 +11,7 @@ use unisono_collectives::program::Place;
 use crate::error::{self, Error, Result};
 use crate::memory::{Registry, Scratch};
 use crate::method::Method;
-use crate::transport::{Deadlines, Failure, Header, Transport};
+use crate::transport::{Deadlines, Fabric, Failure, Header};
 
 mod agreement;
 mod bound;
@@ -41,12 +41,7 @@ pub(crate) struct Task<'a> {
 impl Task<'_> {
     /// The error of a failure at this place, with what is known of a rank that did not arrive.
     #[cold]
-    fn error(
-        &self,
-        failure: Failure,
-        transport: &Transport,
-        Place { name: phase, step, .. }: Place,
-    ) -> Error {
+    fn error(&self, failure: Failure, transport: &Fabric, Place { name: phase, step, .. }: Place) -> Error {
         let (operation, sequence) = (self.header.operation(), self.header.sequence());
         let (algorithm, status) = (self.method.name(), transport.status());
         let rank = status.rank();
@@ -76,7 +71,7 @@ impl Executor {
         bound: &Bound,
         task: &Task<'_>,
         buffer: &mut [u8],
-        transport: &mut Transport,
+        transport: &mut Fabric,
     ) -> Result<()> {
         if bound.is_short {
             return run::short(bound, task, buffer, transport);
@@ -90,7 +85,7 @@ impl Executor {
         bound: &Bound,
         task: &Task<'_>,
         (input, buffer): (&[u8], &mut [u8]),
-        transport: &mut Transport,
+        transport: &mut Fabric,
     ) -> Result<()> {
         Run::new(bound, task, (buffer, &mut [], input, &mut self.work)).run(transport)
     }
@@ -100,7 +95,7 @@ impl Executor {
         bound: &Bound,
         task: &Task<'_>,
         buffer: &mut [u8],
-        transport: &mut Transport,
+        transport: &mut Fabric,
     ) -> Result<()> {
         let Self { widened, original, work } = self;
         if bound.by_vendor {

@@ -1,6 +1,6 @@
-//! Transports: how messages get from rank to rank; one file each.
+//! The fabric: how messages get from rank to rank, through memory inside a node and over a [`Link`](link::Link) between nodes.
 //!
-//! A transport moves bytes between ranks in order, and checks that both ends are in the same collective. It knows nothing of
+//! It moves bytes between ranks in order, and checks that both ends are in the same collective. It knows nothing of
 //! schedules, and of elements only what [`Target`] does with them.
 
 use std::ops::Range;
@@ -13,39 +13,42 @@ use unisono_collectives::{Rank, Topology};
 use crate::config::{Chaos, Config};
 use crate::error::{Error, Place};
 use crate::memory::Registry;
-use crate::status::{FailureReport, StatusBoard};
+use crate::status::{FailureReport, StatusBoard, panicked};
+use crate::system;
 
 mod agreement;
-mod beside;
+mod assemble;
 mod bootstrap;
 mod counters;
+mod far;
 mod faulty;
 mod half;
 mod header;
 mod join;
+mod link;
 mod message;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
 mod node;
-mod nodes;
 mod point_to_point;
-mod processes;
 mod shared;
 mod tcp;
 mod vendor;
 mod waiting;
 mod warnings;
 
-pub(crate) use beside::Ticket;
 #[cfg(not(feature = "mpi"))]
 pub(crate) use bootstrap::Alone;
 pub use bootstrap::Bootstrap;
 pub(crate) use bootstrap::{Directory, Joining, Rendezvous};
-use faulty::Faulty;
+use far::Far;
+pub(crate) use far::Ticket;
+use faulty::Faults;
 use half::Polled;
 pub(crate) use header::{Calls, Header};
-pub(crate) use message::{FAR_SEGMENT, Incoming, Outgoing, Target};
-use nodes::Nodes;
+pub(crate) use link::FAR_SEGMENT;
+use link::Link;
+pub(crate) use message::{Incoming, Outgoing, Target};
 pub(crate) use point_to_point::{Messages, Options as MessageOptions, Parts, Received, Sent};
 /// The longest eager message between ranks that share memory: the sender copies it and continues.
 pub(crate) use shared::SHORT as EAGER_BYTES;
@@ -87,22 +90,59 @@ impl Failure {
     }
 }
 
-/// The transport of a communicator.
+/// The fabric of a communicator.
 #[derive(Debug)]
-pub(crate) enum Transport {
-    /// Ranks that share memory: threads of one process, or processes of one node.
-    Shared(Box<Shared>),
-    /// Ranks that are processes of several nodes, without MPI.
-    Nodes(Box<Nodes>),
-    /// Ranks that are processes under an MPI launcher; those of a node share memory if possible.
+pub(crate) struct Fabric {
+    rank: Rank,
+    topology: Topology,
+    name: &'static str,
+    node_cores: usize,
+    /// How often this rank polls before it yields.
+    spins: u32,
+    status: StatusBoard,
+    report: Option<Arc<dyn FailureReport>>,
+    /// Whether this rank cannot continue.
+    has_failed: bool,
+    /// The ranks that share memory with this one: threads of one process, or processes of one node.
+    node: Option<Shared>,
+    /// The messages with all others.
+    far: Option<Far>,
+    /// The link for point-to-point messages with them, and their control connections, until they are taken.
+    messages: Option<Box<dyn Link>>,
+    controls: Vec<(Rank, OwnedFd)>,
+    faults: Option<Box<Faults>>,
     #[cfg(feature = "mpi")]
-    Mpi(Box<mpi::Mpi>),
-    /// Either of these, with injected faults.
-    Faulty(Box<Faulty>),
+    mpi: Option<Box<mpi::World>>,
 }
 
-impl Transport {
-    /// The transports of a new world of threads.
+impl Fabric {
+    /// The fabric of a rank, before it is connected with other nodes.
+    fn new(status: StatusBoard, node: Option<Shared>) -> Self {
+        Self {
+            rank: status.rank(),
+            topology: Topology::single_node(status.ranks()),
+            name: node.as_ref().map_or("", Shared::name),
+            node_cores: node.as_ref().map_or(1, Shared::cores),
+            spins: node.as_ref().map_or(0, Shared::spins),
+            status,
+            report: None,
+            has_failed: false,
+            node,
+            far: None,
+            messages: None,
+            controls: Vec::new(),
+            faults: None,
+            #[cfg(feature = "mpi")]
+            mpi: None,
+        }
+    }
+
+    /// The fabric of ranks that all share memory.
+    fn of_node(node: Shared) -> Self {
+        Self::new(node.status().clone(), Some(node))
+    }
+
+    /// The fabrics of a new world of threads.
     ///
     /// # Panics
     /// If `ranks` is 0.
@@ -110,10 +150,10 @@ impl Transport {
         assert!(ranks > 0, "a world has at least one rank");
         let cores = usable_cores();
         let ends = Shared::world_of_threads(ranks, (spins(ranks, cores), cores))?;
-        Ok(ends.into_iter().map(|end| Self::Shared(Box::new(end))).collect())
+        Ok(ends.into_iter().map(Self::of_node).collect())
     }
 
-    /// The transport of a world of processes without MPI, and the settings that all of them share. All ranks
+    /// The fabric of a world of processes without MPI, and the settings that all of them share. All ranks
     /// call it, including one with invalid settings, since the others wait for it.
     ///
     /// # Errors
@@ -123,127 +163,89 @@ impl Transport {
         bootstrap: &mut dyn Bootstrap,
         config: crate::error::Result<Config>,
     ) -> crate::error::Result<(Self, Config)> {
-        processes::begin(bootstrap, config)
+        assemble::assemble(bootstrap, config)
     }
 
-    /// The transport of a group, if MPI connects its ranks; otherwise a bootstrap does. All members call it.
+    /// The fabric of a group, if MPI connects its ranks; otherwise a bootstrap does. All members call it.
     #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
-    pub(crate) fn group(&mut self, members: &[Rank], config: &Config) -> Option<crate::error::Result<Self>> {
-        match self {
-            Self::Shared(_) | Self::Nodes(_) => {
-                let _ = (members, config);
-                None
-            }
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => Some(mpi.group(members, config).map(|group| Self::Mpi(Box::new(group)))),
-            Self::Faulty(faulty) => faulty.inner.group(members, config),
+    pub(crate) fn group(&self, members: &[Rank], config: &Config) -> Option<crate::error::Result<Self>> {
+        #[cfg(feature = "mpi")]
+        if let Some(mpi) = &self.mpi {
+            return Some(mpi.group(members, config));
         }
+        let _ = (members, config);
+        None
     }
 
-    /// Whether MPI is initialised under this transport.
+    /// Whether MPI is initialised under this fabric.
+    #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn has_mpi(&self) -> bool {
-        match self {
-            Self::Shared(_) | Self::Nodes(_) => false,
-            #[cfg(feature = "mpi")]
-            Self::Mpi(_) => true,
-            Self::Faulty(faulty) => faulty.inner.has_mpi(),
-        }
+        #[cfg(feature = "mpi")]
+        return self.mpi.is_some();
+        #[cfg(not(feature = "mpi"))]
+        false
     }
 
-    /// Wraps the transport with the requested faults.
-    pub(crate) fn with_faults(self, chaos: Option<Chaos>) -> Self {
-        match chaos {
-            Some(chaos) => Self::Faulty(Box::new(Faulty::new(self, chaos))),
-            None => self,
-        }
+    /// Injects the requested faults from now on.
+    pub(crate) fn inject(&mut self, chaos: Chaos) {
+        self.faults = Some(Box::new(Faults::of_world(self.rank, self.topology.ranks(), chaos)));
     }
 
     /// The name in tables.
     pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::Shared(shared) => shared.name(),
-            Self::Nodes(nodes) => nodes.name(),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.name(),
-            Self::Faulty(faulty) => faulty.inner.name(),
-        }
+        self.name
     }
 
     #[inline]
     pub(crate) fn rank(&self) -> Rank {
-        match self {
-            Self::Shared(shared) => shared.rank(),
-            Self::Nodes(nodes) => nodes.rank(),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.rank(),
-            Self::Faulty(faulty) => faulty.inner.rank(),
-        }
+        self.rank
     }
 
     /// The number of ranks that really share this node, whatever nodes were declared.
     pub(crate) fn local_ranks(&self) -> usize {
-        match self {
-            Self::Shared(shared) => shared.members().len(),
-            Self::Nodes(nodes) => on_node_of(nodes.topology(), nodes.rank()),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => on_node_of(mpi.topology(), mpi.rank()),
-            Self::Faulty(faulty) => faulty.inner.local_ranks(),
-        }
+        self.topology.node(self.topology.node_of(self.rank)).ranks()
     }
 
-    /// Whether threads other than the one that created it may use the transport.
+    /// Whether threads other than the one that created it may use the fabric.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if MPI does not allow it, with what to do.
+    #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn check_other_threads(&self) -> crate::error::Result<()> {
-        match self {
-            Self::Shared(_) | Self::Nodes(_) => Ok(()),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.check_other_threads(),
-            Self::Faulty(faulty) => faulty.inner.check_other_threads(),
+        #[cfg(feature = "mpi")]
+        if let Some(mpi) = &self.mpi {
+            return mpi.check_other_threads();
         }
+        Ok(())
     }
 
     /// Sets whether this rank computes only when nothing is in flight. If not, its two threads may share a core, and the one
     /// that waits for messages yields at once.
     pub(crate) fn has_core_to_itself(&mut self, alone: bool) {
         let threads = self.local_ranks() * if alone { 1 } else { 2 };
-        let spins = spins(threads, self.node_cores());
-        match self {
-            Self::Shared(shared) => shared.set_spins(spins),
-            Self::Nodes(nodes) => nodes.set_spins(spins),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.set_spins(spins),
-            Self::Faulty(faulty) => faulty.inner.has_core_to_itself(alone),
+        self.spins = spins(threads, self.node_cores);
+        if let Some(node) = &mut self.node {
+            node.set_spins(self.spins);
+        }
+        if let Some(far) = &mut self.far {
+            far.set_spins(self.spins);
         }
     }
 
     /// The number of cores available to all ranks of this node together.
     pub(crate) fn node_cores(&self) -> usize {
-        match self {
-            Self::Shared(shared) => shared.cores(),
-            Self::Nodes(nodes) => nodes.node_cores(),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.node_cores(),
-            Self::Faulty(faulty) => faulty.inner.node_cores(),
-        }
+        self.node_cores
     }
 
-    /// The nodes of all ranks, as far as this transport knows.
-    pub(crate) fn topology(&self) -> Topology {
-        match self {
-            Self::Shared(shared) => Topology::single_node(shared.members().len()),
-            Self::Nodes(nodes) => nodes.topology().clone(),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.topology().clone(),
-            Self::Faulty(faulty) => faulty.inner.topology(),
-        }
+    /// The nodes of all ranks.
+    pub(crate) fn topology(&self) -> &Topology {
+        &self.topology
     }
 
     /// The allocator of registered memory of this rank.
     pub(crate) fn registry(&self) -> Arc<Registry> {
-        match self.shared() {
-            Some(shared) => Arc::clone(shared.registry()),
+        match &self.node {
+            Some(node) => Arc::clone(node.registry()),
             None => Registry::of_threads(),
         }
     }
@@ -251,24 +253,7 @@ impl Transport {
     /// The state that the ranks of this node publish to each other.
     #[inline]
     pub(crate) fn status(&self) -> &StatusBoard {
-        match self {
-            Self::Shared(shared) => shared.status(),
-            Self::Nodes(nodes) => nodes.status(),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.status(),
-            Self::Faulty(faulty) => faulty.inner.status(),
-        }
-    }
-
-    /// The shared-memory transport among the ranks of this node.
-    fn shared(&self) -> Option<&Shared> {
-        match self {
-            Self::Shared(shared) => Some(shared),
-            Self::Nodes(nodes) => nodes.shared(),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.shared(),
-            Self::Faulty(faulty) => faulty.inner.shared(),
-        }
+        &self.status
     }
 
     /// Sends and receives at the same time; returns when both are done and the sent bytes may change.
@@ -276,37 +261,65 @@ impl Transport {
     pub(crate) fn exchange(
         &mut self,
         header: &Header,
-        outgoing: Option<Outgoing<'_>>,
+        mut outgoing: Option<Outgoing<'_>>,
         incoming: Option<Incoming<'_>>,
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
-        match self {
-            Self::Shared(shared) => shared.exchange(header, outgoing, incoming, deadlines),
-            Self::Nodes(nodes) => nodes.exchange(header, outgoing, incoming, deadlines),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.exchange(header, outgoing, incoming, deadlines),
-            Self::Faulty(faulty) => {
-                faulty.faults.delay();
-                let outgoing = outgoing.filter(|outgoing| !faulty.faults.loses(outgoing.to));
-                faulty.inner.exchange(header, outgoing, incoming, deadlines)
-            }
+        if let Some(faults) = &mut self.faults {
+            faults.delay();
+            outgoing = outgoing.filter(|outgoing| !faults.loses(outgoing.to));
+        }
+        match (&mut self.node, &mut self.far) {
+            (Some(node), None) => node.exchange(header, outgoing, incoming, deadlines),
+            (node, Some(far)) => far.exchange(node.as_mut(), header, outgoing, incoming, deadlines),
+            (None, None) => unreachable!("a rank that is alone sends no messages"),
+        }
+    }
+
+    /// Whether exchanges with other nodes can be posted, since there are some. The same on all ranks.
+    pub(crate) fn has_lanes(&self) -> bool {
+        self.far.is_some()
+    }
+
+    /// Posts an exchange with ranks of other nodes: sends a copy of the bytes, and receives so many bytes from a rank. Messages between
+    /// two ranks match in the order in which both post them.
+    pub(crate) fn post(
+        &mut self,
+        header: &Header,
+        outgoing: Option<Outgoing<'_>>,
+        incoming: Option<(Rank, usize)>,
+    ) -> Result<Ticket, Failure> {
+        self.delay();
+        self.far.as_mut().expect("there are other nodes").post(header, outgoing, incoming)
+    }
+
+    /// Waits for a posted exchange and consumes what it received, if anything.
+    pub(crate) fn complete(
+        &mut self,
+        header: &Header,
+        ticket: Ticket,
+        target: Option<&mut Target<'_>>,
+        deadlines: &Deadlines,
+    ) -> Result<(), Failure> {
+        self.delay();
+        self.far.as_mut().expect("there are other nodes").complete(header, ticket, target, deadlines)
+    }
+
+    /// Delays a call, if faults are injected.
+    fn delay(&mut self) {
+        if let Some(faults) = &mut self.faults {
+            faults.delay();
         }
     }
 
     /// Whether cross memory attach works between processes of this node; `None` if none share memory.
     pub(crate) fn kernel_copies(&self) -> Option<bool> {
-        match self {
-            Self::Shared(shared) => shared.kernel_copies(),
-            Self::Nodes(nodes) => nodes.shared().and_then(Shared::kernel_copies),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.shared().and_then(Shared::kernel_copies),
-            Self::Faulty(faulty) => faulty.inner.kernel_copies(),
-        }
+        self.node.as_ref()?.kernel_copies()
     }
 
     /// Whether all `ranks` ranks of the world share memory.
     pub(crate) fn is_shared_by(&self, ranks: usize) -> bool {
-        self.shared().is_some_and(|shared| shared.members().len() == ranks)
+        self.node.as_ref().is_some_and(|node| node.members().len() == ranks)
     }
 
     /// Opens this rank's buffer to all ranks, lets `work` work on this rank's range of all buffers, and returns when all ranks
@@ -322,68 +335,71 @@ impl Transport {
         deadlines: &Deadlines,
         work: impl FnOnce(&mut Open<'_>) -> crate::error::Result<()>,
     ) -> Result<(), Failure> {
-        let shared = match self {
-            Self::Shared(shared) => Some(&mut **shared),
-            Self::Nodes(nodes) => nodes.shared_mut(),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.shared_mut(),
-            Self::Faulty(faulty) => {
-                faulty.faults.delay();
-                return faulty.inner.single_pass(header, buffer, shares, deadlines, work);
-            }
-        };
-        shared
-            .expect("ranks of a single pass share memory")
-            .single_pass(header, buffer, shares, deadlines, work)
+        self.delay();
+        let node = self.node.as_mut().expect("ranks of a single pass share memory");
+        node.single_pass(header, buffer, shares, deadlines, work)
     }
 
     /// The connections of this rank with those of other nodes, over which whoever watches over it exchanges states and failures;
     /// none where a thread does, which has its own.
     pub(crate) fn take_controls(&mut self) -> Vec<(Rank, OwnedFd)> {
-        match self {
-            Self::Shared(_) => Vec::new(),
-            Self::Nodes(nodes) => nodes.take_controls(),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.take_controls(),
-            Self::Faulty(faulty) => faulty.inner.take_controls(),
-        }
+        std::mem::take(&mut self.controls)
     }
 
     /// Sets the failure report of this rank.
     pub(crate) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
-        match self {
-            Self::Shared(shared) => shared.set_failure_report(report),
-            Self::Nodes(nodes) => nodes.set_failure_report(report),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.set_failure_report(report),
-            Self::Faulty(faulty) => faulty.inner.set_failure_report(report),
-        }
+        self.report = Some(report);
     }
 
     /// Marks this rank as failed because of `first`, which may be itself, and informs the other ranks.
     pub(crate) fn fail(&mut self, first: Rank, cause: &str) {
-        match self {
-            Self::Shared(shared) => shared.fail(first, cause),
-            Self::Nodes(nodes) => nodes.fail(first, cause),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.fail(first, cause),
-            Self::Faulty(faulty) => faulty.inner.fail(first, cause),
+        if std::mem::replace(&mut self.has_failed, true) {
+            return;
         }
+        if let Some(report) = &self.report {
+            return report.fail(first, cause);
+        }
+        if self.has_mpi() {
+            system::say(&format!("unisono: rank {} ends the job: {cause}\n", self.rank));
+        }
+        self.status.fail(self.rank, first, cause);
     }
 
-    /// Ends the job if MPI still holds a buffer that would return to the caller, or a message (`holds_message`).
-    #[cfg_attr(not(feature = "mpi"), allow(clippy::only_used_in_recursion, reason = "there is no MPI"))]
+    /// Ends the job if a link or MPI still holds a buffer that would return to the caller, or a message (`holds_message`).
     pub(crate) fn end_if_stranded(&self, holds_message: bool) {
-        match self {
-            Self::Shared(_) | Self::Nodes(_) => {}
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.end_if_stranded(holds_message),
-            Self::Faulty(faulty) => faulty.inner.end_if_stranded(holds_message),
+        #[cfg(feature = "mpi")]
+        if let Some(mpi) = self.mpi.as_ref().filter(|mpi| mpi.is_stranded()) {
+            mpi.end_job(&self.status);
+        }
+        if let Some(far) = self.far.as_ref().filter(|far| holds_message || far.is_stranded()) {
+            far.end_job();
         }
     }
 }
 
-/// The number of ranks on the node of a rank.
-fn on_node_of(topology: &Topology, rank: Rank) -> usize {
-    topology.node(topology.node_of(rank)).ranks()
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.fail(self.rank, &panicked());
+        } else if self.far.as_ref().is_some_and(|far| !far.is_idle()) {
+            self.fail(self.rank, "it left a collective before its end");
+        }
+        #[cfg(feature = "mpi")]
+        if let Some(mpi) = self.mpi.take() {
+            return mpi.end(self);
+        }
+        self.leave();
+    }
+}
+
+impl Fabric {
+    /// Tells other ranks that this one is gone.
+    fn leave(&mut self) {
+        // The last rank to drop it frees the memory.
+        self.node = None;
+        self.status.leave(self.rank);
+        if let Some(report) = self.report.as_ref().filter(|_| self.far.is_some()) {
+            report.hurry();
+        }
+    }
 }

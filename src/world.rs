@@ -9,7 +9,7 @@ use crate::communicator::Communicator;
 use crate::config::{Config, OnFailure};
 use crate::constants;
 use crate::error::{Error, Result};
-use crate::transport::Transport;
+use crate::transport::Fabric;
 use crate::watchdog::{Card, Cards, Hub, Kind, Watched, watch};
 
 mod builder;
@@ -117,7 +117,7 @@ fn on_threads<R: Send>(world: Vec<Communicator>, main: impl Fn(Communicator) -> 
 }
 
 /// The communicator of a rank that is a process, watched over. All ranks call it.
-fn over_processes(mut transport: Transport, config: &Config) -> Result<Communicator> {
+fn over_processes(mut transport: Fabric, config: &Config) -> Result<Communicator> {
     let controls = transport.take_controls();
     let mut comm = Communicator::of_process(transport, config)?;
     constants::agree(&mut comm, config)?;

@@ -102,13 +102,13 @@ pub(super) mod tests {
     use crate::call::Call;
     use crate::error::Place;
     use crate::select::Choice;
-    use crate::transport::{Deadlines, Transport};
+    use crate::transport::{Deadlines, Fabric};
 
     /// An engine, and its folder for flight recorder files.
     pub(in super::super) fn engine() -> (Engine, TempDir) {
         let deadlines = Deadlines { timeout: Duration::from_secs(1), quiet: Duration::from_secs(1) };
         let limits = Limits { usual: deadlines, first: deadlines };
-        let (transport, folder) = (Transport::threads(1).unwrap().remove(0), tempfile::tempdir().unwrap());
+        let (transport, folder) = (Fabric::threads(1).unwrap().remove(0), tempfile::tempdir().unwrap());
         transport.status().set_flight_dir(folder.path().to_owned());
         (Engine::new(transport, Topology::single_node(1), limits), folder)
     }

@@ -12,7 +12,7 @@ use crate::codes::Codes;
 use crate::executor::Bound;
 use crate::method::Method;
 use crate::select::Choice;
-use crate::transport::Transport;
+use crate::transport::Fabric;
 
 /// A kind that was not called during this many changes of kind is forgotten.
 const MOST_AGE: u64 = 4096;
@@ -131,7 +131,7 @@ impl Recent {
         (call, parts): (&Call, Option<&Partition>),
         (method, why): (Method, Why),
         compiled: &Arc<CompiledPlan>,
-        transport: &Transport,
+        transport: &Fabric,
     ) -> Self {
         Self {
             choice: choice.clone(),

@@ -9,7 +9,7 @@ use super::Communicator;
 use crate::config::{Config, Constants, Inside, OnFailure};
 use crate::error::{Error, Place, Result};
 use crate::status::{FailureReport, StatusBoard};
-use crate::transport::{Bootstrap, Transport};
+use crate::transport::{Bootstrap, Fabric};
 
 impl Communicator {
     /// Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here
@@ -95,7 +95,7 @@ impl Communicator {
         let config = self.config_of_group(&members);
         let (mut transport, config) = match self.seat.engine().transport.group(&members, &config) {
             Some(group) => (group?, config),
-            None => Transport::processes(&mut Among { world: &mut *self, members: &members }, Ok(config))?,
+            None => Fabric::processes(&mut Among { world: &mut *self, members: &members }, Ok(config))?,
         };
         let controls = transport.take_controls();
         let mut group = Self::new(transport, &config)?;

@@ -15,12 +15,12 @@ use crate::record::FIRST_OF_SETUP;
 use crate::request::Seat;
 use crate::select::Choice;
 use crate::status::{FailureReport, Guard};
-use crate::transport::{Deadlines, Transport};
+use crate::transport::{Deadlines, Fabric};
 use crate::tuning::Tuning;
 
 impl Communicator {
     /// The communicators of a world of threads.
-    pub(crate) fn of_threads(ends: Vec<Transport>, config: &Config) -> Result<Vec<Self>> {
+    pub(crate) fn of_threads(ends: Vec<Fabric>, config: &Config) -> Result<Vec<Self>> {
         let job = RandomState::new().hash_one(0);
         let end = |end| {
             let comm = Self::new(end, config)?;
@@ -31,9 +31,9 @@ impl Communicator {
     }
 
     /// A communicator over this transport, not watched over yet.
-    pub(super) fn new(transport: Transport, config: &Config) -> Result<Self> {
-        let transport = transport.with_faults(config.chaos);
-        let mut topology = transport.topology();
+    pub(super) fn new(mut transport: Fabric, config: &Config) -> Result<Self> {
+        config.chaos.into_iter().for_each(|chaos| transport.inject(chaos));
+        let mut topology = transport.topology().clone();
         if let Some(declared) = &config.nodes {
             check_declared(declared, topology.ranks())?;
             topology = declared.clone();
@@ -115,7 +115,7 @@ fn limits(config: &Config) -> Limits {
 
 impl Communicator {
     /// The communicator of a rank that is a process. Calls before [`Communicator::begin`] belong to the set-up.
-    pub(crate) fn of_process(transport: Transport, config: &Config) -> Result<Self> {
+    pub(crate) fn of_process(transport: Fabric, config: &Config) -> Result<Self> {
         let mut comm = Self::new(transport, config)?;
         comm.seat.engine().calls.sequence = FIRST_OF_SETUP;
         Ok(comm)

@@ -8,7 +8,7 @@ use super::rank_0::{as_rank_0_has, text_of_rank_0};
 use crate::communicator::Communicator;
 use crate::config::{Config, Constants};
 use crate::error::{Error, Result};
-use crate::transport::Transport;
+use crate::transport::Fabric;
 use crate::tuning::Tuning;
 
 /// The constants of a new world, as far as rank 0 knows them.
@@ -22,7 +22,7 @@ enum Known {
 
 impl Known {
     /// Returns the constants that the settings name, for a node with this many cores.
-    fn of(transport: &Transport, cores: usize, config: &Config) -> Result<Self> {
+    fn of(transport: &Fabric, cores: usize, config: &Config) -> Result<Self> {
         match &config.constants {
             Constants::Default => Ok(Self::Text(String::new())),
             // Validated here, before any rank uses it.
@@ -40,7 +40,7 @@ impl Known {
     }
 
     #[cfg(feature = "tuning")]
-    fn measured(transport: &Transport, cores: usize, config: &Config, kept_in: Option<&Path>) -> Self {
+    fn measured(transport: &Fabric, cores: usize, config: &Config, kept_in: Option<&Path>) -> Self {
         let topology = transport.topology();
         // Declared nodes and injected faults change the times of messages.
         let is_plain = topology.nodes() == 1 && config.nodes.is_none() && config.chaos.is_none();
@@ -52,7 +52,7 @@ impl Known {
     }
 
     #[cfg(not(feature = "tuning"))]
-    fn measured(_: &Transport, _: usize, _: &Config, _: Option<&Path>) -> Self {
+    fn measured(_: &Fabric, _: usize, _: &Config, _: Option<&Path>) -> Self {
         Self::Text(String::new())
     }
 }
@@ -78,7 +78,7 @@ pub(crate) fn of_threads(world: &mut [Communicator], config: &Config) -> Result<
 /// Measures on temporary threads, because the ranks of the new world do not have theirs yet.
 #[cfg(feature = "tuning")]
 fn measured_by_threads(world: &World, ranks: usize) -> Result<String> {
-    let ranks = Communicator::of_threads(Transport::threads(ranks)?, &Config::default())?;
+    let ranks = Communicator::of_threads(Fabric::threads(ranks)?, &Config::default())?;
     std::thread::scope(|scope| {
         let measure = |mut comm| scope.spawn(move || world.measure(&mut comm));
         let started: Vec<_> = ranks.into_iter().map(measure).collect();

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::executor::{Bound, Executor, Task};
 use crate::gpu::{Span, cuda};
 use crate::kernels::ReduceOp;
-use crate::transport::Transport;
+use crate::transport::Fabric;
 
 /// A pipelined all-reduce.
 pub(crate) struct Pipeline<'a> {
@@ -29,7 +29,7 @@ pub(crate) struct Pipeline<'a> {
     pub(crate) bound: Option<(usize, Bound)>,
     pub(crate) segments: usize,
     pub(crate) executor: &'a mut Executor,
-    pub(crate) transport: &'a mut Transport,
+    pub(crate) transport: &'a mut Fabric,
     /// The caller's stream, with which the work is ordered.
     pub(crate) stream: &'a Arc<CudaStream>,
 }

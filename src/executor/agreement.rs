@@ -5,7 +5,7 @@ use unisono_collectives::{Algorithm, Operation, Rank, Schedule, Topology};
 
 use super::Task;
 use crate::error::Result;
-use crate::transport::{Incoming, Outgoing, Target, Transport};
+use crate::transport::{Fabric, Incoming, Outgoing, Target};
 
 /// The steps by which a rank hears, directly or indirectly, from every other rank. Their messages are empty, so the chunks do
 /// not matter.
@@ -16,7 +16,7 @@ pub(crate) fn agreement(rank: Rank, ranks: usize) -> Schedule {
 
 impl Task<'_> {
     /// Checks that all ranks make the same call: vendors do not, and would hang or reduce unrelated data.
-    pub(crate) fn agree(&self, transport: &mut Transport) -> Result<()> {
+    pub(crate) fn agree(&self, transport: &mut Fabric) -> Result<()> {
         let header = self.header;
         for (number, step) in self.agreement.steps().iter().enumerate() {
             let outgoing = step.send.map(|send| Outgoing { to: send.to, bytes: &[] });

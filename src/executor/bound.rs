@@ -14,7 +14,7 @@ use super::format::Format;
 use crate::call::Call;
 use crate::kernels::ReduceOp;
 use crate::method::{Method, Vendor};
-use crate::transport::Transport;
+use crate::transport::Fabric;
 
 mod pass;
 
@@ -101,7 +101,7 @@ impl Bound {
         call: &Call,
         method: Method,
         parts: Option<&Partition>,
-        transport: &Transport,
+        transport: &Fabric,
     ) -> Self {
         let capabilities = capabilities(transport, compiled.ranks(), call, method);
         let program = compiled.program(call.count, call.element_bytes(), &capabilities);

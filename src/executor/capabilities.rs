@@ -5,13 +5,13 @@ use unisono_collectives::execution::Capabilities;
 use crate::call::Call;
 use crate::kernels::Accumulator;
 use crate::method::{Method, Vendor};
-use crate::transport::{EAGER_BYTES, FAR_SEGMENT, Transport};
+use crate::transport::{EAGER_BYTES, FAR_SEGMENT, Fabric};
 
 /// What all ranks know alike about the ways to carry out a call.
-pub(super) fn capabilities(transport: &Transport, ranks: usize, call: &Call, method: Method) -> Capabilities {
+pub(super) fn capabilities(transport: &Fabric, ranks: usize, call: &Call, method: Method) -> Capabilities {
     Capabilities {
         is_shared: transport.is_shared_by(ranks),
-        has_lanes: transport.has_lanes(ranks),
+        has_lanes: transport.has_lanes(),
         eager_bytes: EAGER_BYTES,
         segment_bytes: FAR_SEGMENT,
         accumulates: call.op.is_some_and(|op| Accumulator::of(call.dtype, op).is_some()),

@@ -12,7 +12,7 @@ use super::format::Format;
 use crate::call::scaled;
 use crate::error::Result;
 use crate::memory::Scratch;
-use crate::transport::{Failure, Incoming, Outgoing, Ticket, Transport};
+use crate::transport::{Fabric, Failure, Incoming, Outgoing, Ticket};
 
 mod formats;
 mod pass;
@@ -20,12 +20,7 @@ mod vendor;
 
 /// Runs a program that only sends and receives, in the user's buffer. It has a loop of its own because [`Run`] keeps its state in memory:
 /// those stores would queue behind the stores of messages, whose cache lines another core holds (10 % of the time of a call with 8 bytes).
-pub(super) fn short(
-    bound: &Bound,
-    task: &Task<'_>,
-    buffer: &mut [u8],
-    transport: &mut Transport,
-) -> Result<()> {
+pub(super) fn short(bound: &Bound, task: &Task<'_>, buffer: &mut [u8], transport: &mut Fabric) -> Result<()> {
     let (Task { header, deadlines, .. }, format) = (task, &bound.format);
     for (place, op) in &bound.ops {
         let (outgoing, incoming) = match op {
@@ -77,7 +72,7 @@ impl<'a> Run<'a> {
     }
 
     #[inline]
-    pub(super) fn run(mut self, transport: &mut Transport) -> Result<()> {
+    pub(super) fn run(mut self, transport: &mut Fabric) -> Result<()> {
         let bound = self.bound;
         for round in 0..bound.rounds {
             self.round = round;
@@ -96,7 +91,7 @@ impl<'a> Run<'a> {
     }
 
     #[inline]
-    fn op(&mut self, op: &'a Op, transport: &mut Transport) -> Result<(), Failure> {
+    fn op(&mut self, op: &'a Op, transport: &mut Fabric) -> Result<(), Failure> {
         match op {
             Op::Send(send) => self.exchange(Some(send), None, transport),
             Op::Receive(receive) => self.exchange(None, Some(receive), transport),
@@ -130,7 +125,7 @@ impl<'a> Run<'a> {
         &mut self,
         send: Option<&Send>,
         receive: Option<&Receive>,
-        transport: &mut Transport,
+        transport: &mut Fabric,
     ) -> Result<(), Failure> {
         let Task { header, deadlines, .. } = self.task;
         let (rank, format) = (self.bound.rank, self.bound.format);
@@ -149,21 +144,22 @@ impl<'a> Run<'a> {
         transport.exchange(header, outgoing, incoming, deadlines)
     }
 
-    fn post(&mut self, send: &Send, receive: &'a Receive, transport: &mut Transport) -> Result<(), Failure> {
-        let Task { header, deadlines, .. } = self.task;
+    fn post(&mut self, send: &Send, receive: &'a Receive, transport: &mut Fabric) -> Result<(), Failure> {
+        let Task { header, .. } = self.task;
         let size_bytes = self.bytes(&receive.piece, self.bound.format.wire_size_bytes).len();
         let (bytes, _) = self.bytes_and_place(Some(send), None).map_err(Failure::Error)?;
-        let ticket = transport.post(header, &Outgoing { to: send.to, bytes }, size_bytes, deadlines)?;
+        let outgoing = Outgoing { to: send.to, bytes };
+        let ticket = transport.post(header, Some(outgoing), Some((receive.from, size_bytes)))?;
         self.posted.push_back((ticket, receive));
         Ok(())
     }
 
-    fn complete(&mut self, transport: &mut Transport) -> Result<(), Failure> {
+    fn complete(&mut self, transport: &mut Fabric) -> Result<(), Failure> {
         let Task { header, deadlines, .. } = self.task;
         let (ticket, receive) = self.posted.pop_front().expect("a program completes what it has posted");
         let place = self.bytes(&receive.piece, self.bound.format.held_size_bytes);
         let mut target = self.bound.format.target(&mut self.held[place], receive.combine);
-        transport.complete(header, ticket, &mut target, deadlines)
+        transport.complete(header, ticket, Some(&mut target), deadlines)
     }
 
     /// The bytes to send, and the place of what is received: disjoint.

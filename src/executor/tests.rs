@@ -16,7 +16,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
 use crate::method::Method;
-use crate::transport::{Calls, Deadlines, Transport};
+use crate::transport::{Calls, Deadlines, Fabric};
 
 /// A call of a world, and the ranks' programs for it.
 struct Sample {
@@ -62,7 +62,7 @@ impl Sample {
         let topology = Topology::single_node(ranks);
         let compile = |rank| Arc::new(compile(algorithm, operation, &topology, rank).unwrap());
         let compiled: Vec<_> = (0..ranks).map(compile).collect();
-        let threads = Transport::threads(ranks).unwrap();
+        let threads = Fabric::threads(ranks).unwrap();
         let capabilities = capabilities(&threads[0], ranks, &call, method);
         let programs = compiled.iter().map(|plan| plan.program(count, 4, &capabilities)).collect();
         let mut random = fastrand::Rng::with_seed(1);
@@ -76,8 +76,8 @@ impl Sample {
     fn run(&self, programs: &[Program], timeout: Duration) -> Option<Vec<Result<Vec<f32>>>> {
         let bind = |(program, compiled)| Bound::new(program, compiled, &self.call, self.method, None).ok();
         let bound: Vec<_> = programs.iter().zip(&self.compiled).map(bind).collect::<Option<_>>()?;
-        let threads = Transport::threads(programs.len()).unwrap();
-        let run = |(mut transport, (bound, input)): (Transport, (&Bound, &Vec<f32>))| {
+        let threads = Fabric::threads(programs.len()).unwrap();
+        let run = |(mut transport, (bound, input)): (Fabric, (&Bound, &Vec<f32>))| {
             let (rank, ranks) = (transport.rank(), programs.len());
             let header = Calls::default().next(1, self.call.count, Codes::new(&self.call, self.method), 0);
             let deadlines = Deadlines { timeout, quiet: timeout };

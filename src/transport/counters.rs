@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use unisono_collectives::Rank;
 
 use super::waiting::{Poll, Sight};
-use super::{Deadlines, Failure, Transport, Waiting};
+use super::{Deadlines, Fabric, Failure, Waiting};
 
-impl Transport {
+impl Fabric {
     /// Waits until a counter in shared memory has a value, which another rank gives it.
     pub(crate) fn wait_until(
         &self,
@@ -23,17 +23,6 @@ impl Transport {
         let has_left = |other: Rank, _: &Waiting<'_>| {
             Ok(Failure::left(other, &status).map_or(Sight::Nothing, Sight::Hopeless))
         };
-        Waiting::new(self.spins(), deadlines, &status).until(look, has_left)
-    }
-
-    /// How often this rank polls before it yields.
-    fn spins(&self) -> u32 {
-        match self {
-            Self::Shared(shared) => shared.spins(),
-            Self::Nodes(nodes) => nodes.spins(),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.spins(),
-            Self::Faulty(faulty) => faulty.inner.spins(),
-        }
+        Waiting::new(self.spins, deadlines, &status).until(look, has_left)
     }
 }

@@ -11,15 +11,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use unisono_collectives::Rank;
 
-use super::Transport;
 use crate::config::Chaos;
-
-/// A transport with injected faults.
-#[derive(Debug)]
-pub(crate) struct Faulty {
-    pub(super) inner: Transport,
-    pub(super) faults: Faults,
-}
 
 /// The faults of the links of a rank.
 #[derive(Debug)]
@@ -31,18 +23,15 @@ pub(super) struct Faults {
     is_cut: Vec<bool>,
 }
 
-impl Faulty {
-    /// The faults of a rank are determined by the seed and its number.
-    pub(super) fn new(inner: Transport, chaos: Chaos) -> Self {
-        let (rank, ranks) = (inner.rank(), inner.topology().ranks());
+impl Faults {
+    /// The faults of the fabric of a rank, which are determined by the seed and its number.
+    pub(super) fn of_world(rank: Rank, ranks: usize, chaos: Chaos) -> Self {
         if rank == 0 {
             eprintln!("unisono: UNISONO_CHAOS is set: messages are delayed and lost on purpose");
         }
-        Self { inner, faults: Faults::new(rank, ranks, chaos) }
+        Self::new(rank, ranks, chaos)
     }
-}
 
-impl Faults {
     fn new(rank: Rank, ranks: usize, chaos: Chaos) -> Self {
         let random = Rng::with_seed(Rng::with_seed(chaos.seed).u64(..) ^ rank as u64);
         Self { rank, chaos, random, is_cut: vec![false; ranks] }

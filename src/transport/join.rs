@@ -2,34 +2,41 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 
-use unisono_collectives::Topology;
+use unisono_collectives::{Rank, Topology};
 
 use super::bootstrap::{Bootstrap, gather};
+use super::far::Far;
+use super::link::Links;
 use super::node::{self, LocalRanks, Sharing};
-use super::{spins, usable_cores, warnings};
+use super::shared::Shared;
+use super::{Fabric, spins, usable_cores, warnings};
 use crate::config::{Config, Inside};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::status::StatusBoard;
+use crate::system;
 
-/// What a rank knows of the world after joining it.
+/// A world that this rank has joined, whose nodes are not connected yet.
 #[derive(Debug)]
 pub(super) struct Joined {
-    pub(super) node_cores: usize,
+    rank: Rank,
+    pub(super) topology: Topology,
+    node_cores: usize,
     /// How often a rank polls before it yields.
-    pub(super) spins: u32,
-    pub(super) status: StatusBoard,
-    pub(super) sharing: Sharing,
+    spins: u32,
+    status: StatusBoard,
+    /// The ranks of this node, if they share memory; or why they cannot.
+    node: Sharing,
 }
 
 /// Joins a world with known nodes. With `declared` nodes, ranks share memory only inside each of them. Rank 0 prints the warning
 /// `odd`. All ranks call it.
 pub(super) fn join(
     bootstrap: &mut dyn Bootstrap,
-    (topology, declared): (&Topology, Option<&Topology>),
+    (topology, declared): (Topology, Option<&Topology>),
     config: &Config,
     odd: Vec<String>,
 ) -> Result<Joined> {
-    let local_ranks = LocalRanks::of_node(bootstrap, topology)?;
+    let local_ranks = LocalRanks::of_node(bootstrap, &topology)?;
     let node_cores = node_cores(bootstrap, &local_ranks)?;
     let spins = spins(local_ranks.len(), node_cores);
     let status = match config.inside {
@@ -40,20 +47,73 @@ pub(super) fn join(
     status.set_flight_dir(config.flight_dir(job));
     warnings::say_what_is_odd(bootstrap, (local_ranks.len(), node_cores), config, odd)?;
     let local_ranks = declared.map_or(local_ranks.clone(), |declared| local_ranks.on_node_of(declared));
-    let sharing = match config.inside {
+    let node = match config.inside {
         Inside::SharedMemory => {
             node::share(bootstrap, &local_ranks, config.kernel_copies, (spins, node_cores), &status)?
         }
-        Inside::Messages => Sharing::Alone,
+        Inside::Messages => Ok(None),
     };
-    Ok(Joined { node_cores, spins, status, sharing })
+    Ok(Joined { rank: bootstrap.rank(), topology, node_cores, spins, status, node })
 }
 
-/// The name of a world whose nodes are connected by a network, given the number of ranks that share memory with every rank, including
+impl Joined {
+    /// The memory that this rank shares with others.
+    fn shared(&self) -> Option<&Shared> {
+        self.node.as_ref().ok()?.as_ref()
+    }
+
+    /// Whether another rank shares no memory with this one.
+    pub(super) fn is_far(&self, other: Rank) -> bool {
+        other != self.rank && !self.shared().is_some_and(|node| node.has(other))
+    }
+
+    /// Prints, on one rank of the node, that its ranks cannot share memory, and what their messages go through.
+    pub(super) fn say_why_not_shared(&self, link: &str) {
+        if let Err(why) = &self.node
+            && self.topology.local_rank(self.rank) == 0
+        {
+            system::say(&format!("unisono: {why}: their messages go over {link}\n"));
+        }
+    }
+
+    /// The fabric of a world on one node.
+    ///
+    /// # Errors
+    /// [`Error::Launch`] if its ranks cannot share memory.
+    pub(super) fn alone(self) -> Result<Fabric> {
+        let shared = match self.node {
+            Ok(Some(shared)) => shared,
+            Ok(None) => Shared::of_process(vec![self.status], (self.spins, self.node_cores))?.remove(0),
+            Err(why) => return Err(Error::Launch(format!("{why}; without MPI there is no other way"))),
+        };
+        Ok(Fabric::of_node(shared))
+    }
+
+    /// The fabric of a world with these links between ranks that share no memory. All ranks call it.
+    pub(super) fn over(self, bootstrap: &mut dyn Bootstrap, links: Links) -> Result<Fabric> {
+        let far: Vec<_> = (0..self.topology.ranks()).filter(|&other| self.is_far(other)).collect();
+        let Self { topology, node_cores, spins, status, node, .. } = self;
+        let node = node.unwrap_or_default();
+        // A rank may be alone on its node while others are not.
+        let sharing = gather(bootstrap, [node.as_ref().map_or(1, |node| node.members().len()) as u64])?;
+        let name = name(&sharing, links.collectives.name());
+        let mut fabric = Fabric::new(status, node);
+        (fabric.topology, fabric.name) = (topology, name);
+        (fabric.node_cores, fabric.spins) = (node_cores, spins);
+        if !far.is_empty() {
+            let Links { collectives, messages, controls } = links;
+            fabric.far = Some(Far::new(collectives, far, fabric.status.clone(), spins));
+            (fabric.messages, fabric.controls) = (Some(messages), controls);
+        }
+        Ok(fabric)
+    }
+}
+
+/// The name of a world whose nodes are connected by a link, given the number of ranks that share memory with every rank, including
 /// itself.
-pub(super) fn name(sharing: &[[u64; 1]], network: &'static str) -> &'static str {
-    match (sharing.iter().map(|[ranks]| ranks).max(), network) {
-        (None | Some(1), _) => network,
+fn name(sharing: &[[u64; 1]], link: &'static str) -> &'static str {
+    match (sharing.iter().map(|[ranks]| ranks).max(), link) {
+        (None | Some(1), _) => link,
         (Some(&most), _) if most == sharing.len() as u64 => "shm",
         (Some(_), "tcp") => "shm+tcp",
         (Some(_), _) => "shm+mpi",

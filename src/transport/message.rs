@@ -4,11 +4,6 @@ use unisono_collectives::{Combine, Rank};
 
 use crate::kernels::{self, Definition, Kernel};
 
-/// The largest segment between nodes: MPIs send messages of up to 64 KiB, including their own header, eagerly over TCP, and use
-/// a rendezvous for longer ones. The rendezvous takes longer than the transfer: it leaves a 1 Gbit/s link idle for more than
-/// half of the time (measured: 335 and 150 ms for 16 MiB over two ranks).
-pub(crate) const FAR_SEGMENT: usize = (64 << 10) - 256;
-
 /// Bytes for another rank.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
@@ -57,17 +52,9 @@ impl Target<'_> {
         }
     }
 
-    /// The same target, for a shorter time.
-    pub(crate) fn lend(&mut self) -> Target<'_> {
-        match self {
-            Self::Place(place) => Target::Place(place),
-            &mut Self::Apply { ref mut held, held_size_bytes, wire_size_bytes, kernel } => {
-                Target::Apply { held, held_size_bytes, wire_size_bytes, kernel }
-            }
-            &mut Self::Custom { ref mut held, element_bytes, combine, custom } => {
-                Target::Custom { held, element_bytes, combine, custom }
-            }
-        }
+    /// Whether it stores them unchanged.
+    pub(crate) fn is_place(&self) -> bool {
+        matches!(self, Self::Place(_))
     }
 
     /// The bytes that are consumed together: those of an incoming element.

@@ -84,15 +84,9 @@ pub(super) fn status(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) ->
     shared.or_else(|_| StatusBoard::alone(local_ranks.rank(), ranks))
 }
 
-/// The result of sharing memory with the other ranks of a node.
-#[derive(Debug)]
-pub(super) enum Sharing {
-    Done(Box<Shared>),
-    /// There are no other ranks.
-    Alone,
-    /// The system does not let processes share memory; the reason, the same on all ranks of the node.
-    Cannot(String),
-}
+/// The memory of the ranks of a node, if there are several. Otherwise why the system does not let them share any: the same reason on
+/// all of them.
+pub(super) type Sharing = std::result::Result<Option<Shared>, String>;
 
 /// Shares memory with the other ranks of this node. All ranks call it.
 pub(super) fn share(
@@ -115,11 +109,11 @@ pub(super) fn share(
     })?;
     let by_kernel = by_kernel(bootstrap, local_ranks, copies)?;
     if ranks == 1 {
-        return Ok(Sharing::Alone);
+        return Ok(Ok(None));
     }
     let board = match board {
         Ok(board) => board,
-        Err(cause) => return Ok(Sharing::Cannot(cannot_share(cause, size_bytes))),
+        Err(cause) => return Ok(Err(cannot_share(cause, size_bytes))),
     };
     let (reach, registry) = if local_ranks.are_one_process() {
         (Reach::Threads, Registry::of_threads())
@@ -129,7 +123,7 @@ pub(super) fn share(
     };
     let members = local_ranks.members.clone();
     let shared = Shared::new(position, members, (board, status.clone()), reach, registry, (spins, cores));
-    Ok(Sharing::Done(Box::new(shared)))
+    Ok(Ok(Some(shared)))
 }
 
 /// Whether the kernel copies between the ranks of a node. They agree on it, and one prints why it may not.

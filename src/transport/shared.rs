@@ -14,7 +14,7 @@ use super::waiting::Sight;
 use super::{Deadlines, Failure, Header, Incoming, Outgoing, Waiting};
 use crate::error::Error;
 use crate::memory::{Registry, Scratch};
-use crate::status::{FailureReport, StatusBoard, panicked};
+use crate::status::StatusBoard;
 
 pub(super) mod board;
 mod channel;
@@ -48,7 +48,6 @@ pub(crate) struct Shared {
     positions: Vec<Option<usize>>,
     board: Board,
     status: StatusBoard,
-    report: Option<Arc<dyn FailureReport>>,
     reach: Reach,
     registry: Arc<Registry>,
     spins: u32,
@@ -65,8 +64,6 @@ pub(crate) struct Shared {
     dealt: Scratch,
     /// Data copied by the kernel for this rank to work on.
     copy: Scratch,
-    /// Whether this end carries point-to-point messages: the other end of the rank reports that the rank leaves.
-    is_for_messages: bool,
 }
 
 // SAFETY: `starts` is used only inside of a call, on the thread that makes it.
@@ -153,7 +150,6 @@ impl Shared {
             positions,
             board,
             status,
-            report: None,
             reach,
             registry,
             spins,
@@ -164,7 +160,6 @@ impl Shared {
             starts,
             dealt,
             copy: Scratch::default(),
-            is_for_messages: false,
         }
     }
 
@@ -179,7 +174,7 @@ impl Shared {
             (self.spins, self.cores),
         );
         // Messages to one rank must not wait until another receives.
-        (end.is_for_messages, end.outbox.has_staging) = (true, self.members.len() == 2);
+        end.outbox.has_staging = self.members.len() == 2;
         Line(end)
     }
 
@@ -203,11 +198,6 @@ impl Shared {
             Self::new(position, members, (board.clone(), status), Reach::Threads, registry, waits)
         };
         Ok(statuses.into_iter().enumerate().map(end).collect())
-    }
-
-    /// This rank's number in the world.
-    pub(super) fn rank(&self) -> Rank {
-        self.members[self.position]
     }
 
     /// The ranks that share this memory.
@@ -325,19 +315,6 @@ impl Shared {
         });
         (sending, receiving, around)
     }
-
-    /// Informs every rank that shares this memory that this one cannot continue.
-    pub(super) fn fail(&self, first: Rank, cause: &str) {
-        match &self.report {
-            Some(report) => report.fail(first, cause),
-            None => drop(self.status.fail(self.rank(), first, cause)),
-        }
-    }
-
-    /// Sets the failure report of this rank, if it is a thread.
-    pub(super) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
-        self.report = Some(report);
-    }
 }
 
 /// The state that a rank checks while it waits.
@@ -375,17 +352,5 @@ impl Around<'_> {
             posted
                 .try_for_each(|header| self.header.check_overheard(header, self.members[other], self.status))
         })
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if self.is_for_messages {
-            return;
-        }
-        if std::thread::panicking() {
-            self.fail(self.rank(), &panicked());
-        }
-        self.status.leave(self.rank());
     }
 }

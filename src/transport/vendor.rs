@@ -1,16 +1,13 @@
 //! A vendor's own collectives on the host: MPI's.
 
-#![cfg_attr(
-    not(feature = "mpi"),
-    allow(clippy::only_used_in_recursion, reason = "there is no MPI to be given it")
-)]
-
 use std::ops::Range;
 
 use unisono_collectives::partition::Partition;
 use unisono_collectives::{Group, VendorCall};
 
-use super::{Deadlines, Failure, Transport};
+#[cfg(feature = "mpi")]
+use super::Waiting;
+use super::{Deadlines, Fabric, Failure};
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -28,7 +25,31 @@ pub(crate) struct VendorPhase<'a> {
     pub(crate) op: ReduceOp,
 }
 
-impl Transport {
+const CHOSEN: &str = "a vendor is chosen only where there is one";
+
+#[cfg(not(feature = "mpi"))]
+#[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "there is no vendor")]
+impl Fabric {
+    pub(crate) fn vendor_phase(
+        &mut self,
+        _: &VendorPhase<'_>,
+        _: &mut [u8],
+        _: &Deadlines,
+    ) -> std::result::Result<(), Failure> {
+        unreachable!("{CHOSEN}")
+    }
+
+    pub(crate) fn vendor_call(&mut self, _: &Call, _: &Partition, _: &mut [u8]) -> Result<()> {
+        unreachable!("{CHOSEN}")
+    }
+
+    pub(crate) fn check_vendor(&self, _: DType, _: ReduceOp) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(feature = "mpi")]
+impl Fabric {
     /// Runs a phase of a plan as a vendor's collective. The ranks of the group have verified that they make the same call.
     pub(crate) fn vendor_phase(
         &mut self,
@@ -36,17 +57,9 @@ impl Transport {
         held: &mut [u8],
         deadlines: &Deadlines,
     ) -> std::result::Result<(), Failure> {
-        match self {
-            Self::Shared(_) | Self::Nodes(_) => {
-                unreachable!("there is no vendor, as was seen when the algorithm was chosen")
-            }
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.in_group(phase, held, deadlines),
-            Self::Faulty(faulty) => {
-                faulty.faults.delay();
-                faulty.inner.vendor_phase(phase, held, deadlines)
-            }
-        }
+        self.delay();
+        let waiting = Waiting::new(self.spins, deadlines, &self.status);
+        self.mpi.as_mut().expect(CHOSEN).in_group(phase, held, (self.rank, waiting))
     }
 
     /// Runs a whole call as a vendor's collective, in place, with these parts of ranks; a mean as its sum. It has no deadline.
@@ -54,24 +67,12 @@ impl Transport {
     /// # Errors
     /// [`Error::Mpi`](crate::Error::Mpi) if MPI fails.
     pub(crate) fn vendor_call(&mut self, call: &Call, parts: &Partition, buffer: &mut [u8]) -> Result<()> {
-        match self {
-            Self::Shared(_) | Self::Nodes(_) => {
-                unreachable!("there is no vendor, as was seen when it was chosen")
-            }
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.vendor(call, parts, buffer),
-            Self::Faulty(faulty) => faulty.inner.vendor_call(call, parts, buffer),
-        }
+        self.mpi.as_mut().expect(CHOSEN).vendor(call, parts, buffer)
     }
 
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported), on all ranks, if the vendor reduces this type differently.
     pub(crate) fn check_vendor(&self, dtype: DType, op: ReduceOp) -> Result<()> {
-        match self {
-            Self::Shared(_) | Self::Nodes(_) => Ok(()),
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => mpi.check_reduction(dtype, op),
-            Self::Faulty(faulty) => faulty.inner.check_vendor(dtype, op),
-        }
+        self.mpi.as_ref().map_or(Ok(()), |mpi| mpi.check_reduction(dtype, op))
     }
 }

@@ -16,7 +16,6 @@ const LOOKS_BETWEEN_CLOCKS: u32 = 256;
 pub(super) const AWAKE: Duration = Duration::from_millis(200);
 const NAP: Duration = Duration::from_micros(50);
 /// Polls before sleeping in a wait known to be long.
-#[cfg(feature = "mpi")]
 const LOOKS_AWAKE: u32 = 50;
 /// Yields before a nap that the awaited event ends: other ranks that share the core may have something to do first.
 const YIELDS_BEFORE_NAPS: u32 = 4;
@@ -129,7 +128,6 @@ impl<'a> Waiting<'a> {
     /// Makes the wait sleep early, for events that take a while, such as a large message between nodes. That frees the core for
     /// others and for the kernel that moves the bytes; and on an oversubscribed core, a thread that yields is last in the queue,
     /// while one that wakes up is first.
-    #[cfg(feature = "mpi")]
     pub(super) fn for_long(self) -> Self {
         Self { looks_awake: LOOKS_AWAKE, spins: self.spins.min(LOOKS_AWAKE), ..self }
     }

@@ -16,8 +16,8 @@ use crate::select::Choice;
 #[cfg(not(feature = "mpi"))]
 use crate::transport::Alone;
 #[cfg(feature = "mpi")]
-use crate::transport::mpi::Mpi;
-use crate::transport::{Bootstrap, Directory, Joining, Rendezvous, Transport};
+use crate::transport::mpi;
+use crate::transport::{Bootstrap, Directory, Fabric, Joining, Rendezvous};
 
 /// The least time for ranks to start, however short the deadline of a collective: loading programs takes time.
 const LEAST_TO_BEGIN: Duration = Duration::from_secs(20);
@@ -167,8 +167,8 @@ impl Builder {
     /// must not; [`Error::Mpi`] if MPI fails.
     #[cfg(feature = "mpi")]
     pub fn mpi(self) -> Result<Communicator> {
-        let (mpi, config) = Mpi::init(self.config())?;
-        over_processes(Transport::Mpi(Box::new(mpi)), &config)
+        let (fabric, config) = mpi::init(self.config())?;
+        over_processes(fabric, &config)
     }
 
     /// Joins a communicator of an MPI that the program has initialised.
@@ -186,8 +186,8 @@ impl Builder {
         self,
         communicator: &impl ::mpi::raw::AsRaw<Raw = ::mpi::ffi::MPI_Comm>,
     ) -> Result<Communicator> {
-        let (mpi, config) = Mpi::attach(communicator.as_raw(), self.config())?;
-        over_processes(Transport::Mpi(Box::new(mpi)), &config)
+        let (fabric, config) = mpi::attach(communicator.as_raw(), self.config())?;
+        over_processes(fabric, &config)
     }
 
     /// Joins a world of processes, which need no MPI: those of a machine share memory, and those of several connect over TCP.
@@ -207,7 +207,7 @@ impl Builder {
             Some(bootstrap) => bootstrap,
             None => launched(&config)?,
         };
-        let (transport, config) = Transport::processes(&mut *bootstrap, config)?;
+        let (transport, config) = Fabric::processes(&mut *bootstrap, config)?;
         // All ranks are here, so dropping the bootstrap removes its files.
         over_processes(transport, &config)
     }
@@ -221,7 +221,7 @@ impl Builder {
     /// If `ranks` is 0.
     pub fn threads(self, ranks: usize) -> Result<Vec<Communicator>> {
         let config = self.config()?;
-        over_threads(Communicator::of_threads(Transport::threads(ranks)?, &config)?, &config)
+        over_threads(Communicator::of_threads(Fabric::threads(ranks)?, &config)?, &config)
     }
 
     /// Runs `main` on `ranks` threads, each with its communicator of a new world of these settings, and returns the results, rank 0

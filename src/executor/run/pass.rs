@@ -10,13 +10,13 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernels::{self, Accumulator, ReduceOp};
 use crate::memory::Scratch;
-use crate::transport::{Failure, Open, Shares, Transport};
+use crate::transport::{Fabric, Failure, Open, Shares};
 
 /// The number of bytes worked on at a time: this rank's block and another's fit the L1 cache together.
 const BLOCK: usize = 8 << 10;
 
 impl Run<'_> {
-    pub(super) fn pass(&mut self, pass: &Pass, transport: &mut Transport) -> Result<(), Failure> {
+    pub(super) fn pass(&mut self, pass: &Pass, transport: &mut Fabric) -> Result<(), Failure> {
         let Self { bound, task, held, work, round, .. } = self;
         let ranges = |rank| pass.bytes(rank, bound, *round);
         let shares = Shares { ranges, share_bytes: pass.share_bytes, read: pass.read, written: pass.written };

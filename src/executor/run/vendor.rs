@@ -4,11 +4,11 @@ use unisono_collectives::{Chunks, VendorCall};
 
 use super::{Run, scaled};
 use crate::dtype::DType;
-use crate::transport::{Failure, Transport, VendorPhase};
+use crate::transport::{Fabric, Failure, VendorPhase};
 
 impl Run<'_> {
     /// Runs a phase as a vendor's collective, among the ranks of its group.
-    pub(super) fn by_vendor(&mut self, phase: usize, transport: &mut Transport) -> Result<(), Failure> {
+    pub(super) fn by_vendor(&mut self, phase: usize, transport: &mut Fabric) -> Result<(), Failure> {
         let bound = self.bound;
         let phase = &bound.compiled.plan().phases()[phase];
         let call = phase.vendor.as_ref().expect("a phase with a vendor's collective");

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::Mpi;
-use super::sys::Comm;
-use crate::status::{FailureReport, StatusBoard};
-use crate::system::{FAILED, say};
+use super::World;
+use super::sys::{self, Comm, State};
+use crate::config::OnFailure;
+use crate::status::StatusBoard;
+use crate::system::FAILED;
+use crate::transport::Fabric;
 
 /// How long a rank waits before it aborts the job, so that other ranks can report too: a launcher may discard output that it has
 /// not forwarded when the job ends.
@@ -24,19 +26,6 @@ const FAR: Duration = Duration::from_secs(10);
 const NAP: Duration = Duration::from_millis(1);
 /// A tag that no message uses.
 const NO_TAG: c_int = 7;
-
-/// Reports why a rank cannot continue and which rank failed first, and informs the others.
-pub(super) fn report_failure(
-    report: Option<&dyn FailureReport>,
-    status: &StatusBoard,
-    (first, cause): (Rank, &str),
-) {
-    if let Some(report) = report {
-        return report.fail(first, cause);
-    }
-    say(&format!("unisono: rank {} ends the job: {cause}\n", status.rank()));
-    status.fail(status.rank(), first, cause);
-}
 
 /// Ends all processes of the job. The rank that failed first calls `MPI_Abort`, and the others wait for that: if several do so
 /// at once while another finalises, Open MPI 4's mpirun may deadlock.
@@ -55,32 +44,55 @@ pub(super) fn end_job(status: &StatusBoard) -> ! {
     Comm::world().abort(FAILED)
 }
 
-impl Mpi {
-    /// After a failure in a program that continues: keeps the memory that MPI may still write to, and skips operations that
-    /// other ranks would have to take part in.
-    pub(super) fn leave_behind(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.messages.flights));
-        self.status.leave(self.rank);
-        if let Some(report) = &self.report {
-            report.hurry();
+impl World {
+    /// Whether MPI may still access a buffer lent to a failed collective of its own.
+    pub(in crate::transport) fn is_stranded(&self) -> bool {
+        self.is_stranded
+    }
+
+    /// As [`Link::end_job`](crate::transport::link::Link::end_job).
+    #[allow(clippy::unused_self, reason = "there is an MPI to end")]
+    pub(in crate::transport) fn end_job(&self, status: &StatusBoard) -> ! {
+        end_job(status)
+    }
+
+    /// Ends a rank's part in a world. A rank that has failed skips the operations that others would have to take part in.
+    pub(in crate::transport) fn end(mut self, fabric: &mut Fabric) {
+        if fabric.has_failed {
+            match self.on_failure {
+                OnFailure::EndJob => end_job(&fabric.status),
+                OnFailure::ReturnError => return fabric.leave(),
+            }
+        }
+        if !matches!(sys::state(), Ok(State::Up)) {
+            return;
+        }
+        fabric.leave();
+        if self.owns_mpi {
+            self.wait_for_all(fabric);
+        }
+        let freed = self.free_groups().and_then(|()| self.comm.free());
+        let ended = freed.and_then(|()| if self.owns_mpi { sys::finalize() } else { Ok(()) });
+        if let Err(error) = ended {
+            tracing::warn!(rank = fabric.rank, %error, "MPI did not end cleanly");
         }
     }
 
     /// Waits until all ranks have left: `MPI_Finalize` has no deadline, and Open MPI 4's mpirun may deadlock if a rank that has
     /// not arrived aborts the job.
-    pub(super) fn wait_for_all(&self) {
-        let Some(report) = &self.report else { return };
+    fn wait_for_all(&self, Fabric { report, status, topology, .. }: &Fabric) {
+        let Some(report) = report else { return };
         report.hurry();
-        let (began, ranks) = (Instant::now(), self.topology.ranks());
-        let near = |rank: &Rank| self.status.members().contains(rank);
-        while !(0..ranks).all(|rank| self.status.has_left(rank)) {
-            let only_far = (0..ranks).filter(near).all(|rank| self.status.has_left(rank));
+        let (began, ranks) = (Instant::now(), topology.ranks());
+        let near = |rank: &Rank| status.members().contains(rank);
+        while !(0..ranks).all(|rank| status.has_left(rank)) {
+            let only_far = (0..ranks).filter(near).all(|rank| status.has_left(rank));
             if only_far && began.elapsed() > FAR {
                 return;
             }
-            self.status.look();
-            if self.status.failed().is_some() {
-                end_job(&self.status);
+            status.look();
+            if status.failed().is_some() {
+                end_job(status);
             }
             // Drives progress for earlier sends. No message has this tag.
             let progress = self.comm.probe(None, NO_TAG);

@@ -1,15 +1,15 @@
 //! MPI's own collectives: in the world, as a baseline, and for the phases of a plan.
 
 use unisono_collectives::partition::Partition;
-use unisono_collectives::{Group, VendorCall};
+use unisono_collectives::{Group, Rank, VendorCall};
 
-use super::Mpi;
-use super::sys::Comm;
+use super::World;
+use super::sys::{Comm, check_thread};
 use crate::call::Call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
-use crate::transport::{Deadlines, Failure, VendorPhase, Waiting};
+use crate::transport::{Failure, VendorPhase, Waiting};
 
 /// A communicator of the ranks of a group, created on first use.
 #[derive(Debug)]
@@ -18,44 +18,48 @@ pub(super) struct OfGroup {
     comm: Comm,
 }
 
-impl Mpi {
+impl World {
     /// Runs a call as MPI's own collective, in place, with these parts of ranks; a mean as its sum.
-    pub(crate) fn vendor(&mut self, call: &Call, parts: &Partition, buffer: &mut [u8]) -> Result<()> {
-        self.check_thread();
+    pub(in crate::transport) fn vendor(
+        &mut self,
+        call: &Call,
+        parts: &Partition,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        check_thread(self.only_thread);
         self.comm.run(call, parts, buffer)
     }
 
     /// # Errors
     /// [`Error::Unsupported`], on all ranks, if MPI's own collectives reduce this type differently.
-    pub(crate) fn check_reduction(&self, dtype: DType, op: ReduceOp) -> Result<()> {
+    pub(in crate::transport) fn check_reduction(&self, dtype: DType, op: ReduceOp) -> Result<()> {
         self.reductions.check(dtype, op)
     }
 
     /// Runs a phase of a plan. The ranks of the group have verified that they make the same call.
-    pub(crate) fn in_group(
+    pub(in crate::transport) fn in_group(
         &mut self,
         task: &VendorPhase<'_>,
         held: &mut [u8],
-        deadlines: &Deadlines,
+        (rank, mut waiting): (Rank, Waiting<'_>),
     ) -> Result<(), Failure> {
-        self.check_thread();
+        check_thread(self.only_thread);
         if held.is_empty() {
             return Ok(());
         }
         let comm = self.of_group(task.group).map_err(Failure::Error)?;
-        let position = task.group.position(self.rank).expect("a rank is in the groups of its phases");
+        let position = task.group.position(rank).expect("a rank is in the groups of its phases");
         // SAFETY: `held` is borrowed until this returns; and if it returns with an error while MPI still has it, the job ends
-        // before the caller gets it back (`fail`).
+        // before the caller gets it back (`end_if_stranded`).
         let begun = unsafe { comm.begin(task, held) };
         let mut begun = begun.map_err(Failure::Error)?;
-        self.stranded = true;
-        let mut waiting = Waiting::new(self.spins, deadlines, &self.status);
+        self.is_stranded = true;
         while !begun.is_done().map_err(Failure::Error)? {
             // MPI does not report which rank is late; name the first one, which most others wait for.
             let other = task.group.member(usize::from(position == 0));
             waiting.pause_for(other)?;
         }
-        self.stranded = false;
+        self.is_stranded = false;
         if let VendorCall::ReduceScatter { .. } = task.call {
             // In place, MPI leaves a rank's part at the beginning of the buffer.
             let own = task.parts[position].clone();

@@ -294,29 +294,31 @@ impl Comm {
     /// A message from a rank, or from any, that has arrived and matches no posted receive: `MPI_Improbe` (§3.8.2).
     pub(super) fn probe(self, from: Option<Rank>, tag: c_int) -> Result<Option<Probed>> {
         let _turn = turn();
-        let (mut found, mut message, mut status) =
-            (0, MaybeUninit::uninit(), MaybeUninit::<ffi::MPI_Status>::uninit());
+        let (mut found, mut message) = (0, MaybeUninit::uninit());
         // SAFETY: everything that is written to lives to the end of the call.
         let code = unsafe {
             let from = from.map_or(ffi::RSMPI_ANY_SOURCE, |from| from as c_int);
-            ffi::MPI_Improbe(from, tag, self.0, &raw mut found, message.as_mut_ptr(), status.as_mut_ptr())
+            ffi::MPI_Improbe(
+                from,
+                tag,
+                self.0,
+                &raw mut found,
+                message.as_mut_ptr(),
+                ffi::RSMPI_STATUS_IGNORE,
+            )
         };
         check("MPI_Improbe", code)?;
         if found == 0 {
             return Ok(None);
         }
-        // SAFETY: a message was found, so both are written.
-        let (message, status) = unsafe { (message.assume_init(), status.assume_init()) };
-        Ok(Some(Probed { from: status.MPI_SOURCE as Rank, message }))
+        // SAFETY: a message was found, so it is written.
+        Ok(Some(Probed(unsafe { message.assume_init() })))
     }
 }
 
 /// A message matched by a probe, which only this handle can receive.
 #[derive(Debug)]
-pub(super) struct Probed {
-    pub(super) from: Rank,
-    message: ffi::MPI_Message,
-}
+pub(super) struct Probed(ffi::MPI_Message);
 
 impl Probed {
     /// Starts a non-blocking receive of at most `size` bytes of the message: `MPI_Imrecv` (§3.8.3).
@@ -329,7 +331,7 @@ impl Probed {
         // SAFETY: the caller keeps the bytes; the message was found and is received once.
         let code = unsafe {
             let kind = ffi::RSMPI_UINT8_T;
-            ffi::MPI_Imrecv(bytes.cast(), size, kind, &raw mut self.message, request.as_mut_ptr())
+            ffi::MPI_Imrecv(bytes.cast(), size, kind, &raw mut self.0, request.as_mut_ptr())
         };
         check("MPI_Imrecv", code)?;
         // SAFETY: the call succeeded, so it has written the request.

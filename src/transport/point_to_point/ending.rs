@@ -95,7 +95,7 @@ impl PointToPoint {
 
     /// Whether MPI still holds memory that returned to the program with a failure.
     pub(super) fn is_stranded(&self) -> bool {
-        self.failure.is_some() && self.links.are_stranded()
+        self.failure.is_some() && self.links.are_stranded(self.peers.len())
     }
 
     /// The error of calls after a failure.

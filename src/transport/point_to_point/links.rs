@@ -6,12 +6,12 @@ use unisono_collectives::Rank;
 
 use super::PointToPoint;
 use crate::status::StatusBoard;
+use crate::transport::far::lost;
 use crate::transport::faulty::Faults;
 use crate::transport::half::Polled;
-#[cfg(feature = "mpi")]
-use crate::transport::mpi;
+use crate::transport::link::Link;
 use crate::transport::waiting::STRAGGLING;
-use crate::transport::{Failure, Header, Messages, Outgoing, Transport, shared, spins, tcp};
+use crate::transport::{Fabric, Failure, Header, Messages, Outgoing, shared, spins};
 
 /// The links of a rank for messages, apart from those for collectives: neither delays the other.
 #[derive(Debug, Default)]
@@ -19,16 +19,8 @@ pub(super) struct Links {
     /// The memory shared with the ranks of this node.
     near: Option<shared::Line>,
     /// The link with ranks that share no memory with this one.
-    far: Option<Far>,
+    far: Option<Box<dyn Link>>,
     faults: Option<Faults>,
-}
-
-/// A link with other nodes.
-#[derive(Debug)]
-enum Far {
-    Tcp(tcp::Line),
-    #[cfg(feature = "mpi")]
-    Mpi(Box<mpi::Line>),
 }
 
 const CONNECTED: &str = "a link with every rank";
@@ -38,8 +30,8 @@ impl Links {
         self.near.as_mut().filter(|near| near.has(rank))
     }
 
-    fn far(&mut self) -> &mut Far {
-        self.far.as_mut().expect(CONNECTED)
+    fn far(&mut self) -> &mut dyn Link {
+        &mut **self.far.as_mut().expect(CONNECTED)
     }
 
     /// Delays a call, if faults are injected.
@@ -64,11 +56,7 @@ impl Links {
         if let Some(near) = self.near(outgoing.to) {
             return near.send(header, outgoing, given);
         }
-        match self.far() {
-            Far::Tcp(tcp) => Ok(tcp.send(header, outgoing, given)),
-            #[cfg(feature = "mpi")]
-            Far::Mpi(mpi) => mpi.send(header, outgoing, given),
-        }
+        self.far().send(header, outgoing, given)
     }
 
     /// Takes back the bytes of a message that is under way, before their owner gets them.
@@ -83,11 +71,7 @@ impl Links {
         if let Some(near) = self.near(from) {
             return Ok(near.ahead(from));
         }
-        match self.far() {
-            Far::Tcp(tcp) => Ok(tcp.ahead(from)),
-            #[cfg(feature = "mpi")]
-            Far::Mpi(mpi) => mpi.ahead(from),
-        }
+        self.far().ahead(from)
     }
 
     /// Continues to receive the next message from a rank, whose header is this one, into a place of its size; `taken` is 0 at first,
@@ -102,11 +86,7 @@ impl Links {
         if let Some(near) = self.near(from) {
             return near.receive(header, from, place, taken);
         }
-        match self.far() {
-            Far::Tcp(tcp) => Ok(tcp.receive(from, place, taken)),
-            #[cfg(feature = "mpi")]
-            Far::Mpi(mpi) => mpi.receive(from, place, taken),
-        }
+        self.far().receive(from, place, taken)
     }
 
     /// Why a rank will send and receive nothing more, and how long what it sent before may still take to arrive.
@@ -115,51 +95,22 @@ impl Links {
         if self.near(other).is_some() {
             return left.map(|failure| (failure, Duration::ZERO));
         }
-        let lost = match &self.far {
-            Some(Far::Tcp(tcp)) => tcp.lost(other, status),
-            _ => None,
-        };
-        left.or(lost).map(|failure| (failure, STRAGGLING))
+        left.or_else(|| lost(self.far(), other, status)).map(|failure| (failure, STRAGGLING))
     }
 
-    /// Whether MPI holds memory of the program, which must therefore not continue after a failure.
-    pub(super) fn are_stranded(&self) -> bool {
-        match &self.far {
-            #[cfg(feature = "mpi")]
-            Some(Far::Mpi(mpi)) => mpi.is_stranded(),
-            _ => false,
-        }
+    /// Whether the link may access memory of the program, which must therefore not continue after a failure.
+    pub(super) fn are_stranded(&self, ranks: usize) -> bool {
+        self.far.as_ref().is_some_and(|far| (0..ranks).any(|other| far.holds_memory(other)))
     }
 }
 
-impl Transport {
+impl Fabric {
     /// The links for point-to-point messages; called once.
     pub(crate) fn messages(&mut self) -> Messages {
-        let links = self.links_for_messages();
-        let spins = spins(self.local_ranks(), self.node_cores());
-        Messages::new(PointToPoint::new(links, self.status().clone(), spins))
-    }
-
-    fn links_for_messages(&mut self) -> Links {
-        match self {
-            Self::Shared(shared) => Links { near: Some(shared.for_messages()), ..Links::default() },
-            Self::Nodes(nodes) => {
-                let near = nodes.shared().map(shared::Shared::for_messages);
-                Links { near, far: nodes.take_messages().map(Far::Tcp), faults: None }
-            }
-            #[cfg(feature = "mpi")]
-            Self::Mpi(mpi) => {
-                let near = mpi.shared().map(shared::Shared::for_messages);
-                let far = match mpi.take_messages() {
-                    Some(tcp) => Far::Tcp(tcp),
-                    None => Far::Mpi(Box::new(mpi.for_messages())),
-                };
-                Links { near, far: Some(far), faults: None }
-            }
-            Self::Faulty(faulty) => {
-                let faults = Some(faulty.faults.for_messages());
-                Links { faults, ..faulty.inner.links_for_messages() }
-            }
-        }
+        let near = self.node.as_ref().map(shared::Shared::for_messages);
+        let faults = self.faults.as_mut().map(|faults| faults.for_messages());
+        let links = Links { near, far: self.messages.take(), faults };
+        let spins = spins(self.local_ranks(), self.node_cores);
+        Messages::new(PointToPoint::new(links, self.status.clone(), spins))
     }
 }

@@ -86,7 +86,7 @@ fn a_deadline_waits_for_those_inside() {
                 Ok(())
             });
             assert!(gone.load(Ordering::Acquire));
-            end.fail(end.rank(), "late");
+            end.status().fail(1, 1, "late");
             passed
         },
     );
@@ -99,7 +99,7 @@ fn who_comes_after_a_deadline_gets_no_memory() {
     let (timed_out, late) = two(
         |end| {
             let passed = pass(end, Duration::from_millis(50), |_| unreachable!("the other is late"));
-            end.fail(end.rank(), "late");
+            end.status().fail(0, 0, "late");
             failed.wait();
             passed
         },
@@ -115,7 +115,7 @@ fn who_comes_after_a_deadline_gets_no_memory() {
 #[test]
 fn who_has_left_is_named() {
     let mut world = Shared::world_of_threads(2, (0, 2)).unwrap();
-    drop(world.pop());
+    world[1].status().leave(1);
     let passed = pass(&mut world[0], LONG, |_| unreachable!("nobody else is there"));
     assert!(matches!(passed, Err(Failure::Left { other: 1 })), "{passed:?}");
 }

@@ -12,11 +12,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-use super::{Line, Stream, Tcp};
+use super::{Stream, Tcp};
 use crate::config::Interfaces;
 use crate::error::{Error, Result};
 use crate::system;
 use crate::transport::bootstrap::{Bootstrap, gather_bytes};
+use crate::transport::link::Links;
 
 /// How long the system may take to reach an address, and the rank there to answer.
 const REACH: Duration = Duration::from_secs(3);
@@ -59,9 +60,8 @@ impl Hello {
 /// Connects this rank with all ranks that are `far`. All ranks of the world call it. If ranks cannot connect, it returns the
 /// reason, the same on all ranks.
 ///
-/// A second connection between every pair of these ranks is for [point-to-point messages](Tcp::take_messages), which neither delay
-/// collectives nor wait for them. A third is for [control](Tcp::take_controls) if `has_controls`, which is identical on all ranks. It
-/// never carries a payload, so that a failure is not queued behind one.
+/// Between every pair of these ranks there are two connections, and a third for [control](Links::controls) if `has_controls`, which is
+/// identical on all ranks. That one never carries a payload, so that a failure is not queued behind one.
 ///
 /// # Errors
 /// Those of the bootstrap.
@@ -69,37 +69,33 @@ pub(in crate::transport) fn connect(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
     interfaces: &Interfaces,
-    (spins, has_controls): (u32, bool),
-) -> Result<std::result::Result<Tcp, String>> {
-    let sockets = match sockets(bootstrap, &far, interfaces)? {
-        Ok(sockets) => sockets,
-        Err(problem) => return Ok(Err(problem)),
-    };
-    let mut tcp = Tcp::new(streams(bootstrap.ranks(), sockets), spins);
-    match self::sockets(bootstrap, &far, interfaces)? {
-        Ok(sockets) => {
-            tcp.messages = Some(Line::new(Tcp::new(streams(bootstrap.ranks(), sockets), spins)));
-        }
-        Err(problem) => return Ok(Err(problem)),
-    }
-    if has_controls {
-        match self::sockets(bootstrap, &far, interfaces)? {
-            Ok(sockets) => {
-                tcp.controls = sockets.into_iter().map(|(rank, socket)| (rank, socket.into())).collect();
-            }
+    has_controls: bool,
+) -> Result<std::result::Result<Links, String>> {
+    let mut connected = Vec::new();
+    for _ in 0..2 + usize::from(has_controls) {
+        match sockets(bootstrap, &far, interfaces)? {
+            Ok(sockets) => connected.push(sockets),
             Err(problem) => return Ok(Err(problem)),
         }
     }
-    Ok(Ok(tcp))
+    let controls = if has_controls { connected.pop() } else { None };
+    let controls = controls.into_iter().flatten().map(|(rank, socket)| (rank, socket.into())).collect();
+    let mut links = connected.into_iter().map(|sockets| Box::new(Tcp::new(bootstrap.ranks(), sockets)));
+    let [Some(collectives), Some(messages)] = [links.next(), links.next()] else {
+        unreachable!("two connections between every pair")
+    };
+    Ok(Ok(Links { collectives, messages, controls }))
 }
 
-/// The streams of a world, by rank.
-fn streams(ranks: usize, sockets: Vec<(Rank, TcpStream)>) -> Vec<Option<Stream>> {
-    let mut streams: Vec<_> = (0..ranks).map(|_| None).collect();
-    for (rank, socket) in sockets {
-        streams[rank] = Some(Stream::new(socket));
+impl Tcp {
+    /// The link over these connections.
+    fn new(ranks: usize, sockets: Vec<(Rank, TcpStream)>) -> Self {
+        let mut streams: Vec<_> = (0..ranks).map(|_| None).collect();
+        for (rank, socket) in sockets {
+            streams[rank] = Some(Stream::new(socket));
+        }
+        Self { streams }
     }
-    streams
 }
 
 /// A connection with every rank that is `far`. All ranks of the world call it.

@@ -1,20 +1,18 @@
-//! How a world of processes starts without MPI: which machines its ranks are on, and what connects them.
+//! How a world of processes without MPI gets its fabric: the memory of each node, and a link between nodes.
 
 use unisono_collectives::Topology;
 
-use super::Transport;
+use super::Fabric;
 use super::agreement::agree;
 use super::bootstrap::{Bootstrap, gather_bytes};
-use super::join::{Joined, join};
-use super::node::Sharing;
-use super::nodes::Nodes;
-use super::shared::Shared;
-use crate::config::{Config, Network, OnFailure};
+use super::join::join;
+use super::tcp;
+use crate::config::{Config, Interfaces, Network, OnFailure};
 use crate::error::{Error, Result};
 use crate::system;
 
 /// Joins a world of processes without MPI: those of one machine share memory, and those of several connect. All ranks call it.
-pub(super) fn begin(bootstrap: &mut dyn Bootstrap, config: Result<Config>) -> Result<(Transport, Config)> {
+pub(super) fn assemble(bootstrap: &mut dyn Bootstrap, config: Result<Config>) -> Result<(Fabric, Config)> {
     let (config, odd) = agree(bootstrap, config, "")?;
     if config.needs_mpi() {
         return Err(Error::Setting(
@@ -28,21 +26,18 @@ pub(super) fn begin(bootstrap: &mut dyn Bootstrap, config: Result<Config>) -> Re
     let topology = machines(bootstrap)?;
     // Ranks of one machine that are declared to be of several nodes share memory, unless they are to connect.
     let declared = config.nodes.as_ref().filter(|_| config.network == Network::Tcp);
-    let declared = declared.filter(|declared| declared.ranks() == topology.ranks());
-    let joined = join(bootstrap, (&topology, declared), &config, odd.into_iter().collect())?;
-    if config.connects || declared.unwrap_or(&topology).nodes() > 1 {
-        let nodes = Nodes::connect(bootstrap, topology, joined, &config)?;
-        return Ok((Transport::Nodes(Box::new(nodes)), config));
+    let declared = declared.filter(|declared| declared.ranks() == topology.ranks()).cloned();
+    let connects = config.connects || declared.as_ref().unwrap_or(&topology).nodes() > 1;
+    let joined = join(bootstrap, (topology, declared.as_ref()), &config, odd.into_iter().collect())?;
+    if !connects {
+        return Ok((joined.alone()?, config));
     }
-    let Joined { node_cores, spins, status, sharing } = joined;
-    let shared = match sharing {
-        Sharing::Done(shared) => *shared,
-        Sharing::Alone => Shared::of_process(vec![status], (spins, node_cores))?.remove(0),
-        Sharing::Cannot(why) => {
-            return Err(Error::Launch(format!("{why}; without MPI there is no other way")));
-        }
-    };
-    Ok((Transport::Shared(Box::new(shared)), config))
+    joined.say_why_not_shared("TCP");
+    let (is_far, interfaces) = (|rank| joined.is_far(rank), Interfaces::from_environment());
+    let links = tcp::connect(bootstrap, is_far, &interfaces, config.watched_by_ranks())?.map_err(|why| {
+        Error::Launch(format!("{why}; UNISONO_INTERFACE names the interface or network between the nodes"))
+    })?;
+    Ok((joined.over(bootstrap, links)?, config))
 }
 
 /// The nodes of the ranks: the machines, or the containers, that they are on.

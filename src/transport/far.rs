@@ -1,0 +1,267 @@
+//! Exchanges with ranks that share no memory with this one, over any [`Link`]; also posted, and completed later.
+
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
+
+use unisono_collectives::Rank;
+
+use super::half::{Beside, Half as _, complete};
+use super::link::Link;
+use super::shared::Shared;
+use super::waiting::{Poll, STRAGGLING, Sight};
+use super::{Deadlines, Failure, Header, Incoming, Nap, Outgoing, Target, Waiting};
+use crate::error::Error;
+use crate::memory::Scratch;
+use crate::status::StatusBoard;
+
+mod either;
+mod posted;
+mod receiving;
+mod sending;
+#[cfg(test)]
+mod tests;
+
+use either::Either;
+use posted::Posts;
+pub(crate) use posted::Ticket;
+use receiving::Receiving;
+use sending::Sending;
+
+/// How long a rank that waits sleeps at most: messages wake it up, but not a failure that the status board shows.
+const NAP: Duration = Duration::from_millis(1);
+/// The same, if it also waits for a rank of its node, which does not wake it up.
+const SHORT_NAP: Duration = Duration::from_micros(50);
+
+/// The messages of collectives with other nodes.
+#[derive(Debug)]
+pub(super) struct Far {
+    link: RefCell<Box<dyn Link>>,
+    /// The ranks that share no memory with this one.
+    ranks: Vec<Rank>,
+    status: StatusBoard,
+    posts: RefCell<Posts>,
+    /// The piece that arrives to be combined with held elements.
+    piece: RefCell<Scratch>,
+    spins: u32,
+    /// Whether an exchange has failed while the link had memory of the program.
+    is_stranded: Cell<bool>,
+}
+
+impl Far {
+    pub(super) fn new(link: Box<dyn Link>, ranks: Vec<Rank>, status: StatusBoard, spins: u32) -> Self {
+        let (posts, piece, is_stranded) = Default::default();
+        Self { link: RefCell::new(link), ranks, status, posts, piece, spins, is_stranded }
+    }
+
+    pub(super) fn set_spins(&mut self, spins: u32) {
+        self.spins = spins;
+    }
+
+    /// Whether nothing is posted.
+    pub(super) fn is_idle(&self) -> bool {
+        self.posts.borrow().are_none()
+    }
+
+    /// Whether the link still has memory of the program, after a failure.
+    pub(super) fn is_stranded(&self) -> bool {
+        self.is_stranded.get()
+    }
+
+    /// As [`Link::end_job`].
+    pub(super) fn end_job(&self) -> ! {
+        self.link.borrow().end_job(&self.status)
+    }
+
+    /// Sends and receives at most one message each, over the link or through the memory of this node. When it returns, the sent bytes
+    /// may change.
+    #[inline]
+    pub(super) fn exchange(
+        &mut self,
+        node: Option<&mut Shared>,
+        header: &Header,
+        outgoing: Option<Outgoing<'_>>,
+        incoming: Option<Incoming<'_>>,
+        deadlines: &Deadlines,
+    ) -> Result<(), Failure> {
+        let to = outgoing.as_ref().map(|outgoing| outgoing.to);
+        let from = incoming.as_ref().map(|incoming| incoming.from);
+        match node {
+            Some(node) if self.is_idle() && to.into_iter().chain(from).all(|rank| node.has(rank)) => {
+                node.exchange(header, outgoing, incoming, deadlines)
+            }
+            node => {
+                let is_placed = incoming.as_ref().is_some_and(|incoming| incoming.target.is_place());
+                let lent = Lent { far: self, ranks: [to, from.filter(|_| is_placed)] };
+                self.exchange_any(node, header, outgoing, incoming, deadlines)?;
+                std::mem::forget(lent);
+                Ok(())
+            }
+        }
+    }
+
+    /// The same while exchanges are posted, and with a rank of this node and one of another.
+    fn exchange_any(
+        &self,
+        node: Option<&mut Shared>,
+        header: &Header,
+        outgoing: Option<Outgoing<'_>>,
+        incoming: Option<Incoming<'_>>,
+        deadlines: &Deadlines,
+    ) -> Result<(), Failure> {
+        let is_near = |rank| node.as_ref().is_some_and(|node| node.has(rank));
+        let to_near = outgoing.as_ref().is_some_and(|outgoing| is_near(outgoing.to));
+        let from_near = incoming.as_ref().is_some_and(|incoming| is_near(incoming.from));
+        let (near_out, far_out) = if to_near { (outgoing, None) } else { (None, outgoing) };
+        let (near_in, far_in) = if from_near { (incoming, None) } else { (None, incoming) };
+        let near = node.filter(|_| to_near || from_near).map(|node| node.halves(header, near_out, near_in));
+        let (near_send, near_receive, around) =
+            near.map_or((None, None, None), |(send, receive, around)| (send, receive, Some(around)));
+        let far_send = far_out.map(|outgoing| Sending::new(self, header, outgoing));
+        let far_receive = far_in.map(|incoming| Receiving::new(self, header, incoming));
+        let mut sending = Either { near: near_send, far: far_send };
+        let mut receiving = Beside {
+            half: Either { near: near_receive, far: far_receive },
+            drive: || self.progress_posted(),
+        };
+        sending.progress()?;
+        let nap = || self.nap(if around.is_some() { SHORT_NAP } else { NAP });
+        let waiting = self.napping(Waiting::new(self.spins, deadlines, &self.status), &nap);
+        let mut listening = Listening { far: self, header, gone_since: None };
+        complete(&mut sending, &mut receiving, waiting, |other, waiting| {
+            let far = listening.look_around(other, waiting)?;
+            match around.filter(|around| around.has(other)) {
+                // Messages of a rank of this node are here before it leaves.
+                Some(around) => around.look(other, waiting),
+                None => Ok(far),
+            }
+        })
+    }
+
+    /// Posts an exchange with ranks of other nodes: sends a copy of the bytes, and receives `size_bytes`. Messages between two ranks
+    /// match in the order in which both post them.
+    pub(super) fn post(
+        &mut self,
+        header: &Header,
+        outgoing: Option<Outgoing<'_>>,
+        incoming: Option<(Rank, usize)>,
+    ) -> Result<Ticket, Failure> {
+        let ticket = self.posts.get_mut().add(header, outgoing, incoming).map_err(Failure::Error)?;
+        self.progress_posted()?;
+        Ok(ticket)
+    }
+
+    /// Waits for a posted exchange and consumes what it received, if anything.
+    pub(super) fn complete(
+        &mut self,
+        header: &Header,
+        ticket: Ticket,
+        target: Option<&mut Target<'_>>,
+        deadlines: &Deadlines,
+    ) -> Result<(), Failure> {
+        let nap = || self.nap(NAP);
+        let waiting = self.napping(Waiting::new(self.spins, deadlines, &self.status).for_long(), &nap);
+        let mut listening = Listening { far: self, header, gone_since: None };
+        let poll = || {
+            let moved = self.progress_posted()?;
+            Ok(match self.posts.borrow().awaits(ticket) {
+                None => Poll::Done(()),
+                Some(_) if moved => Poll::Progress,
+                Some(other) => Poll::WaitsFor(other),
+            })
+        };
+        waiting.until(poll, |other, waiting| listening.look_around(other, waiting))?;
+        self.posts.get_mut().end(ticket, target);
+        Ok(())
+    }
+
+    /// Makes progress on what was posted. Returns whether there was any.
+    fn progress_posted(&self) -> Result<bool, Failure> {
+        let mut posts = self.posts.borrow_mut();
+        if posts.are_none() { Ok(false) } else { posts.progress(&mut **self.link.borrow_mut(), &self.status) }
+    }
+
+    /// Makes a wait sleep, if messages end the sleep.
+    fn napping<'a>(&self, waiting: Waiting<'a>, nap: &'a dyn Fn()) -> Waiting<'a> {
+        if self.link.borrow().wakes_up() { waiting.napping(Nap(nap)) } else { waiting }
+    }
+
+    fn nap(&self, most: Duration) {
+        self.link.borrow().nap(most);
+    }
+
+    /// The failure of a rank whose connection is lost.
+    fn lost(&self, other: Rank) -> Option<Failure> {
+        lost(&**self.link.borrow(), other, &self.status)
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let link = self.link.get_mut();
+        if self.ranks.iter().any(|&other| link.holds_memory(other)) {
+            std::mem::forget((self.posts.take(), self.piece.take()));
+        }
+    }
+}
+
+/// The failure of a rank whose connection is lost.
+pub(super) fn lost(link: &dyn Link, other: Rank, status: &StatusBoard) -> Option<Failure> {
+    let cause = link.lost(other)?;
+    let cause = format!("the connection with rank {other} is lost: {cause}");
+    Some(Failure::Error(Error::Aborted { rank: status.rank(), by: other, cause }))
+}
+
+/// Memory that is lent to the link for an exchange. If the exchange does not complete, the link may still have it.
+struct Lent<'a> {
+    far: &'a Far,
+    ranks: [Option<Rank>; 2],
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let holds =
+            |other: Option<Rank>| other.is_some_and(|other| self.far.link.borrow().holds_memory(other));
+        if !self.ranks.into_iter().any(holds) {
+            return;
+        }
+        self.far.is_stranded.set(true);
+        // Unwinding frees memory that the link still accesses.
+        if std::thread::panicking() {
+            self.far.end_job();
+        }
+    }
+}
+
+/// What a rank looks for while it waits.
+struct Listening<'a> {
+    far: &'a Far,
+    header: &'a Header,
+    /// When it became known that the awaited rank will not send.
+    gone_since: Option<Instant>,
+}
+
+impl Listening<'_> {
+    fn look_around(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
+        let status = &self.far.status;
+        if waiting.is_long() {
+            self.overhear()?;
+            self.header.check_called(other, status)?;
+        }
+        let hopeless = Failure::left(other, status).or_else(|| self.far.lost(other));
+        let Some(failure) = hopeless else { return Ok(Sight::Nothing) };
+        // Who watches over the ranks may know more, and tells it meanwhile.
+        let gone_since = *self.gone_since.get_or_insert_with(Instant::now);
+        let silence = gone_since.elapsed().min(waiting.silence());
+        Ok(if silence > STRAGGLING { Sight::Hopeless(failure) } else { Sight::Nothing })
+    }
+
+    /// Checks the next messages of ranks that this one does not wait for: two ranks that make different calls would otherwise
+    /// wait for each other, or for a third, until the deadline.
+    fn overhear(&self) -> Result<(), Failure> {
+        let mut link = self.far.link.borrow_mut();
+        self.far.ranks.iter().try_for_each(|&from| match link.ahead(from)? {
+            Some(theirs) => self.header.check_overheard(&theirs, from, &self.far.status),
+            None => Ok(()),
+        })
+    }
+}

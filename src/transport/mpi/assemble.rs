@@ -1,0 +1,69 @@
+//! How a world of MPI gets its fabric: the memory of each node, and connections of our own between nodes, or MPI's messages.
+
+use unisono_collectives::Topology;
+
+use super::World;
+use crate::config::{Config, Inside, Interfaces, Network};
+use crate::error::{Error, Result};
+use crate::system;
+use crate::transport::bootstrap::{Bootstrap, gather};
+use crate::transport::join::{Joined, join};
+use crate::transport::link::Links;
+use crate::transport::{Fabric, tcp};
+
+/// The most ranks of an MPI that get connections of our own unless it is asked for: each two of them have some from the start, where
+/// MPIs connect those that communicate.
+const MOST_RANKS: usize = 512;
+
+/// The fabric of ranks that MPI has started or connects. All ranks call it.
+pub(super) fn assemble(
+    bootstrap: &mut dyn Bootstrap,
+    topology: Topology,
+    mpi: World,
+    (config, odd): (&Config, Vec<String>),
+) -> Result<Fabric> {
+    let declared = config.nodes.as_ref().filter(|declared| declared.ranks() == topology.ranks());
+    let joined = join(bootstrap, (topology, declared), config, odd)?;
+    joined.say_why_not_shared("MPI");
+    let links = match own_links(bootstrap, &joined, config)? {
+        Some(links) => links,
+        None => mpi.links(joined.topology.ranks(), config.segment_bytes),
+    };
+    let mut fabric = joined.over(bootstrap, links)?;
+    fabric.mpi = Some(Box::new(mpi));
+    Ok(fabric)
+}
+
+/// Connections of our own, if they are asked for, or MPI has nothing better than TCP between nodes. All ranks call it.
+///
+/// # Errors
+/// [`Error::Launch`], on all ranks, if it is asked for and ranks cannot connect.
+fn own_links(bootstrap: &mut dyn Bootstrap, joined: &Joined, config: &Config) -> Result<Option<Links>> {
+    // All ranks have the same setting.
+    let is_asked_for = config.network == Network::Tcp;
+    if !is_asked_for && !is_better(bootstrap, &joined.topology, config)? {
+        return Ok(None);
+    }
+    let is_far = |rank| joined.is_far(rank);
+    match tcp::connect(bootstrap, is_far, &Interfaces::from_environment(), config.watched_by_ranks())? {
+        Ok(links) => Ok(Some(links)),
+        Err(why) if is_asked_for => Err(Error::Launch(format!("UNISONO_NETWORK is tcp, but {why}"))),
+        Err(why) => {
+            if bootstrap.rank() == 0 && config.warnings {
+                system::say(&format!("unisono: messages between nodes go through MPI, since {why}\n"));
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// Whether our connections are to be preferred to MPI: there are several nodes, not too many ranks, and no adapter that MPI could use
+/// better.
+fn is_better(bootstrap: &mut dyn Bootstrap, topology: &Topology, config: &Config) -> Result<bool> {
+    let is_possible = config.network == Network::Auto && config.inside == Inside::SharedMemory;
+    if !is_possible || topology.nodes() < 2 || topology.ranks() > MOST_RANKS {
+        return Ok(false);
+    }
+    let has_rdma = gather(bootstrap, [u64::from(system::has_rdma())])?;
+    Ok(has_rdma.iter().all(|[has]| *has == 0))
+}
