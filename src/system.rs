@@ -12,7 +12,7 @@ mod process;
 
 pub use memory::AvailableMemory;
 pub(crate) use memory::MemoryLimit;
-#[cfg(feature = "mpi")]
+#[cfg(any(feature = "mpi", feature = "ucx"))]
 pub(crate) use network::has_rdma;
 pub(crate) use network::{interfaces, listen, sort_by_nearness};
 pub(crate) use process::{FAILED, Process, machine, private_folder, private_path, say};

@@ -29,10 +29,13 @@ mod link;
 mod message;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
+mod network;
 mod node;
 mod point_to_point;
 mod shared;
 mod tcp;
+#[cfg(feature = "ucx")]
+mod ucx;
 mod vendor;
 mod waiting;
 mod warnings;

@@ -126,7 +126,7 @@ fn sharing(comm: &mut Communicator) -> Option<Finding> {
             "memory",
             "ranks of a node communicate by messages, because of UNISONO_TRANSPORT=mpi",
         )),
-        "mpi" | "tcp" => {
+        "mpi" | "tcp" | "ucx" => {
             let text = "ranks of a node cannot share memory: check that they may open each other's /proc/PID/fd, and that memfd has room";
             Some(Finding::wrong("memory", text))
         }

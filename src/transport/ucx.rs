@@ -18,4 +18,4 @@ mod sys;
 mod tests;
 mod worker;
 
-pub(super) use connect::connect;
+pub(super) use connect::{connect, is_better};

@@ -8,28 +8,48 @@ use super::inbox::Lost;
 use super::library::library;
 use super::line::Line;
 use super::worker::{Request, Worker};
+use crate::config::Interfaces;
 use crate::error::Result;
-use crate::transport::bootstrap::{Bootstrap, gather_bytes};
-use crate::transport::link::Link;
+use crate::system;
+use crate::transport::bootstrap::{Bootstrap, gather, gather_bytes};
+use crate::transport::link::Links;
+use crate::transport::tcp;
 
 /// How long a rank waits for the greetings of all others.
 const CONNECT: Duration = Duration::from_secs(30);
 const NAP: Duration = Duration::from_millis(1);
 
-/// The links of a rank with all that are `far`, for collectives and for point-to-point messages: neither waits for the other. All ranks
-/// of the world call it. If ranks cannot connect, it returns the reason, identical on all ranks.
+/// Connects this rank with all that are `far`: for collectives, and for point-to-point messages, neither of which waits for the other. The
+/// [control connections](Links::controls) are over TCP. All ranks of the world call it. If ranks cannot connect, it returns the reason,
+/// identical on all ranks.
 ///
 /// # Errors
 /// Those of the bootstrap.
 pub(in crate::transport) fn connect(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,
-) -> Result<std::result::Result<[Box<dyn Link>; 2], String>> {
+    interfaces: &Interfaces,
+    has_controls: bool,
+) -> Result<std::result::Result<Links, String>> {
     let collectives = match line(bootstrap, &far)? {
-        Ok(line) => line,
+        Ok(line) => Box::new(line),
         Err(problem) => return Ok(Err(problem)),
     };
-    Ok(line(bootstrap, &far)?.map(|messages| [Box::new(collectives) as _, Box::new(messages) as _]))
+    let messages = match line(bootstrap, &far)? {
+        Ok(line) => Box::new(line),
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let controls = if has_controls { tcp::controls(bootstrap, &far, interfaces)? } else { Ok(Vec::new()) };
+    Ok(controls.map(|controls| Links { collectives, messages, controls }))
+}
+
+/// Whether UCX may have something better than TCP: a node has an adapter for RDMA. All ranks of the world call it.
+///
+/// # Errors
+/// Those of the bootstrap.
+pub(in crate::transport) fn is_better(bootstrap: &mut dyn Bootstrap) -> Result<bool> {
+    let has_rdma = gather(bootstrap, [u64::from(system::has_rdma())])?;
+    Ok(has_rdma.iter().any(|[has]| *has == 1))
 }
 
 /// A link with every rank that is `far`. All ranks of the world call it.
@@ -96,7 +116,8 @@ fn greet(worker: &Worker, far: &[Rank], addresses: &[Vec<u8>]) -> std::result::R
             }
         }
         greetings = waits;
-        if let Some((other, lost)) = far.iter().find_map(|&other| Some((other, worker.inbox().lost(other)?))) {
+        if let Some((other, lost)) = far.iter().find_map(|&other| Some((other, worker.inbox().lost(other)?)))
+        {
             return Err(cannot(other, &lost.to_string()));
         }
         let missing = far.iter().find(|&&other| !worker.inbox().has_greeted(other));

@@ -28,8 +28,10 @@ pub(super) struct Envelope {
 pub(super) enum Payload {
     /// UCX has no memory of its own in which it can stay.
     Copied(Box<[u8]>),
-    /// This many bytes, which are received with their descriptor, or released.
-    Described(Descriptor, usize),
+    /// This many bytes in memory of UCX, until they are released.
+    Held(Descriptor, usize),
+    /// This many bytes in memory of the sender, which are received or released.
+    Offered(Descriptor, usize),
 }
 
 /// UCX's descriptor of bytes.
@@ -83,7 +85,7 @@ impl Payload {
     pub(super) fn size_bytes(&self) -> usize {
         match self {
             Self::Copied(bytes) => bytes.len(),
-            Self::Described(_, size_bytes) => *size_bytes,
+            Self::Held(_, size_bytes) | Self::Offered(_, size_bytes) => *size_bytes,
         }
     }
 }
@@ -183,10 +185,16 @@ pub(super) unsafe extern "C" fn on_piece(
     else {
         return UCS_OK;
     };
-    let can_stay = attributes & (sys::UCP_AM_RECV_ATTR_FLAG_DATA | sys::UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-    let described = NonNull::new(data).filter(|_| can_stay && length > 0);
-    if let Some(data) = described {
-        peer.add(envelope, Payload::Described(Descriptor(data), length));
+    let has = |flag| attributes & flag != 0;
+    let described = match NonNull::new(data).map(Descriptor) {
+        Some(offer) if has(sys::UCP_AM_RECV_ATTR_FLAG_RNDV) => Some(Payload::Offered(offer, length)),
+        Some(bytes) if has(sys::UCP_AM_RECV_ATTR_FLAG_DATA) && length > 0 => {
+            Some(Payload::Held(bytes, length))
+        }
+        _ => None,
+    };
+    if let Some(payload) = described {
+        peer.add(envelope, payload);
         return UCS_INPROGRESS;
     }
     let bytes: Box<[u8]> = match length {

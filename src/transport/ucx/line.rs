@@ -159,10 +159,17 @@ impl Peer {
                     kernels::copy(target, &bytes);
                     None
                 }
-                // SAFETY: the descriptor has just left the inbox. The link's user keeps the place, and does not access it, until it is
-                // filled, which it is when all its requests are done.
-                Payload::Described(descriptor, _) => {
-                    unsafe { worker.receive(descriptor, target) }.map_err(Lost::Failed)?
+                Payload::Held(bytes, _) => {
+                    let start = bytes.0.as_ptr().cast();
+                    // SAFETY: UCX keeps so many bytes at this address until they are released.
+                    kernels::copy(target, unsafe { std::slice::from_raw_parts(start, size_bytes) });
+                    worker.release(Payload::Held(bytes, size_bytes));
+                    None
+                }
+                // SAFETY: the offer arrived at this worker. The link's user keeps the place, and does not access it, until it is filled,
+                // which it is when all its requests are done.
+                Payload::Offered(offer, _) => {
+                    unsafe { worker.receive(offer, target) }.map_err(Lost::Failed)?
                 }
             };
             self.receives.0.push_back((request, size_bytes));
@@ -190,18 +197,6 @@ impl Peer {
 impl Line {
     pub(super) fn new(worker: Worker, own: Rank, ranks: usize) -> Self {
         Self { worker, own, peers: (0..ranks).map(|_| Peer::new()).collect() }
-    }
-
-    /// Closes the connections with these ranks, so that UCX has no memory of messages to and from them.
-    pub(super) fn withdraw(&mut self, others: &[Rank]) {
-        let Self { worker, peers, .. } = self;
-        let mut requests: Vec<_> = others.iter().filter_map(|&other| worker.close(other, true)).collect();
-        for &other in others {
-            let Peer { sends, receives, is_broken, .. } = &mut peers[other];
-            *is_broken = true;
-            requests.extend(sends.take_requests().chain(receives.take_requests()));
-        }
-        worker.finish(requests);
     }
 }
 
@@ -280,6 +275,17 @@ impl Link for Line {
         self.worker.inbox().lost(other).map(|lost| lost.to_string())
     }
 
+    /// Closes the connection, which ends all its requests.
+    fn withdraw(&mut self, other: Rank) {
+        let Self { worker, peers, .. } = self;
+        let Peer { sends, receives, is_broken, .. } = &mut peers[other];
+        *is_broken = true;
+        let closing = worker.close(other, true);
+        worker.finish(
+            closing.into_iter().chain(sends.take_requests()).chain(receives.take_requests()).collect(),
+        );
+    }
+
     fn holds_memory(&self, other: Rank) -> bool {
         !self.peers[other].is_idle() || self.worker.is_stuck()
     }
@@ -287,13 +293,14 @@ impl Link for Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        let busy: Vec<_> = (0..self.peers.len()).filter(|&other| !self.peers[other].is_idle()).collect();
-        for peer in &mut self.peers {
-            if let Some((_, Some(payload))) = peer.arriving.take() {
+        for other in 0..self.peers.len() {
+            if let Some((_, Some(payload))) = self.peers[other].arriving.take() {
                 self.worker.release(payload);
             }
+            if !self.peers[other].is_idle() {
+                self.withdraw(other);
+            }
         }
-        self.withdraw(&busy);
         if self.worker.is_stuck() {
             // UCX may still read the envelopes.
             std::mem::forget(std::mem::take(&mut self.peers));

@@ -1,6 +1,6 @@
 //! The functions, structures and constants of UCP that we use, as `ucp/api/ucp.h` declares them from version 1.10 on.
 //!
-//! They are written by hand, so that a build needs no header: a [test](super::tests) compares them with the installed one. Structures
+//! They are written by hand, so that a build needs no header: a test compares them with the installed one. Structures
 //! have a mask of the fields that are set, and grow only at their end, so a later library accepts them.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -29,7 +29,7 @@ macro_rules! handles {
     };
 }
 
-handles! { ucp_context_h ucp_worker_h ucp_ep_h ucp_mem_h ucp_conn_request_h }
+handles! { ucp_context_h ucp_worker_h ucp_ep_h ucp_conn_request_h }
 
 /// Types of which there are only pointers.
 macro_rules! opaque {

@@ -124,7 +124,10 @@ fn messages_that_are_sent_before_a_rank_leaves_arrive() {
             assert!(pair.0 == 0 || place == short);
         }
         if pair.0 == 1 {
-            assert!(until(&mut line, |line| line.ahead(0).unwrap().or(line.lost(0).map(|_| header(0)))) == header(0));
+            assert!(
+                until(&mut line, |line| line.ahead(0).unwrap().or(line.lost(0).map(|_| header(0))))
+                    == header(0)
+            );
         }
     });
 }
@@ -135,12 +138,15 @@ fn a_rank_that_leaves_is_lost_and_nothing_of_it_arrives() {
         if pair.0 == 0 {
             return drop(line);
         }
-        let why = until(&mut line, |line| line.ahead(0).map(|none| assert!(none.is_none())).map_or(None, |()| line.lost(0)));
+        let why = until(&mut line, |line| {
+            line.ahead(0).map(|none| assert!(none.is_none())).map_or(None, |()| line.lost(0))
+        });
         assert!(why.starts_with("UCX reports: "), "{why}");
         let sent = bytes(1, 1 << 20);
         let mut given = 0;
         for _ in 0..1000 {
-            let polled = line.send(&header(sent.len()), Outgoing { to: 0, bytes: &sent }, &mut given).unwrap();
+            let polled =
+                line.send(&header(sent.len()), Outgoing { to: 0, bytes: &sent }, &mut given).unwrap();
             assert_ne!(polled, Polled::Done);
         }
     });
@@ -158,7 +164,7 @@ fn memory_of_a_message_that_nobody_receives_can_be_withdrawn() {
                 assert_ne!(line.send(&header(sent.len()), outgoing, &mut given).unwrap(), Polled::Done);
             }
             assert!(line.holds_memory(1));
-            line.withdraw(&[1]);
+            line.withdraw(1);
             assert!(!line.holds_memory(1));
             // Nobody reads what was lent.
             sent.fill(0);
@@ -196,7 +202,7 @@ fn a_place_that_is_filled_can_be_withdrawn() {
                 line.receive(0, &mut place, &mut taken).unwrap();
             }
             pair.all_gather(&[]).unwrap();
-            line.withdraw(&[0]);
+            line.withdraw(0);
             assert!(!line.holds_memory(0));
             drop(place);
             pair.all_gather(&[]).unwrap();

@@ -137,7 +137,9 @@ impl Worker {
                 arg: self.inbox.as_argument(),
             };
             // SAFETY: the inbox stays where it is until the worker is destroyed, and is used by the thread that makes progress.
-            check(unsafe { (self.functions().ucp_worker_set_am_recv_handler)(self.worker, &raw const param) })?;
+            check(unsafe {
+                (self.functions().ucp_worker_set_am_recv_handler)(self.worker, &raw const param)
+            })?;
         }
         Ok(())
     }
@@ -176,7 +178,9 @@ impl Worker {
         };
         let mut endpoint = null_mut();
         // SAFETY: the caller promises that it is an address, which UCX copies; the inbox stays where it is until the worker is destroyed.
-        check(unsafe { (self.functions().ucp_ep_create)(self.worker, &raw const params, &raw mut endpoint) })?;
+        check(unsafe {
+            (self.functions().ucp_ep_create)(self.worker, &raw const params, &raw mut endpoint)
+        })?;
         self.endpoints[other].set(NonNull::new(endpoint));
         // SAFETY: the greeting is in the inbox, which does not change it, until the worker is destroyed.
         unsafe { self.message(other, GREETING_ID, bytemuck::bytes_of(self.inbox.greeting()), &[]) }
@@ -222,14 +226,14 @@ impl Worker {
         })
     }
 
-    /// Begins to receive a piece into a place of its size, with its descriptor.
+    /// Begins to receive a piece that is offered into a place of its size.
     ///
     /// # Safety
-    /// The descriptor must be one that arrived at this worker. The place must stay valid, and must not
+    /// The offer must have arrived at this worker. The place must stay valid, and must not
     /// be accessed, until the request [is done](Worker::is_done).
     pub(super) unsafe fn receive(
         &self,
-        Descriptor(descriptor): Descriptor,
+        Descriptor(offer): Descriptor,
         place: *mut [u8],
     ) -> Result<Option<Request>, Status> {
         let param = with_flags(0);
@@ -238,7 +242,7 @@ impl Worker {
         request(unsafe {
             (self.functions().ucp_am_recv_data_nbx)(
                 self.worker,
-                descriptor.as_ptr(),
+                offer.as_ptr(),
                 start,
                 size_bytes,
                 &raw const param,
@@ -248,7 +252,9 @@ impl Worker {
 
     /// Gives back a piece that is not received.
     pub(super) fn release(&self, payload: Payload) {
-        if let Payload::Described(Descriptor(descriptor), _) = payload {
+        if let Payload::Held(Descriptor(descriptor), _) | Payload::Offered(Descriptor(descriptor), _) =
+            payload
+        {
             // SAFETY: it arrived at this worker, and whoever uses a descriptor consumes it.
             unsafe { (self.functions().ucp_am_data_release)(self.worker, descriptor.as_ptr()) };
         }
@@ -307,7 +313,7 @@ impl Worker {
             if requests.is_empty() {
                 return;
             }
-            if began.elapsed() > END {
+            if self.is_stuck() || began.elapsed() > END {
                 return self.is_stuck.set(true);
             }
             if !self.progress() {

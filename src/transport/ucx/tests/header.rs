@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crate::transport::ucx::sys::{CONSTANTS, LAYOUT, SIGNATURES};
 
 /// Declares what the header declares only as macros, or what bindgen leaves out.
-const SOURCE: &str = "#include <ucp/api/ucp.h>\n#include <ucs/type/status.h>\n#include <ucs/type/thread_mode.h>\n";
+const SOURCE: &str =
+    "#include <ucp/api/ucp.h>\n#include <ucs/type/status.h>\n#include <ucs/type/thread_mode.h>\n";
 
 /// The header's declarations in Rust, with one space between tokens.
 fn bindings() -> String {
@@ -47,7 +48,9 @@ fn the_table_agrees_with_the_header() {
     for (name, size_bytes, fields) in LAYOUT {
         for (field, offset) in *fields {
             // bindgen's own assertion.
-            let line = format!("[\"Offsetoffield:{name}::{field}\"][::std::mem::offset_of!({name},{field})-{offset}usize]");
+            let line = format!(
+                "[\"Offsetoffield:{name}::{field}\"][::std::mem::offset_of!({name},{field})-{offset}usize]"
+            );
             if !text.contains(&line) {
                 wrong.push(format!("{name}.{field} is not at {offset}"));
             }
