@@ -57,6 +57,8 @@ pub(crate) use point_to_point::{Messages, Options as MessageOptions, Parts, Rece
 pub(crate) use shared::SHORT as EAGER_BYTES;
 use shared::Shared;
 pub(crate) use shared::{Open, Shares};
+#[cfg(feature = "ucx")]
+pub(crate) use ucx::version as ucx_version;
 pub(crate) use vendor::VendorPhase;
 #[cfg(feature = "nccl")]
 pub(crate) use waiting::Hopeless;

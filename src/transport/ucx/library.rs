@@ -17,6 +17,7 @@ pub(super) const API: (c_uint, c_uint) = (1, 10);
 #[derive(Debug)]
 pub(super) struct Library {
     functions: Functions,
+    version: String,
 }
 
 /// The status that a function of UCX returned, other than success.
@@ -43,6 +44,14 @@ pub(super) fn library() -> Result<&'static Library, String> {
     LIBRARY.get_or_init(|| Library::load().map_err(with_remedy)).as_ref().map_err(Clone::clone)
 }
 
+/// The version of UCX's library, for reports.
+///
+/// # Errors
+/// As [`library`].
+pub(crate) fn version() -> Result<&'static str, String> {
+    library().map(|library| &*library.version)
+}
+
 fn with_remedy(reason: String) -> String {
     format!(
         "UCX cannot be loaded: {reason}. Install your distribution's package (libucx0 of Debian and Ubuntu, ucx of Fedora and RHEL), \
@@ -65,11 +74,12 @@ impl Library {
         let (mut major, mut minor, mut release) = (0, 0, 0);
         // SAFETY: the function writes integers to the addresses, which are valid during the call.
         unsafe { (functions.ucp_get_version)(&raw mut major, &raw mut minor, &raw mut release) };
+        let version = format!("{major}.{minor}.{release}");
         if major != API.0 || minor < API.1 {
-            return Err(format!("it is UCX {major}.{minor}.{release}"));
+            return Err(format!("it is UCX {version}"));
         }
-        tracing::debug!("UCX {major}.{minor}.{release} is loaded");
-        Ok(Self { functions })
+        tracing::debug!("UCX {version} is loaded");
+        Ok(Self { functions, version })
     }
 
     pub(super) fn functions(&self) -> &Functions {
