@@ -293,6 +293,9 @@ impl Link for Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
+        if self.worker.is_of_parent() {
+            return;
+        }
         for other in 0..self.peers.len() {
             if let Some((_, Some(payload))) = self.peers[other].arriving.take() {
                 self.worker.release(payload);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
+use super::library::library;
 use super::line::Line;
 use crate::dtype::DType;
 use crate::transport::bootstrap::Bootstrap;
@@ -103,6 +104,29 @@ fn messages_of_all_sizes_arrive_in_one_place_and_in_pieces() {
             }
         }
     });
+}
+
+#[test]
+fn the_program_keeps_its_signal_handlers() {
+    library().unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(maps.contains("/libucs.so"), "it is loaded");
+    for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
+        // SAFETY: the function writes to the address, which is valid during the call; all zeros are a value of the structure.
+        let handler = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            assert_eq!(libc::sigaction(signal, std::ptr::null(), &raw mut action), 0);
+            action.sa_sigaction
+        };
+        let is_in = |line: &&str| {
+            let (range, _) = line.split_once(' ').unwrap();
+            let (start, end) = range.split_once('-').unwrap();
+            let [start, end] = [start, end].map(|address| usize::from_str_radix(address, 16).unwrap());
+            (start..end).contains(&handler)
+        };
+        let file = maps.lines().find(is_in).unwrap_or_default();
+        assert!(!file.contains("/libucs"), "{signal}: {file}");
+    }
 }
 
 #[test]

@@ -322,6 +322,11 @@ impl Worker {
         }
     }
 
+    /// Whether this process is a forked child of the one that created the worker.
+    pub(super) fn is_of_parent(&self) -> bool {
+        self.process != std::process::id()
+    }
+
     /// Whether UCX has not given back memory that was lent to it, though the connections that used it are closed.
     pub(super) fn is_stuck(&self) -> bool {
         self.is_stuck.get()
@@ -334,7 +339,7 @@ fn with_flags(flags: u32) -> sys::ucp_request_param_t {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if self.process != std::process::id() {
+        if self.is_of_parent() {
             return;
         }
         let close = |other| self.close(other, self.inbox.lost(other).is_some());
