@@ -72,7 +72,7 @@ const WORLDS: [World; 8] = [
         3,
         OVER_UCX,
         "shm+ucx",
-        &["custom", "conformance", "registered", "bits", "in flight", "point to point", "stress", "groups"],
+        &["custom", "conformance", "registered", "bits", "in flight", "point to point", "stress"],
     ),
     (2, OVER_UCX_MEMORY, "ucx", &["conformance", "bits", "in flight", "point to point", "stress", "groups"]),
     // From eight leaders on, compressed arrays are merged by recursive doubling.

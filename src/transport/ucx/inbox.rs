@@ -48,6 +48,8 @@ pub(super) enum Lost {
     Failed(Status),
     /// A piece had another size than its header announces.
     Malformed,
+    /// The other rank has closed the connection, after everything that it sent.
+    Left,
     /// This rank has closed the connection.
     Closed,
 }
@@ -55,8 +57,8 @@ pub(super) enum Lost {
 /// What has arrived from each rank, and whose connections are lost.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    /// This rank, as its greetings name it.
-    greeting: u64,
+    /// This rank: the header of its greetings and farewells.
+    own: u64,
     peers: Box<[Peer]>,
 }
 
@@ -76,6 +78,7 @@ impl fmt::Display for Lost {
         match self {
             Self::Failed(status) => write!(f, "UCX reports: {status}"),
             Self::Malformed => f.write_str("a part of a message has another size than its header announces"),
+            Self::Left => f.write_str("the rank has closed it"),
             Self::Closed => f.write_str("this rank has closed it"),
         }
     }
@@ -92,7 +95,7 @@ impl Payload {
 
 impl Inbox {
     pub(super) fn new(own: Rank, ranks: usize) -> Self {
-        Self { greeting: own as u64, peers: (0..ranks).map(|_| Peer::default()).collect() }
+        Self { own: own as u64, peers: (0..ranks).map(|_| Peer::default()).collect() }
     }
 
     /// The next piece from a rank, if it has arrived.
@@ -110,9 +113,9 @@ impl Inbox {
         self.peers[from].pieces.take()
     }
 
-    /// The header of this rank's greetings.
-    pub(super) fn greeting(&self) -> &u64 {
-        &self.greeting
+    /// This rank, as the header of its greetings and farewells.
+    pub(super) fn own(&self) -> &u64 {
+        &self.own
     }
 
     pub(super) fn has_greeted(&self, from: Rank) -> bool {
@@ -128,7 +131,7 @@ impl Inbox {
         self.peers[other].lose(lost);
     }
 
-    /// The argument of [`on_piece`] and [`on_greeting`], for as long as this value exists and is not moved.
+    /// The argument of [`on_piece`] and its like, for as long as this value exists and is not moved.
     pub(super) fn as_argument(&self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -206,6 +209,18 @@ pub(super) unsafe extern "C" fn on_piece(
     UCS_OK
 }
 
+/// The rank from which a message is that has no other header.
+///
+/// # Safety
+/// As [`on_piece`].
+unsafe fn sender<'a>(argument: *mut c_void, header: *const c_void, header_length: usize) -> Option<&'a Peer> {
+    // SAFETY: the caller promises it.
+    let inbox = unsafe { &*argument.cast::<Inbox>() };
+    // SAFETY: UCX passes the address of the header, and its size.
+    let from = unsafe { read::<u64>(header, header_length) };
+    inbox.peers.get(usize::try_from(from?).ok()?)
+}
+
 /// Takes the greeting of a rank, which shows that it reaches this one.
 ///
 /// # Safety
@@ -219,11 +234,27 @@ pub(super) unsafe extern "C" fn on_greeting(
     _: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
     // SAFETY: the caller promises it.
-    let inbox = unsafe { &*argument.cast::<Inbox>() };
-    // SAFETY: UCX passes the address of the header, and its size.
-    let from = unsafe { read::<u64>(header, header_length) };
-    if let Some(peer) = from.and_then(|from| inbox.peers.get(usize::try_from(from).ok()?)) {
+    if let Some(peer) = unsafe { sender(argument, header, header_length) } {
         peer.has_greeted.set(true);
+    }
+    UCS_OK
+}
+
+/// Takes the last message of a rank that leaves: not every transport of UCX reports that.
+///
+/// # Safety
+/// As [`on_piece`].
+pub(super) unsafe extern "C" fn on_farewell(
+    argument: *mut c_void,
+    header: *const c_void,
+    header_length: usize,
+    _: *mut c_void,
+    _: usize,
+    _: *const ucp_am_recv_param_t,
+) -> ucs_status_t {
+    // SAFETY: the caller promises it.
+    if let Some(peer) = unsafe { sender(argument, header, header_length) } {
+        peer.lose(Lost::Left);
     }
     UCS_OK
 }

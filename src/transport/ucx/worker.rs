@@ -11,13 +11,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use unisono_collectives::Rank;
 
-use super::inbox::{Descriptor, Envelope, Inbox, Lost, Payload, on_error, on_greeting, on_piece};
+use super::inbox::{
+    Descriptor, Envelope, Inbox, Lost, Payload, on_error, on_farewell, on_greeting, on_piece,
+};
 use super::library::{API, Library, Status};
 use super::sys::{self, Functions, UCS_ERR_LAST, UCS_INPROGRESS, UCS_OK, ucs_status_ptr_t, ucs_status_t};
 
 /// The numbers of active messages.
 const PIECE_ID: c_uint = 0;
 const GREETING_ID: c_uint = 1;
+const FAREWELL_ID: c_uint = 2;
 /// A payload of this size is sent without waiting for its receiver: programs send short messages before they receive.
 const EAGER_BYTES: usize = 8 << 10;
 /// How long a worker that ends waits until UCX has sent what it was given, and has no memory of others.
@@ -125,7 +128,9 @@ impl Worker {
         if attributes.max_am_header < size_of::<Envelope>() {
             return Err(Status(sys::UCS_ERR_EXCEEDS_LIMIT));
         }
-        for (id, cb) in [(PIECE_ID, on_piece as _), (GREETING_ID, on_greeting as _)] {
+        let handlers =
+            [(PIECE_ID, on_piece as _), (GREETING_ID, on_greeting as _), (FAREWELL_ID, on_farewell as _)];
+        for (id, cb) in handlers {
             let param = sys::ucp_am_handler_param_t {
                 field_mask: sys::UCP_AM_HANDLER_PARAM_FIELD_ID
                     | sys::UCP_AM_HANDLER_PARAM_FIELD_FLAGS
@@ -182,8 +187,13 @@ impl Worker {
             (self.functions().ucp_ep_create)(self.worker, &raw const params, &raw mut endpoint)
         })?;
         self.endpoints[other].set(NonNull::new(endpoint));
-        // SAFETY: the greeting is in the inbox, which does not change it, until the worker is destroyed.
-        unsafe { self.message(other, GREETING_ID, bytemuck::bytes_of(self.inbox.greeting()), &[]) }
+        self.signal(other, GREETING_ID)
+    }
+
+    /// Begins to send a message whose header is this rank.
+    fn signal(&self, to: Rank, id: c_uint) -> Result<Option<Request>, Status> {
+        // SAFETY: the header is in the inbox, which does not change it, until the worker is destroyed.
+        unsafe { self.message(to, id, bytemuck::bytes_of(self.inbox.own()), &[]) }
     }
 
     /// Begins to send a piece of a payload to a rank.
@@ -294,15 +304,21 @@ impl Worker {
     }
 
     /// Closes the connection with a rank: at once, which ends all its requests, or once everything is sent.
-    pub(super) fn close(&self, other: Rank, at_once: bool) -> Option<Request> {
-        let endpoint = self.endpoints[other].take()?;
+    pub(super) fn close(&self, other: Rank, at_once: bool) -> Vec<Request> {
+        let mut requests = Vec::new();
+        if !at_once {
+            // If it fails, UCX reports the end to the other rank, or has done so.
+            requests.extend(self.signal(other, FAREWELL_ID).unwrap_or(None));
+        }
+        let Some(endpoint) = self.endpoints[other].take() else { return requests };
         self.inbox.clear(other).into_iter().for_each(|(_, payload)| self.release(payload));
         self.inbox.lose(other, Lost::Closed);
         let param = with_flags(if at_once { sys::UCP_EP_CLOSE_FLAG_FORCE } else { 0 });
         // SAFETY: the endpoint is open, and not used again. Both ends have the error handling that closing at once needs.
         let closing = unsafe { (self.functions().ucp_ep_close_nbx)(endpoint.as_ptr(), &raw const param) };
         // If it fails, the endpoint ends with the worker.
-        request(closing).unwrap_or(None)
+        requests.extend(request(closing).unwrap_or(None));
+        requests
     }
 
     /// Makes progress until all requests are done, or have failed, but not for longer than [`END`].
@@ -343,7 +359,7 @@ impl Drop for Worker {
             return;
         }
         let close = |other| self.close(other, self.inbox.lost(other).is_some());
-        let closing = (0..self.endpoints.len()).filter_map(close).collect();
+        let closing = (0..self.endpoints.len()).flat_map(close).collect();
         self.finish(closing);
         if self.is_stuck() {
             // An adapter may still access memory: UCX keeps all that it has.
