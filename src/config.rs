@@ -47,7 +47,7 @@ const SEGMENT_BYTES: &str = "UNISONO_SEGMENT_BYTES";
 const KERNEL_COPIES: &str = "UNISONO_KERNEL_COPIES";
 /// Whether ranks of a node share memory: `auto` or `mpi`.
 const TRANSPORT: &str = "UNISONO_TRANSPORT";
-/// What carries messages between nodes: `auto`, `mpi` or `tcp`.
+/// What carries messages between nodes: `auto`, `mpi`, `tcp` or `ucx`.
 const NETWORK: &str = "UNISONO_NETWORK";
 /// Whether the nodes have their own connections to report failures: `auto` or `off`.
 const WATCHDOG: &str = "UNISONO_WATCHDOG";
@@ -231,9 +231,16 @@ impl Config {
         config.inside = one_of(value, TRANSPORT, inside, config.inside)?;
         config.network =
             one_of(value, NETWORK, Network::ALL.map(|network| (network.name(), network)), config.network)?;
-        if config.inside == Inside::Messages && config.network == Network::Tcp {
+        let network = config.network.name();
+        if config.inside == Inside::Messages && config.network.is_own() {
             return Err(Error::Setting(format!(
-                "{TRANSPORT}=mpi asks for MPI's messages between all ranks, and {NETWORK}=tcp for others between nodes: leave one out"
+                "{TRANSPORT}=mpi asks for MPI's messages between all ranks, and {NETWORK}={network} for others between nodes: leave \
+                 one out"
+            )));
+        }
+        if config.network == Network::Ucx && !cfg!(feature = "ucx") {
+            return Err(Error::Setting(format!(
+                "{NETWORK}={network} needs a build with the feature `ucx`, which this program lacks"
             )));
         }
         let copies = [("auto", KernelCopies::Auto), ("on", KernelCopies::On), ("off", KernelCopies::Off)];

@@ -26,6 +26,9 @@ pub use crate::system::{AvailableMemory, host};
 pub use crate::system::{
     MemoryLimit, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES, free_bytes, gpus, least_open_files, open_files,
 };
+/// The doctor reports the version of UCX, or why it cannot be loaded.
+#[cfg(feature = "ucx")]
+pub use crate::transport::ucx_version;
 
 /// The ranks of a node and their links, for the doctor, and for estimates of memory.
 #[derive(Debug)]

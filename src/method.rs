@@ -101,6 +101,7 @@ impl Method {
                 "threads" => "nccl+threads",
                 "shm" => "nccl+shm",
                 "tcp" | "shm+tcp" => "nccl+tcp",
+                "ucx" | "shm+ucx" => "nccl+ucx",
                 _ => "nccl+mpi",
             },
         }

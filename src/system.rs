@@ -13,7 +13,7 @@ mod network;
 mod process;
 
 pub use memory::{AvailableMemory, MemoryLimit};
-#[cfg(feature = "mpi")]
+#[cfg(any(feature = "mpi", feature = "ucx"))]
 pub(crate) use network::has_rdma;
 pub(crate) use network::{interfaces, listen, sort_by_nearness};
 pub(crate) use process::{FAILED, Process, is_stopped, machine, private_folder, private_path, say};

@@ -28,10 +28,13 @@ mod link;
 mod message;
 #[cfg(feature = "mpi")]
 pub(crate) mod mpi;
+mod network;
 mod node;
 mod point_to_point;
 mod shared;
 mod tcp;
+#[cfg(feature = "ucx")]
+mod ucx;
 mod vendor;
 mod waiting;
 mod warnings;
@@ -54,6 +57,8 @@ pub(crate) use point_to_point::{Messages, Options as MessageOptions, Parts, Rece
 pub(crate) use shared::SHORT as EAGER_BYTES;
 use shared::Shared;
 pub(crate) use shared::{Open, Shares};
+#[cfg(feature = "ucx")]
+pub use ucx::version as ucx_version;
 pub(crate) use vendor::VendorPhase;
 pub(crate) use waiting::{Deadlines, Hopeless, Waiting};
 use waiting::{Nap, spins, usable_cores};

@@ -51,7 +51,7 @@ impl Reach {
     pub fn inside(transport: &str, memory: Memory) -> Self {
         match (transport, memory) {
             ("threads", _) => Self::Threads,
-            ("mpi" | "tcp", _) => Self::Mpi,
+            (name, _) if !name.starts_with("shm") => Self::Mpi,
             (_, Memory::Slice | Memory::Device) => Self::ShmSlice,
             (_, Memory::Registered) => Self::ShmRegistered,
         }
@@ -115,7 +115,7 @@ impl Tuning {
         let network = self.section(Reach::Network);
         let Section { messages, one_pass, hand_over_us, .. } = self.section(inside).clone();
         // Between nodes, a rank that has its turn looks for messages of the network too.
-        let has_network = matches!(transport, "shm+mpi" | "shm+tcp");
+        let has_network = transport.starts_with("shm+");
         let hand_over_us = if has_network { network.hand_over_us } else { hand_over_us };
         Machine {
             intra: messages,

@@ -41,17 +41,25 @@ pub(crate) enum Network {
     Auto,
     Mpi,
     Tcp,
+    /// UCX, which uses RDMA where it can.
+    Ucx,
 }
 
 impl Network {
-    pub(super) const ALL: [Self; 3] = [Self::Auto, Self::Mpi, Self::Tcp];
+    pub(super) const ALL: [Self; 4] = [Self::Auto, Self::Mpi, Self::Tcp, Self::Ucx];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
             Self::Mpi => "mpi",
             Self::Tcp => "tcp",
+            Self::Ucx => "ucx",
         }
+    }
+
+    /// Whether a link of our own is asked for, by name.
+    pub(crate) fn is_own(self) -> bool {
+        matches!(self, Self::Tcp | Self::Ucx)
     }
 }
 

@@ -6,11 +6,11 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use if_addrs::{IfAddr, Interface};
 
 /// Where the kernel lists adapters that reach other hosts without TCP: InfiniBand, RoCE, Omni-Path and EFA; Slingshot.
-#[cfg(feature = "mpi")]
+#[cfg(any(feature = "mpi", feature = "ucx"))]
 const RDMA: [&str; 2] = ["/sys/class/infiniband", "/sys/class/cxi"];
 
-/// Whether this machine has an adapter that reaches other hosts without TCP, so that an MPI may use it.
-#[cfg(feature = "mpi")]
+/// Whether this machine has an adapter that reaches other hosts without TCP, so that an MPI or UCX may use it.
+#[cfg(any(feature = "mpi", feature = "ucx"))]
 pub(crate) fn has_rdma() -> bool {
     let has_any = |folder| std::fs::read_dir(folder).is_ok_and(|mut adapters| adapters.next().is_some());
     RDMA.into_iter().any(has_any)

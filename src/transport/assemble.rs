@@ -6,8 +6,8 @@ use super::Fabric;
 use super::agreement::agree;
 use super::bootstrap::{Bootstrap, gather_bytes};
 use super::join::join;
-use super::tcp;
-use crate::config::{Config, Interfaces, Network, OnFailure};
+use super::network;
+use crate::config::{Config, OnFailure};
 use crate::error::{Error, Result};
 use crate::system;
 
@@ -25,18 +25,15 @@ pub(super) fn assemble(bootstrap: &mut dyn Bootstrap, config: Result<Config>) ->
     }
     let topology = machines(bootstrap)?;
     // Ranks of one machine that are declared to be of several nodes share memory, unless they are to connect.
-    let declared = config.nodes.as_ref().filter(|_| config.network == Network::Tcp);
+    let declared = config.nodes.as_ref().filter(|_| config.network.is_own());
     let declared = declared.filter(|declared| declared.ranks() == topology.ranks()).cloned();
     let connects = config.connects || declared.as_ref().unwrap_or(&topology).nodes() > 1;
     let joined = join(bootstrap, (topology, declared.as_ref()), &config, odd.into_iter().collect())?;
     if !connects {
         return Ok((joined.alone()?, config));
     }
-    joined.say_why_not_shared("TCP");
-    let (is_far, interfaces) = (|rank| joined.is_far(rank), Interfaces::from_environment());
-    let links = tcp::connect(bootstrap, is_far, &interfaces, config.watched_by_ranks())?.map_err(|why| {
-        Error::Launch(format!("{why}; UNISONO_INTERFACE names the interface or network between the nodes"))
-    })?;
+    joined.say_why_not_shared("the network");
+    let links = network::connect(bootstrap, &joined, &config)?.map_err(Error::Launch)?;
     Ok((joined.over(bootstrap, links)?, config))
 }
 

@@ -198,7 +198,7 @@ impl Far {
 impl Drop for Far {
     fn drop(&mut self) {
         let link = self.link.get_mut();
-        if self.ranks.iter().any(|&other| link.holds_memory(other)) {
+        if self.ranks.iter().any(|&other| holds_memory(&mut **link, other)) {
             std::mem::forget((self.posts.take(), self.piece.take()));
         }
     }
@@ -211,6 +211,14 @@ pub(super) fn lost(link: &dyn Link, other: Rank, status: &StatusBoard) -> Option
     Some(Failure::Error(Error::Aborted { rank: status.rank(), by: other, cause }))
 }
 
+/// Whether the link may still access memory of messages to and from a rank that have failed, after it has given back what it can.
+pub(super) fn holds_memory(link: &mut dyn Link, other: Rank) -> bool {
+    if link.holds_memory(other) {
+        link.withdraw(other);
+    }
+    link.holds_memory(other)
+}
+
 /// Memory that is lent to the link for an exchange. If the exchange does not complete, the link may still have it.
 struct Lent<'a> {
     far: &'a Far,
@@ -219,9 +227,12 @@ struct Lent<'a> {
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
+        let mut link = self.far.link.borrow_mut();
+        // Not `any`: the memory of both messages returns to the program.
         let holds =
-            |other: Option<Rank>| other.is_some_and(|other| self.far.link.borrow().holds_memory(other));
-        if !self.ranks.into_iter().any(holds) {
+            self.ranks.into_iter().flatten().filter(|&other| holds_memory(&mut **link, other)).count();
+        drop(link);
+        if holds == 0 {
             return;
         }
         self.far.is_stranded.set(true);

@@ -116,6 +116,7 @@ fn name(sharing: &[[u64; 1]], link: &'static str) -> &'static str {
         (None | Some(1), _) => link,
         (Some(&most), _) if most == sharing.len() as u64 => "shm",
         (Some(_), "tcp") => "shm+tcp",
+        (Some(_), "ucx") => "shm+ucx",
         (Some(_), _) => "shm+mpi",
     }
 }

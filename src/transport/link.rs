@@ -58,6 +58,9 @@ pub(super) trait Link: fmt::Debug + Send {
     /// Why nothing more can be sent to and received from a rank.
     fn lost(&self, other: Rank) -> Option<String>;
 
+    /// Takes back the memory that messages to and from a rank use, if the link can. They cannot be completed afterwards.
+    fn withdraw(&mut self, _: Rank) {}
+
     /// Whether the link may still access bytes that a message to a rank lent to it, or the place of one from there.
     fn holds_memory(&self, other: Rank) -> bool;
 

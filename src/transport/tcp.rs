@@ -17,6 +17,8 @@ mod stream;
 mod tests;
 
 pub(super) use connect::connect;
+#[cfg(feature = "ucx")]
+pub(super) use connect::controls;
 use stream::Stream;
 
 /// The connections of a rank.

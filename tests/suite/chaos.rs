@@ -13,7 +13,7 @@ use unisono_testing::suite::{self, Test, is_deep};
 
 use crate::common::calls::{Made, Own, Ranks};
 use crate::common::memory::Memory;
-use crate::common::{reductions, small};
+use crate::common::{no_ucx, reductions, small};
 
 /// Where ranks that are to be stopped leave their process numbers.
 const PROCESSES: &str = "UNISONO_TEST_PROCESSES";
@@ -50,6 +50,7 @@ pub(crate) fn tests() -> Vec<Test> {
     const MESSAGES: &[(&str, &str)] = &[("UNISONO_TRANSPORT", "mpi")];
     const EVEN: &[(&str, &str)] = &[("UNISONO_NODES", "2,2")];
     const CONNECTED: &[(&str, &str)] = &[("UNISONO_NODES", "2,2"), ("UNISONO_NETWORK", "tcp")];
+    const UCX: &[(&str, &str)] = &[("UNISONO_NODES", "2,2"), ("UNISONO_NETWORK", "ucx"), ("UCX_TLS", "tcp")];
     let mut tests = Vec::new();
     for (name, over, short) in [
         ("faults over threads", Over::Threads, 16),
@@ -58,9 +59,11 @@ pub(crate) fn tests() -> Vec<Test> {
         ("faults over mpi", Over::Mpi(MESSAGES), 4),
         ("faults over shm+mpi", Over::Mpi(EVEN), 4),
         ("faults over shm+tcp", Over::Mpi(CONNECTED), 4),
+        ("faults over shm+ucx", Over::Mpi(UCX), 4),
     ] {
         let cases = if is_deep() { 4 * short } else { short };
-        tests.push(Test::new(name, move || faults(name, over, cases)));
+        let test = Test::new(name, move || faults(name, over, cases));
+        tests.push(if over == Over::Mpi(UCX) { test.unless(no_ucx) } else { test });
     }
     for (name, settings) in
         [("stopped ranks over shared memory", &[][..]), ("stopped ranks over mpi", MESSAGES)]

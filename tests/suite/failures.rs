@@ -10,6 +10,8 @@ use unisono_testing::launch::{self, Ended};
 use unisono_testing::left;
 use unisono_testing::suite::{self, Test};
 
+use crate::common::no_ucx;
+
 mod nodes;
 
 /// How long the longest of these may take: what they do before one fails, ten seconds, and what a launcher takes to clean up.
@@ -135,6 +137,8 @@ enum World {
     Group,
     /// Such processes that share no memory, as if they were on several machines.
     Connections,
+    /// The same over UCX.
+    Ucx,
     SharedMemory,
     Messages,
 }
@@ -143,7 +147,9 @@ fn start(world: World, role: &str, settings: &[(&str, &str)]) -> (Ended, Duratio
     let program = launch::this_program();
     let mut command = match world {
         World::Threads => Command::new(program),
-        World::Processes | World::Group | World::Connections => launch::processes(RANKS, &program),
+        World::Processes | World::Group | World::Connections | World::Ucx => {
+            launch::processes(RANKS, &program)
+        }
         World::SharedMemory | World::Messages => launch::mpirun(RANKS, &program),
     };
     let role = match world {
@@ -153,6 +159,9 @@ fn start(world: World, role: &str, settings: &[(&str, &str)]) -> (Ended, Duratio
     };
     match world {
         World::Connections => command.envs([("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1")]),
+        World::Ucx => {
+            command.envs([("UNISONO_NETWORK", "ucx"), ("UNISONO_NODES", "1,1,1"), ("UCX_TLS", "tcp")])
+        }
         World::Messages => command.env("UNISONO_TRANSPORT", "mpi"),
         World::Threads | World::Group | World::Processes | World::SharedMemory => &mut command,
     };
@@ -166,10 +175,17 @@ fn start(world: World, role: &str, settings: &[(&str, &str)]) -> (Ended, Duratio
 pub(crate) fn tests() -> Vec<Test> {
     let mut tests = Vec::new();
     let mut add = |role: &'static str, world: World, test: Box<dyn FnOnce() + Send>| {
-        tests.push(Test::new(format!("{role} over {world:?}"), test));
+        let test = Test::new(format!("{role} over {world:?}"), test);
+        tests.push(if world == World::Ucx { test.unless(no_ucx) } else { test });
     };
-    for world in [World::Threads, World::Processes, World::Connections, World::SharedMemory, World::Messages]
-    {
+    for world in [
+        World::Threads,
+        World::Processes,
+        World::Connections,
+        World::Ucx,
+        World::SharedMemory,
+        World::Messages,
+    ] {
         for (role, cause) in [
             ("panic", "panicked"),
             ("error", "the disk of this rank is full"),
@@ -193,7 +209,7 @@ pub(crate) fn tests() -> Vec<Test> {
         let test = move || drop(start(world, "closes its files", &[]).0.expect_success());
         add("a rank that closes its files", world, Box::new(test));
     }
-    for world in [World::Processes, World::Connections, World::SharedMemory, World::Messages] {
+    for world in [World::Processes, World::Connections, World::Ucx, World::SharedMemory, World::Messages] {
         for (role, cause) in [
             ("killed", "its process was killed"),
             ("killed by SIGTERM", "it was ended by SIGTERM"),

@@ -9,6 +9,8 @@ use unisono_testing::launch;
 use unisono_testing::soak::Soak;
 use unisono_testing::suite::{self, Test, is_deep};
 
+use crate::common::no_ucx;
+
 mod case;
 
 use case::{Case, Found};
@@ -30,6 +32,7 @@ pub(crate) fn tests() -> Vec<Test> {
         test("over mpi", over_messages),
         test("over shm+mpi", over_both),
         test("over shm+tcp without MPI", over_connections),
+        test("over shm+ucx without MPI", over_ucx).unless(no_ucx),
     ]
 }
 
@@ -89,6 +92,11 @@ fn in_group(name: &str) {
 
 fn over_connections(name: &str) {
     in_jobs(name, "shm+tcp", launch::processes, &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,2")]);
+}
+
+fn over_ucx(name: &str) {
+    let settings = [("UNISONO_NETWORK", "ucx"), ("UNISONO_NODES", "2,2"), ("UCX_TLS", "tcp")];
+    in_jobs(name, "shm+ucx", launch::processes, &settings);
 }
 
 fn over_shared_memory(name: &str) {

@@ -9,7 +9,7 @@ use unisono_testing::launch::{self, Ended};
 use unisono_testing::left;
 use unisono_testing::suite::{self, Test};
 
-use crate::common::roles;
+use crate::common::{no_ucx, roles};
 
 const DEADLINE: Duration = Duration::from_secs(240);
 /// How long ranks may take to see that another has ended.
@@ -30,9 +30,18 @@ const CONNECTED: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES
 const THREE_NODES: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,2,1")];
 const EIGHT_NODES: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1,1,1,1,1,1")];
 
+/// The same over UCX: its own TCP, and its shared memory, which reports the failure of a peer only if it is asked to.
+const OVER_UCX: &[(&str, &str)] = &[("UNISONO_NETWORK", "ucx"), ("UNISONO_NODES", "2,1"), ("UCX_TLS", "tcp")];
+const OVER_UCX_MEMORY: &[(&str, &str)] = &[
+    ("UNISONO_NETWORK", "ucx"),
+    ("UNISONO_NODES", "1,1"),
+    ("UCX_TLS", "shm,self"),
+    ("UCX_MM_ERROR_HANDLING", "y"),
+];
+
 type World = (usize, &'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
 
-const WORLDS: [World; 7] = [
+const WORLDS: [World; 9] = [
     (1, &[], "threads", &["conformance", "refused", "groups"]),
     (
         2,
@@ -54,6 +63,13 @@ const WORLDS: [World; 7] = [
         &["custom", "conformance", "registered", "bits", "in flight", "point to point", "stress", "groups"],
     ),
     (5, THREE_NODES, "shm+tcp", &["bits", "blocks"]),
+    (
+        3,
+        OVER_UCX,
+        "shm+ucx",
+        &["custom", "conformance", "registered", "bits", "in flight", "point to point", "stress"],
+    ),
+    (2, OVER_UCX_MEMORY, "ucx", &["conformance", "bits", "in flight", "point to point", "stress"]),
     (8, EIGHT_NODES, "tcp", &["custom"]),
 ];
 
@@ -61,7 +77,8 @@ pub(crate) fn tests() -> Vec<Test> {
     let world = |(ranks, settings, transport, roles): World| {
         let job =
             move || roles::expect(&launch(ranks, &roles::job(roles), settings), ranks, roles, transport);
-        Test::new(format!("{} at {ranks} ranks over {transport}", roles.join(", ")), job)
+        let test = Test::new(format!("{} at {ranks} ranks over {transport}", roles.join(", ")), job);
+        if transport.contains("ucx") { test.unless(no_ucx) } else { test }
     };
     let worlds = WORLDS.into_iter().map(world);
     let others = [
@@ -74,7 +91,10 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("ranks in containers of their own connect", containers).unless(launch::no_containers),
         Test::new("ranks of several machines meet where rank 0 is", meet),
         Test::new("an interface that is not there is refused on all ranks", no_interface),
-        Test::new("a rank that is killed ends the job, and leaves nothing", killed_ends_all),
+        Test::new("a rank that is killed ends the job, and leaves nothing", || killed_ends_all(&[])),
+        Test::new("a rank that is killed ends the job over UCX", || killed_ends_all(OVER_UCX)).unless(no_ucx),
+        Test::new("UCX that cannot connect is an error on all ranks", ucx_without_transport).unless(no_ucx),
+        Test::new("UCX that is not installed is an error on all ranks", ucx_is_missing).unless(no_ucx),
         Test::new("a quiet section has the deadline of the environment", quiet_deadline),
     ];
     worlds.chain(others).collect()
@@ -221,10 +241,10 @@ fn killed(comm: &mut Communicator) -> unisono::Result<()> {
     Ok(())
 }
 
-fn killed_ends_all() {
+fn killed_ends_all(settings: &[(&str, &str)]) {
     let before = left::shared_files();
     let began = Instant::now();
-    let ended = launch(3, "killed", &[]);
+    let ended = launch(3, "killed", settings);
     let told = format!("{}\n{}\n{}", ended.status, ended.stdout, ended.stderr);
     assert!(!ended.status.success() && began.elapsed() < SOON, "{told}");
     assert!(ended.stderr.contains("unisono: rank 1 (host ") && ended.stderr.contains("has died"), "{told}");
@@ -234,6 +254,28 @@ fn killed_ends_all() {
         "{told}"
     );
     left::nothing(ended.stdout.lines().filter_map(|line| line.strip_prefix("process ")), 3, &before);
+}
+
+/// UCX's shared memory alone does not report the failure of a peer, so that it cannot be used.
+fn ucx_without_transport() {
+    let settings = [("UNISONO_NETWORK", "ucx"), ("UNISONO_NODES", "1,1"), ("UCX_TLS", "shm,self")];
+    refuses_ucx(&settings, "it cannot connect with rank 1 over UCX: UCX reports: Destination is unreachable");
+}
+
+/// A library of this name that is none stands before the one of the system.
+fn ucx_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("libucp.so.0"), "no library").unwrap();
+    let folder = folder.path().to_str().unwrap();
+    let settings = [("UNISONO_NETWORK", "ucx"), ("UNISONO_NODES", "1,1"), ("LD_LIBRARY_PATH", folder)];
+    refuses_ucx(&settings, "UCX cannot be loaded: ");
+}
+
+fn refuses_ucx(settings: &[(&str, &str)], why: &str) {
+    let ended = launch(2, "joins", settings);
+    assert!(!ended.status.success(), "{ended}");
+    let says = format!("UNISONO_NETWORK is ucx, but rank 0: {why}");
+    assert_eq!(ended.stderr.matches(&says).count(), 2, "{ended}");
 }
 
 /// Rank 1 does not come out of a quiet section.

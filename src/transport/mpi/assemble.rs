@@ -3,13 +3,13 @@
 use unisono_collectives::Topology;
 
 use super::World;
-use crate::config::{Config, Inside, Interfaces, Network};
+use crate::config::{Config, Inside, Network};
 use crate::error::{Error, Result};
 use crate::system;
 use crate::transport::bootstrap::{Bootstrap, gather};
 use crate::transport::join::{Joined, join};
 use crate::transport::link::Links;
-use crate::transport::{Fabric, tcp};
+use crate::transport::{Fabric, network};
 
 /// The most ranks of an MPI that get connections of our own unless it is asked for: each two of them have some from the start, where
 /// MPIs connect those that communicate.
@@ -40,14 +40,13 @@ pub(super) fn assemble(
 /// [`Error::Launch`], on all ranks, if it is asked for and ranks cannot connect.
 fn own_links(bootstrap: &mut dyn Bootstrap, joined: &Joined, config: &Config) -> Result<Option<Links>> {
     // All ranks have the same setting.
-    let is_asked_for = config.network == Network::Tcp;
+    let is_asked_for = config.network.is_own();
     if !is_asked_for && !is_better(bootstrap, &joined.topology, config)? {
         return Ok(None);
     }
-    let is_far = |rank| joined.is_far(rank);
-    match tcp::connect(bootstrap, is_far, &Interfaces::from_environment(), config.watched_by_ranks())? {
+    match network::connect(bootstrap, joined, config)? {
         Ok(links) => Ok(Some(links)),
-        Err(why) if is_asked_for => Err(Error::Launch(format!("UNISONO_NETWORK is tcp, but {why}"))),
+        Err(why) if is_asked_for => Err(Error::Launch(why)),
         Err(why) => {
             if bootstrap.rank() == 0 && config.warnings {
                 system::say(&format!("unisono: messages between nodes go through MPI, since {why}\n"));

@@ -45,6 +45,7 @@ impl PointToPoint {
 
     /// Ends what waits for a message from a rank, with a failure of its link.
     pub(super) fn fail_receive(&mut self, from: Rank, failure: Failure) {
+        self.links.withdraw_from(from);
         let arriving = self.peers[from].arriving.take();
         let awaited = |this: &mut Self| {
             let is_from = |receive: &Receive| receive.from.is_none_or(|only| only == from);
@@ -73,6 +74,9 @@ impl PointToPoint {
                     self.links.withdraw(&call.header, outgoing, given);
                 }
                 calls.push(call);
+            }
+            if peer.arriving.is_some() {
+                self.links.withdraw_from(to);
             }
             if let Some(Arriving { target: Arrival::Receive(receive), .. }) = peer.arriving.take() {
                 calls.push(receive.call);

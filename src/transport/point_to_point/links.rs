@@ -6,7 +6,7 @@ use unisono_collectives::Rank;
 
 use super::PointToPoint;
 use crate::status::StatusBoard;
-use crate::transport::far::lost;
+use crate::transport::far::{holds_memory, lost};
 use crate::transport::faulty::Faults;
 use crate::transport::half::Polled;
 use crate::transport::link::Link;
@@ -63,6 +63,17 @@ impl Links {
     pub(super) fn withdraw(&mut self, header: &Header, outgoing: Outgoing<'_>, given: usize) {
         if let Some(near) = self.near(outgoing.to) {
             near.withdraw(header, outgoing, given);
+        } else {
+            holds_memory(self.far(), outgoing.to);
+        }
+    }
+
+    /// Takes back the place of a message that arrives from a rank, before its owner gets it.
+    pub(super) fn withdraw_from(&mut self, from: Rank) {
+        if self.near(from).is_none()
+            && let Some(far) = &mut self.far
+        {
+            holds_memory(&mut **far, from);
         }
     }
 

@@ -5,6 +5,7 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
@@ -71,20 +72,30 @@ pub(in crate::transport) fn connect(
     interfaces: &Interfaces,
     has_controls: bool,
 ) -> Result<std::result::Result<Links, String>> {
-    let mut connected = Vec::new();
-    for _ in 0..2 + usize::from(has_controls) {
-        match sockets(bootstrap, &far, interfaces)? {
-            Ok(sockets) => connected.push(sockets),
-            Err(problem) => return Ok(Err(problem)),
-        }
-    }
-    let controls = if has_controls { connected.pop() } else { None };
-    let controls = controls.into_iter().flatten().map(|(rank, socket)| (rank, socket.into())).collect();
-    let mut links = connected.into_iter().map(|sockets| Box::new(Tcp::new(bootstrap.ranks(), sockets)));
-    let [Some(collectives), Some(messages)] = [links.next(), links.next()] else {
-        unreachable!("two connections between every pair")
+    let collectives = match sockets(bootstrap, &far, interfaces)? {
+        Ok(sockets) => Box::new(Tcp::new(bootstrap.ranks(), sockets)),
+        Err(problem) => return Ok(Err(problem)),
     };
-    Ok(Ok(Links { collectives, messages, controls }))
+    let messages = match sockets(bootstrap, &far, interfaces)? {
+        Ok(sockets) => Box::new(Tcp::new(bootstrap.ranks(), sockets)),
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let controls = if has_controls { controls(bootstrap, &far, interfaces)? } else { Ok(Vec::new()) };
+    Ok(controls.map(|controls| Links { collectives, messages, controls }))
+}
+
+/// The [control connections](Links::controls) of a rank with all ranks that are `far`. All ranks call it. If ranks cannot connect, it
+/// returns the reason, identical on all ranks.
+///
+/// # Errors
+/// Those of the bootstrap.
+pub(in crate::transport) fn controls(
+    bootstrap: &mut dyn Bootstrap,
+    far: &impl Fn(Rank) -> bool,
+    interfaces: &Interfaces,
+) -> Result<std::result::Result<Vec<(Rank, OwnedFd)>, String>> {
+    let sockets = sockets(bootstrap, far, interfaces)?;
+    Ok(sockets.map(|sockets| sockets.into_iter().map(|(rank, socket)| (rank, socket.into())).collect()))
 }
 
 impl Tcp {

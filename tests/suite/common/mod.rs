@@ -7,6 +7,7 @@ use unisono::{
     Algorithm, Call, Choice, Collective as _, Communicator, DType, Element, Error, Method, Operation,
     ReduceOp, Vendor,
 };
+use unisono_testing::launch;
 use unisono_testing::suite::is_deep;
 
 pub mod bits;
@@ -29,6 +30,12 @@ pub mod thresholds;
 pub mod vendors;
 
 use memory::Memory;
+
+/// Why there can be no world over UCX here, if there cannot.
+pub fn no_ucx() -> Option<String> {
+    let is_built_in = cfg!(feature = "ucx");
+    if is_built_in { launch::no_ucx() } else { Some("built without the feature `ucx`".to_owned()) }
+}
 
 /// An element type that small integers and their quotients can be put into.
 pub trait Exact: Element {

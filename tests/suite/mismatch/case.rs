@@ -100,7 +100,7 @@ fn kind(case: u64) -> Kind {
 
 impl Case {
     pub(super) fn new(seed: u64, number: u64, world: &str) -> Self {
-        let has_nodes = matches!(world, "shm+mpi" | "shm+tcp");
+        let has_nodes = matches!(world, "shm+mpi" | "shm+tcp" | "shm+ucx");
         let ranks = if has_nodes { 4 } else { ranks(number) };
         let mut random = Random::of(seed, number);
         let topology = if has_nodes { Topology::uniform(2, 2) } else { Topology::single_node(ranks) };

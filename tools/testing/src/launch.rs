@@ -126,6 +126,13 @@ pub fn no_containers() -> Option<String> {
     }
 }
 
+/// Why no program can load UCX here, if none can.
+pub fn no_ucx() -> Option<String> {
+    let known = Command::new("ldconfig").arg("-p").output().expect("ldconfig starts");
+    let has = String::from_utf8_lossy(&known.stdout).contains("libucp.so.0 ");
+    (!has).then(|| "libucp.so.0 is not installed (scripts/setup --tests)".to_owned())
+}
+
 /// The same as [`processes`] with each rank in a process table of its own, as in a container: to it, the others are on other machines.
 pub fn containers(ranks: usize, program: &str) -> Command {
     // The first process of a table cannot kill itself.

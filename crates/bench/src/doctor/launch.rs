@@ -117,11 +117,13 @@ fn sharing(comm: &Communicator, node: &NodeFacts) -> Option<Finding> {
             "memory",
             "ranks of a node communicate by messages, because of UNISONO_TRANSPORT=mpi",
         )),
-        "mpi" | "tcp" => {
+        _ if name.starts_with("shm") || name == "threads" => {
+            Some(Finding::fine("memory", "shared by the ranks of a node"))
+        }
+        _ => {
             let text = "ranks of a node cannot share memory: check that they may open each other's /proc/PID/fd, and that memfd has room";
             Some(Finding::wrong("memory", text))
         }
-        _ => Some(Finding::fine("memory", "shared by the ranks of a node")),
     }
 }
 

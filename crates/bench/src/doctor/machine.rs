@@ -19,6 +19,8 @@ pub(super) fn findings(ranks: usize, local_ranks: usize, nodes: usize) -> Vec<Fi
     findings.push(network(Path::new("/sys/class/net"), nodes));
     if nodes > 1 {
         findings.extend(congestion_control(Path::new("/proc/sys/net/ipv4/tcp_congestion_control")));
+        #[cfg(feature = "ucx")]
+        findings.push(ucx());
     }
     findings
 }
@@ -85,6 +87,15 @@ fn network(folder: &Path, nodes: usize) -> Finding {
         (false, _) => Finding::fine("network", interfaces.join(", ")),
         (true, 1) => Finding::note("network", "no interface is up; one node needs none"),
         (true, _) => Finding::wrong("network", "no interface is up, although there are several nodes"),
+    }
+}
+
+/// Reports the library that uses RDMA without MPI.
+#[cfg(feature = "ucx")]
+fn ucx() -> Finding {
+    match unisono::internals::ucx_version() {
+        Ok(version) => Finding::fine("UCX", version),
+        Err(why) => Finding::note("UCX", why),
     }
 }
 

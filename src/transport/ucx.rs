@@ -1,0 +1,22 @@
+//! Messages over UCX between ranks that share no memory: RDMA without MPI, and whatever else UCX finds on a machine.
+//!
+//! Three layers: `sys` is the table of functions that are resolved when the library is loaded, `worker` and `inbox` wrap them in
+//! sound calls, and `line` is the [`Link`](super::link::Link). UCX is not linked: it is loaded on first use, without which the program does
+//! not need it.
+//!
+//! A message is an active message, or several of at most [`PIECE`](super::link::PIECE) each. Its header precedes its payload in the same
+//! message. UCX sends short ones at once, and long ones when the receiver has a place for them, without a copy in between.
+//!
+//! Who can reach the ports that UCX opens can disturb a world, as with MPI: UCX does not authenticate.
+
+mod connect;
+mod inbox;
+mod library;
+mod line;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+pub(super) use connect::{connect, is_better};
+pub(crate) use library::version;

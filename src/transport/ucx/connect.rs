@@ -1,0 +1,136 @@
+//! How ranks connect over UCX.
+
+use std::time::{Duration, Instant};
+
+use unisono_collectives::Rank;
+
+use super::inbox::Lost;
+use super::library::library;
+use super::line::Line;
+use super::worker::{Request, Worker};
+use crate::config::Interfaces;
+use crate::error::Result;
+use crate::system;
+use crate::transport::bootstrap::{Bootstrap, gather, gather_bytes};
+use crate::transport::link::Links;
+use crate::transport::tcp;
+
+/// How long a rank waits for the greetings of all others.
+const CONNECT: Duration = Duration::from_secs(30);
+const NAP: Duration = Duration::from_millis(1);
+
+/// Connects this rank with all that are `far`: for collectives, and for point-to-point messages, neither of which waits for the other. The
+/// [control connections](Links::controls) are over TCP. All ranks of the world call it. If ranks cannot connect, it returns the reason,
+/// identical on all ranks.
+///
+/// # Errors
+/// Those of the bootstrap.
+pub(in crate::transport) fn connect(
+    bootstrap: &mut dyn Bootstrap,
+    far: impl Fn(Rank) -> bool,
+    interfaces: &Interfaces,
+    has_controls: bool,
+) -> Result<std::result::Result<Links, String>> {
+    let collectives = match line(bootstrap, &far)? {
+        Ok(line) => Box::new(line),
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let messages = match line(bootstrap, &far)? {
+        Ok(line) => Box::new(line),
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let controls = if has_controls { tcp::controls(bootstrap, &far, interfaces)? } else { Ok(Vec::new()) };
+    Ok(controls.map(|controls| Links { collectives, messages, controls }))
+}
+
+/// Whether UCX may have something better than TCP: a node has an adapter for RDMA. All ranks of the world call it.
+///
+/// # Errors
+/// Those of the bootstrap.
+pub(in crate::transport) fn is_better(bootstrap: &mut dyn Bootstrap) -> Result<bool> {
+    let has_rdma = gather(bootstrap, [u64::from(system::has_rdma())])?;
+    Ok(has_rdma.iter().any(|[has]| *has == 1))
+}
+
+/// A link with every rank that is `far`. All ranks of the world call it.
+pub(super) fn line(
+    bootstrap: &mut dyn Bootstrap,
+    far: &impl Fn(Rank) -> bool,
+) -> Result<std::result::Result<Line, String>> {
+    let (own, ranks) = (bootstrap.rank(), bootstrap.ranks());
+    let opened = library().and_then(|library| {
+        let worker = Worker::new(library, (own, ranks));
+        let opened = worker.and_then(|worker| Ok((worker.address()?, worker)));
+        opened.map_err(|status| format!("UCX cannot be used: {status}"))
+    });
+    let address = opened.as_ref().map(|(address, _)| &**address).map_err(Clone::clone);
+    let addresses = match agree(bootstrap, address)? {
+        Ok(addresses) => addresses,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    let (_, worker) = opened.expect("all ranks have an address");
+    let far: Vec<_> = (0..ranks).filter(|&rank| rank != own && far(rank)).collect();
+    let greeted = greet(&worker, &far, &addresses);
+    let all = agree(bootstrap, greeted.map(|()| &[][..]))?;
+    Ok(all.map(|_| Line::new(worker, own, ranks)))
+}
+
+/// All-gathers what each rank has, or the problem of the first rank with one. All ranks call it.
+fn agree(
+    bootstrap: &mut dyn Bootstrap,
+    own: std::result::Result<&[u8], String>,
+) -> Result<std::result::Result<Vec<Vec<u8>>, String>> {
+    let (mark, bytes) = match &own {
+        Ok(bytes) => (0, *bytes),
+        Err(problem) => (1, problem.as_bytes()),
+    };
+    let all = gather_bytes(bootstrap, &[&[mark][..], bytes].concat())?;
+    let problem = (0..).zip(&all).find(|(_, bytes)| bytes.first() != Some(&0));
+    Ok(match problem {
+        Some((rank, bytes)) => {
+            Err(format!("rank {rank}: {}", String::from_utf8_lossy(bytes.get(1..).unwrap_or(&[]))))
+        }
+        None => Ok(all.into_iter().map(|bytes| bytes[1..].to_vec()).collect()),
+    })
+}
+
+/// Greets these ranks, and waits for their greetings: what UCX reports only when a message is sent, it reports now.
+fn greet(worker: &Worker, far: &[Rank], addresses: &[Vec<u8>]) -> std::result::Result<(), String> {
+    let began = Instant::now();
+    let mut greetings = Vec::new();
+    for &other in far {
+        // SAFETY: the rank has the address from its worker.
+        match unsafe { worker.connect(other, &addresses[other]) } {
+            Ok(greeting) => greetings.extend(greeting.map(|greeting| (other, greeting))),
+            Err(status) => return Err(cannot(other, &Lost::Failed(status).to_string())),
+        }
+    }
+    let is_sent = |(other, greeting): &(Rank, Request)| {
+        worker.is_done(greeting).map_err(|status| cannot(*other, &Lost::Failed(status).to_string()))
+    };
+    loop {
+        let mut waits = Vec::new();
+        for greeting in greetings.drain(..) {
+            if !is_sent(&greeting)? {
+                waits.push(greeting);
+            }
+        }
+        greetings = waits;
+        if let Some((other, lost)) = far.iter().find_map(|&other| Some((other, worker.inbox().lost(other)?)))
+        {
+            return Err(cannot(other, &lost.to_string()));
+        }
+        let missing = far.iter().find(|&&other| !worker.inbox().has_greeted(other));
+        let Some(&other) = missing.or(greetings.first().map(|(other, _)| other)) else { return Ok(()) };
+        if began.elapsed() > CONNECT {
+            return Err(cannot(other, &format!("it was silent for {} s", CONNECT.as_secs())));
+        }
+        if !worker.progress() {
+            worker.wait(NAP);
+        }
+    }
+}
+
+fn cannot(other: Rank, why: &str) -> String {
+    format!("it cannot connect with rank {other} over UCX: {why}")
+}

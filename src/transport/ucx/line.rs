@@ -1,0 +1,312 @@
+//! The messages of a rank over a worker.
+
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+use super::inbox::{Envelope, Lost, Payload};
+use super::library::Status;
+use super::worker::{Request, Worker};
+use crate::kernels;
+use crate::transport::half::Polled;
+use crate::transport::link::{Link, PIECE};
+use crate::transport::{Failure, Header, Outgoing};
+
+const HEADER: usize = size_of::<Header>();
+/// How many pieces of a message are under way at a time, each way.
+const WINDOW: usize = 4;
+
+/// A rank's messages. A payload is sent in pieces from where it lies, and received where it is stored: short ones with their header, and
+/// long ones once the receiver has a place for them.
+#[derive(Debug)]
+pub(super) struct Line {
+    worker: Worker,
+    own: Rank,
+    /// By rank of the world.
+    peers: Vec<Peer>,
+}
+
+/// The messages to and from another rank: one each is under way.
+#[derive(Debug)]
+struct Peer {
+    sends: Flight,
+    /// The number of the next piece to that rank.
+    number: u32,
+    /// What precedes the pieces that are being sent, by their number. UCX reads it until they are sent.
+    envelopes: Box<[UnsafeCell<Envelope>; WINDOW]>,
+    /// The message that arrives: its header, and its first piece until that is received.
+    arriving: Option<(Header, Option<Payload>)>,
+    /// How much of the message the places before this one have taken, and how much of this one has been posted.
+    before: usize,
+    posted: usize,
+    receives: Flight,
+    /// Whether a message cannot be completed.
+    is_broken: bool,
+}
+
+/// Pieces under way, oldest first, with their sizes; some without a request are done.
+#[derive(Debug, Default)]
+struct Flight(VecDeque<(Option<Request>, usize)>);
+
+impl Flight {
+    /// Removes what is done, up to the oldest that is not. Returns whether there was anything, and how many bytes.
+    fn take_done(&mut self, worker: &Worker) -> Result<(bool, usize), Status> {
+        let (mut moved, mut size_bytes) = (false, 0);
+        while let Some((request, piece)) = self.0.front() {
+            match request.as_ref().map_or(Ok(true), |request| worker.is_done(request)) {
+                Ok(false) => break,
+                Ok(true) => {
+                    (moved, size_bytes) = (true, size_bytes + piece);
+                    self.0.pop_front();
+                }
+                Err(status) => {
+                    self.0.pop_front();
+                    return Err(status);
+                }
+            }
+        }
+        Ok((moved, size_bytes))
+    }
+
+    fn has_room(&self) -> bool {
+        self.0.len() < WINDOW
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn take_requests(&mut self) -> impl Iterator<Item = Request> {
+        std::mem::take(&mut self.0).into_iter().filter_map(|(request, _)| request)
+    }
+}
+
+impl Peer {
+    fn new() -> Self {
+        let envelope = || UnsafeCell::new(bytemuck::Zeroable::zeroed());
+        Self {
+            sends: Flight::default(),
+            number: 0,
+            envelopes: Box::new(std::array::from_fn(|_| envelope())),
+            arriving: None,
+            before: 0,
+            posted: 0,
+            receives: Flight::default(),
+            is_broken: false,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.sends.is_empty() && self.receives.is_empty()
+    }
+
+    /// Notes that a message cannot be completed.
+    fn break_off(&mut self, worker: &Worker, other: Rank, lost: Lost) {
+        worker.inbox().lose(other, lost);
+        self.is_broken = true;
+    }
+
+    /// Begins to send pieces, and removes those that are sent. Returns whether there were any.
+    fn send(
+        &mut self,
+        worker: &Worker,
+        own: Rank,
+        (header, to, bytes): (&Header, Rank, &[u8]),
+        given: &mut usize,
+    ) -> Result<bool, Status> {
+        let before = *given;
+        while *given < HEADER + bytes.len() && self.sends.has_room() {
+            let start = given.saturating_sub(HEADER);
+            let piece = &bytes[start..bytes.len().min(start + PIECE)];
+            let envelope = self.envelopes[self.number as usize % WINDOW].get();
+            // SAFETY: the piece that used this envelope before is sent, since at most `WINDOW` are under way.
+            unsafe { envelope.write(Envelope { header: *header, from: own as u32, number: self.number }) };
+            // SAFETY: the envelope is written again after `WINDOW` more pieces. The link's user keeps the bytes until the message is
+            // done, which it is when all its requests are.
+            let request = unsafe { worker.send(to, envelope, piece) }?;
+            self.sends.0.push_back((request, piece.len()));
+            self.number = self.number.wrapping_add(1);
+            *given = HEADER + start + piece.len();
+        }
+        let (moved, _) = self.sends.take_done(worker)?;
+        Ok(moved || *given > before)
+    }
+
+    /// Begins to receive pieces into a place, and removes those that are received. Returns whether there were any.
+    fn receive(
+        &mut self,
+        worker: &Worker,
+        from: Rank,
+        place: &mut [u8],
+        taken: &mut usize,
+    ) -> Result<bool, Lost> {
+        while self.receives.has_room() {
+            let first = self.arriving.as_mut().and_then(|(_, first)| first.take());
+            let next = || worker.inbox().take(from).map(|(_, payload)| payload);
+            let is_wanted = self.posted < place.len();
+            let Some(payload) = first.or_else(|| if is_wanted { next() } else { None }) else { break };
+            let end = place.len().min(self.posted + PIECE);
+            let target = &mut place[self.posted..end];
+            let size_bytes = target.len();
+            if payload.size_bytes() != size_bytes {
+                worker.release(payload);
+                return Err(Lost::Malformed);
+            }
+            let request = match payload {
+                Payload::Copied(bytes) => {
+                    kernels::copy(target, &bytes);
+                    None
+                }
+                Payload::Held(bytes, _) => {
+                    let start = bytes.0.as_ptr().cast();
+                    // SAFETY: UCX keeps so many bytes at this address until they are released.
+                    kernels::copy(target, unsafe { std::slice::from_raw_parts(start, size_bytes) });
+                    worker.release(Payload::Held(bytes, size_bytes));
+                    None
+                }
+                // SAFETY: the offer arrived at this worker. The link's user keeps the place, and does not access it, until it is filled,
+                // which it is when all its requests are done.
+                Payload::Offered(offer, _) => {
+                    unsafe { worker.receive(offer, target) }.map_err(Lost::Failed)?
+                }
+            };
+            self.receives.0.push_back((request, size_bytes));
+            self.posted = end;
+        }
+        let (moved, size_bytes) = self.receives.take_done(worker).map_err(Lost::Failed)?;
+        *taken += size_bytes;
+        Ok(moved)
+    }
+
+    /// Ends a place that is filled, and the message if there is no more of it. Returns whether the place is filled.
+    fn end_place(&mut self, size_bytes: usize) -> bool {
+        let Some((header, None)) = &self.arriving else { return false };
+        if self.posted < size_bytes || !self.receives.is_empty() {
+            return false;
+        }
+        (self.before, self.posted) = (self.before + size_bytes, 0);
+        if self.before == header.size_bytes() {
+            (self.arriving, self.before) = (None, 0);
+        }
+        true
+    }
+}
+
+impl Line {
+    pub(super) fn new(worker: Worker, own: Rank, ranks: usize) -> Self {
+        Self { worker, own, peers: (0..ranks).map(|_| Peer::new()).collect() }
+    }
+}
+
+impl Link for Line {
+    fn name(&self) -> &'static str {
+        "ucx"
+    }
+
+    fn send(
+        &mut self,
+        header: &Header,
+        Outgoing { to, bytes }: Outgoing<'_>,
+        given: &mut usize,
+    ) -> Result<Polled, Failure> {
+        let Self { worker, own, peers } = self;
+        let peer = &mut peers[to];
+        let mut moved = false;
+        for _ in 0..2 {
+            if peer.is_broken {
+                return Ok(Polled::Idle);
+            }
+            match peer.send(worker, *own, (header, to, bytes), given) {
+                Ok(more) => moved |= more,
+                Err(status) => peer.break_off(worker, to, Lost::Failed(status)),
+            }
+            if moved || !worker.progress() {
+                break;
+            }
+        }
+        let is_done = !peer.is_broken && *given == HEADER + bytes.len() && peer.sends.is_empty();
+        Ok(Polled::of(moved, is_done))
+    }
+
+    fn ahead(&mut self, from: Rank) -> Result<Option<Header>, Failure> {
+        let Self { worker, peers, .. } = self;
+        let peer = &mut peers[from];
+        if peer.arriving.is_none() {
+            let piece = worker.inbox().take(from).or_else(|| {
+                worker.progress();
+                worker.inbox().take(from)
+            });
+            peer.arriving = piece.map(|(envelope, payload)| (envelope.header, Some(payload)));
+        }
+        Ok(peer.arriving.as_ref().map(|(header, _)| *header))
+    }
+
+    fn receive(&mut self, from: Rank, place: &mut [u8], taken: &mut usize) -> Result<Polled, Failure> {
+        let Self { worker, peers, .. } = self;
+        let peer = &mut peers[from];
+        let mut moved = false;
+        for _ in 0..2 {
+            if peer.is_broken {
+                return Ok(Polled::Idle);
+            }
+            match peer.receive(worker, from, place, taken) {
+                Ok(more) => moved |= more,
+                Err(lost) => peer.break_off(worker, from, lost),
+            }
+            if moved || !worker.progress() {
+                break;
+            }
+        }
+        let is_done = !peer.is_broken && peer.end_place(place.len());
+        Ok(Polled::of(moved, is_done))
+    }
+
+    fn wakes_up(&self) -> bool {
+        true
+    }
+
+    fn nap(&self, most: Duration) {
+        self.worker.wait(most);
+    }
+
+    fn lost(&self, other: Rank) -> Option<String> {
+        self.worker.inbox().lost(other).map(|lost| lost.to_string())
+    }
+
+    /// Closes the connection, which ends all its requests.
+    fn withdraw(&mut self, other: Rank) {
+        let Self { worker, peers, .. } = self;
+        let Peer { sends, receives, is_broken, .. } = &mut peers[other];
+        *is_broken = true;
+        let closing = worker.close(other, true);
+        worker.finish(
+            closing.into_iter().chain(sends.take_requests()).chain(receives.take_requests()).collect(),
+        );
+    }
+
+    fn holds_memory(&self, other: Rank) -> bool {
+        !self.peers[other].is_idle() || self.worker.is_stuck()
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.worker.is_of_parent() {
+            return;
+        }
+        for other in 0..self.peers.len() {
+            if let Some((_, Some(payload))) = self.peers[other].arriving.take() {
+                self.worker.release(payload);
+            }
+            if !self.peers[other].is_idle() {
+                self.withdraw(other);
+            }
+        }
+        if self.worker.is_stuck() {
+            // UCX may still read the envelopes.
+            std::mem::forget(std::mem::take(&mut self.peers));
+        }
+    }
+}
