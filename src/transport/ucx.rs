@@ -19,4 +19,4 @@ mod tests;
 mod worker;
 
 pub(super) use connect::{connect, is_better};
-pub(crate) use library::version;
+pub use library::version;

@@ -80,7 +80,7 @@ const SIZES: [usize; 6] = [0, 1, 1000, PIECE - 1, PIECE + 1, 64 << 20];
 
 #[test]
 fn messages_of_all_sizes_arrive() {
-    both(|own, mut far, status| {
+    both(|own, mut far, _| {
         for (number, count) in (0..).zip(SIZES) {
             // Its header may be taken before its payload is asked for.
             far.link.get_mut().ahead(1 - own).unwrap();

@@ -166,9 +166,9 @@ impl Peer {
                     worker.release(Payload::Held(bytes, size_bytes));
                     None
                 }
-                // SAFETY: the offer arrived at this worker. The link's user keeps the place, and does not access it, until it is filled,
-                // which it is when all its requests are done.
                 Payload::Offered(offer, _) => {
+                    // SAFETY: the offer arrived at this worker. The link's user keeps the place, and does not access it, until it is
+                    // filled, which it is when all its requests are done.
                     unsafe { worker.receive(offer, target) }.map_err(Lost::Failed)?
                 }
             };

@@ -117,7 +117,7 @@ fn sharing(comm: &Communicator, node: &NodeFacts) -> Option<Finding> {
             "memory",
             "ranks of a node communicate by messages, because of UNISONO_TRANSPORT=mpi",
         )),
-        _ if name.starts_with("shm") || name == "threads" => {
+        name if name.starts_with("shm") || name == "threads" => {
             Some(Finding::fine("memory", "shared by the ranks of a node"))
         }
         _ => {
