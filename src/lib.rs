@@ -37,6 +37,7 @@ mod communicator;
 pub mod compress;
 pub mod config;
 pub mod constants;
+mod control;
 #[cfg(feature = "nccl")]
 mod device;
 pub mod doctor;
