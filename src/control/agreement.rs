@@ -35,6 +35,8 @@ pub(super) struct Agreement {
     ready: BTreeMap<Rank, (u64, Vec<Rank>)>,
     /// Whether another member continues without this one. Then this one does not compete with it.
     is_excluded: bool,
+    /// When this member last learned that another is lost.
+    news_at: Time,
     call: Option<Call>,
     /// Votes for other members, and of this member for itself, with the numbers of their views.
     outgoing: VecDeque<(Rank, u64, Vote)>,
@@ -74,6 +76,7 @@ impl Agreement {
             failures: Failures::default(),
             ready: BTreeMap::new(),
             is_excluded: false,
+            news_at: Time::ZERO,
             call: None,
             outgoing: VecDeque::new(),
             outcome: None,
@@ -137,6 +140,7 @@ impl Agreement {
     pub(super) fn fail(&mut self, rank: Rank, evidence: Evidence, now: Time) {
         if rank != self.own && self.failures.add(rank, evidence, now) {
             if evidence == Evidence::Lost {
+                self.news_at = now;
                 self.send(rank, Vote::Exclude);
             }
             self.announce();
@@ -158,20 +162,30 @@ impl Agreement {
             self.is_excluded = true;
             return self.fail(from, Evidence::Lost, now);
         }
-        if self.is_failed(from) || !self.view.members.contains(&from) {
+        // What a member has sent before it died counts.
+        if self.failures.lost_since(from).is_some() || !self.view.members.contains(&from) {
+            return;
+        }
+        if number == self.view.number && !matches!(vote, Vote::Commit { .. }) {
+            // It has not received the decision, whose proposer may have failed.
+            let commit = Vote::Commit { members: self.view.members.clone() };
+            self.outgoing.push_back((from, number, commit));
             return;
         }
         if let Vote::Ready { dead, lost } = vote {
             if lost.contains(&self.own) {
                 return self.fail(from, Evidence::Lost, now);
             }
+            if self.ready.get(&from).is_none_or(|(_, known)| *known != lost) {
+                self.news_at = now;
+            }
             self.ready.insert(from, (number, lost));
             self.extend_deadline(now);
+            if number > self.view.number + 1 && self.call.is_some() {
+                // This member lacks a decision, and receives it as an answer.
+                self.announce_to(from);
+            }
             dead.into_iter().for_each(|rank| self.fail(rank, Evidence::ReportedDead, now));
-        } else if number == self.view.number && !matches!(vote, Vote::Commit { .. }) {
-            // It has not received the decision, whose proposer has failed.
-            let commit = Vote::Commit { members: self.view.members.clone() };
-            self.outgoing.push_back((from, number, commit));
         } else if number == self.view.number + 1 {
             self.vote(from, vote, now);
         }
@@ -209,7 +223,8 @@ impl Agreement {
 
     fn announce_to(&mut self, rank: Rank) {
         if rank != self.own {
-            let lost = self.view.members.iter().copied().filter(|&rank| self.failures.lost_since(rank).is_some());
+            let lost =
+                self.view.members.iter().copied().filter(|&rank| self.failures.lost_since(rank).is_some());
             let lost = lost.collect();
             self.send(rank, Vote::Ready { dead: self.known_dead(), lost });
         }
@@ -272,18 +287,16 @@ impl Agreement {
         let is_dead =
             |rank| matches!(self.failures.evidence(rank), Some(Evidence::Dead | Evidence::ReportedDead));
         if self.is_excluded || !self.view.may_continue(&candidates, is_dead, call.minimum) {
-            self.end_partitioned();
-        } else if now >= call.deadline {
-            let mut missing: Vec<_> =
-                candidates.iter().copied().filter(|&rank| !self.is_ready(rank)).collect();
-            if missing.is_empty() {
-                missing.extend(candidates.first().filter(|&&proposer| proposer != self.own));
-            }
-            if missing.is_empty() {
-                return self.end_partitioned();
-            }
+            return self.end_partitioned();
+        }
+        let missing: Vec<_> = candidates.into_iter().filter(|&rank| !self.is_ready(rank)).collect();
+        // Once all have called, a silent member is lost, and fenced, within a time that does not depend on the caller.
+        let is_over = now >= call.deadline + SILENCE + 2 * FENCE;
+        if now >= call.deadline && !missing.is_empty() {
             self.call = None;
             self.outcome = Some(Outcome::Missing(missing));
+        } else if is_over {
+            self.end_partitioned();
         }
     }
 
@@ -348,7 +361,12 @@ impl Agreement {
         if !candidates.iter().all(|&rank| self.is_ready(rank)) {
             return;
         }
+        let all = candidates.len();
         let participants = self.without_broken_pairs(candidates);
+        // A lost member may be one that not all have lost yet.
+        if participants.len() < all && now < self.news_at + SILENCE {
+            return;
+        }
         let is_dead = |rank| self.failures.evidence(rank) == Some(Evidence::Dead);
         let Some(call) = &mut self.call else { return };
         if !self.view.may_continue(&participants, is_dead, call.minimum) {

@@ -52,7 +52,10 @@ pub(crate) enum Message {
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Vote {
     /// The sender takes part. It has seen the processes of `dead` end, and cannot reach those of `lost`.
-    Ready { dead: Vec<Rank>, lost: Vec<Rank> },
+    Ready {
+        dead: Vec<Rank>,
+        lost: Vec<Rank>,
+    },
     /// Asks for a promise to ignore ballots below this one.
     Prepare {
         ballot: Ballot,

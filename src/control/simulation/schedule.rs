@@ -35,7 +35,7 @@ impl Schedule {
     pub(super) fn of(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let ranks = random.usize(2..=6);
-        let start = Time::from_secs(1);
+        let start = Time::from_secs(3);
         let within = |random: &mut fastrand::Rng, most_ms: u64| Time::from_millis(random.u64(0..most_ms));
         // Faults are close to each other and to the calls, so that they meet.
         let spread_ms = [200, 4_000, 12_000, 30_000][random.usize(0..4)];
@@ -151,7 +151,12 @@ impl Schedule {
 
     /// Whether nothing happens but the end of processes, and all members call.
     pub(super) fn has_only_crashes(&self) -> bool {
-        let is_crash = |fault: &Fault| matches!(fault, Fault::Crash { .. } | Fault::CrashAtSend { .. });
+        // All have connected before.
+        let is_crash = |fault: &Fault| match *fault {
+            Fault::Crash { at, .. } => at >= Time::from_secs(3),
+            Fault::CrashAtSend { sends, .. } => sends > 2 * self.ranks as u32,
+            _ => false,
+        };
         self.faults.iter().all(is_crash) && self.calls.iter().all(Option::is_some) && self.minimum.is_none()
     }
 }
