@@ -17,9 +17,7 @@ mod view;
 
 pub(crate) use agreement::Outcome;
 pub(crate) use endpoint::{Action, Endpoint, Event, Gathered, How, LinkId, Report, Setup};
-pub(crate) use handshake::{Claim, Handshake, Nonce, Step};
-pub(crate) use message::{Frames, LONGEST, LONGEST_HELLO, Message, PREFIX};
-pub(crate) use view::View;
+pub(crate) use message::{LONGEST, Message, PREFIX};
 
 /// The time since a moment that the driver chooses.
 pub(crate) type Time = Duration;

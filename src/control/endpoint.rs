@@ -7,7 +7,7 @@ use unisono_collectives::Rank;
 use super::agreement::{Agreement, Outcome};
 use super::handshake::{Claim, Handshake, Nonce, Step};
 use super::message::{Frames, LONGEST, LONGEST_HELLO, Message};
-use super::view::{Evidence, View};
+use super::view::Evidence;
 use super::{CONNECT, KEEPALIVE, MOST_STRANGERS, SILENCE, Time};
 
 mod gathering;
@@ -165,6 +165,11 @@ impl Endpoint {
     /// The rank at the other end of each identified connection.
     pub(crate) fn peers(&self) -> impl Iterator<Item = Rank> {
         self.links.values().filter_map(|link| link.peer)
+    }
+
+    /// Whether the other side of a connection has proved itself.
+    pub(crate) fn knows(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|link| link.peer.is_some())
     }
 
     /// Whether a connection of this process has not been accepted or refused yet.

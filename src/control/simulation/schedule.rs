@@ -34,6 +34,9 @@ pub(super) struct Schedule {
 impl Schedule {
     pub(super) fn of(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
+        if seed % 20 == 7 {
+            return Self::cut_until_a_crash(&mut random);
+        }
         let ranks = random.usize(2..=6);
         let start = Time::from_secs(3);
         let within = |random: &mut fastrand::Rng, most_ms: u64| Time::from_millis(random.u64(0..most_ms));
@@ -67,6 +70,17 @@ impl Schedule {
         let minimum = (random.u8(0..50) == 0).then_some(ranks);
         let delay_us = [2_000, 40_000, 600_000][random.usize(0..3)];
         Self { ranks, patience, minimum, delay_us, calls, faults }
+    }
+
+    /// Rank 1 is cut off. Rank 0 ends about when the others have lost rank 1, and the cut ends about when rank 1 would lose rank 0. So rank 1 may take
+    /// a rank for dead that has agreed to continue without it.
+    fn cut_until_a_crash(random: &mut fastrand::Rng) -> Self {
+        let start = Time::from_secs(3);
+        let mut after = |least_ms, most_ms| start + Time::from_millis(random.u64(least_ms..most_ms));
+        let calls = (0..3).map(|_| Some(after(0, 4_000))).collect();
+        let crash = Fault::Crash { rank: 0, at: after(5_000, 6_400) };
+        let faults = vec![Fault::Divide { side: 2, since: start, until: after(5_300, 6_400) }, crash];
+        Self { ranks: 3, patience: Time::from_secs(20), minimum: None, delay_us: 2_000, calls, faults }
     }
 
     pub(super) fn of_member(&self, own: Rank) -> Vec<(Time, Happening)> {

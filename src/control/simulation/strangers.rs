@@ -2,7 +2,8 @@
 
 use super::network::Network;
 use super::{Happening, Queue, Rank, Time};
-use crate::control::{Claim, Handshake};
+use crate::control::handshake::{Claim, Handshake, Step};
+use crate::control::message::Message;
 
 /// Whoever connects to the members without knowing the secret.
 #[derive(Debug)]
@@ -64,8 +65,8 @@ impl Strangers {
             }
             _ => {
                 let (mut connects, hello) = hello();
-                let prove = connects.handle(crate::control::Message::Challenge { nonce: [0, 0] });
-                let crate::control::Step::Send(prove) = prove else { unreachable!("it answers a challenge") };
+                let prove = connects.handle(Message::Challenge { nonce: [0, 0] });
+                let Step::Send(prove) = prove else { unreachable!("it answers a challenge") };
                 vec![hello.to_bytes(), prove.to_bytes()]
             }
         };

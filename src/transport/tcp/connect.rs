@@ -61,7 +61,8 @@ impl Hello {
 ///
 /// A second connection between every pair of these ranks is for [point-to-point messages](Tcp::take_messages), which neither delay
 /// collectives nor wait for them. A third is for [control](Tcp::take_controls) if `has_controls`, which is identical on all ranks. It
-/// never carries a payload, so that a failure is not queued behind one.
+/// never carries a payload, so that a failure is not queued behind one. There is one between every pair of ranks, since all of them agree on
+/// the survivors of a failure.
 ///
 /// # Errors
 /// Those of the bootstrap.
@@ -83,7 +84,7 @@ pub(in crate::transport) fn connect(
         Err(problem) => return Ok(Err(problem)),
     }
     if has_controls {
-        match self::sockets(bootstrap, &far, interfaces)? {
+        match self::sockets(bootstrap, |_| true, interfaces)? {
             Ok(sockets) => {
                 tcp.controls = sockets.into_iter().map(|(rank, socket)| (rank, socket.into())).collect();
             }
