@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use unisono_collectives::Rank;
 
 use super::agreement::{Agreement, Outcome};
-use super::handshake::{Claim, Handshake, Nonce, Step};
-use super::message::{Frames, LONGEST, LONGEST_HELLO, Message};
+use super::handshake::{Handshake, Step};
+use super::message::{Claim, Frames, LONGEST, LONGEST_HELLO, Message, Nonce};
 use super::view::Evidence;
 use super::{CONNECT, KEEPALIVE, MOST_STRANGERS, SILENCE, Time};
 

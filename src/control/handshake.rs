@@ -11,28 +11,12 @@
 //! proved itself. Nothing is encrypted.
 
 use hmac::{Hmac, Mac as _};
-use serde::{Deserialize, Serialize};
 use sha2::Sha256;
-use unisono_collectives::Rank;
 
-use super::message::Message;
-
-/// A random number that is used once.
-pub(crate) type Nonce = [u64; 2];
-/// The first half of a keyed hash.
-pub(crate) type Proof = [u64; 2];
+use super::message::{Claim, Message, Nonce, Proof};
 
 /// The version of the protocol.
 const VERSION: u32 = 3;
-
-/// What a process that connects states about itself and the connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Claim {
-    pub(crate) from: Rank,
-    pub(crate) to: Rank,
-    /// What the connection is for, or the number of ranks of the world that `from` expects.
-    pub(crate) tag: u64,
-}
 
 /// What follows from a message of the handshake.
 #[derive(Debug, PartialEq)]

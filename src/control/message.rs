@@ -3,8 +3,6 @@
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-use super::handshake::{Claim, Nonce, Proof};
-
 /// The longest message: the state of a few thousand ranks of a node.
 pub(crate) const LONGEST: usize = 4 << 20;
 /// The longest message of a connection that has not identified itself.
@@ -12,8 +10,21 @@ pub(crate) const LONGEST_HELLO: usize = 256;
 /// The length before each message.
 pub(crate) const PREFIX: usize = size_of::<u32>();
 
+/// A random number that is used once.
+pub(crate) type Nonce = [u64; 2];
+/// The first half of a keyed hash.
+pub(crate) type Proof = [u64; 2];
 /// The number of an attempt to agree: a round, and the rank that proposes.
 pub(crate) type Ballot = (u64, Rank);
+
+/// What a process that connects states about itself and the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Claim {
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
+    /// What the connection is for, or the number of ranks of the world that `from` expects.
+    pub(crate) tag: u64,
+}
 
 /// A message between two processes of a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -123,7 +134,8 @@ impl Frames {
     }
 
     /// The bytes received and not removed.
-    pub(crate) fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.0.len()
     }
 }

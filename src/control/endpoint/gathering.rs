@@ -12,7 +12,7 @@ pub(super) const LAST_ROUND: u64 = u64::MAX;
 /// The result of an all-gather.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Gathered {
-    /// The bytes of every member, in the order of their ranks.
+    /// The bytes of every member, in the order of their ranks. The last round of a view has none.
     All(Vec<Vec<u8>>),
     /// This member has failed, or has called for another view.
     Failed(Rank),
@@ -69,7 +69,9 @@ impl Gathering {
         let members = &agreement.view().members;
         let here = self.arrived.entry(self.at).or_default();
         let missing: Vec<_> = members.iter().copied().filter(|rank| !here.contains_key(rank)).collect();
-        let result = if missing.is_empty() {
+        let result = if missing.is_empty() && self.at.1 == LAST_ROUND {
+            Gathered::All(Vec::new())
+        } else if missing.is_empty() {
             Gathered::All(members.iter().filter_map(|rank| here.remove(rank)).collect())
         } else if let Some(rank) = agreement.has_given_up() {
             Gathered::Failed(rank)

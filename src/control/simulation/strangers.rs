@@ -2,8 +2,8 @@
 
 use super::network::Network;
 use super::{Happening, Queue, Rank, Time};
-use crate::control::handshake::{Claim, Handshake, Step};
-use crate::control::message::Message;
+use crate::control::handshake::{Handshake, Step};
+use crate::control::message::{Claim, Message};
 
 /// Whoever connects to the members without knowing the secret.
 #[derive(Debug)]

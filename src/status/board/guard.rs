@@ -38,12 +38,20 @@ pub(crate) trait Guard: Debug + Send + Sync {
     /// failed for `patience`. `minimum` survivors, if given, continue whatever the others do.
     ///
     /// `None` if there are no connections for it: the ranks share memory, MPI connects them, or the job ends with the first failure.
+    #[allow(
+        dead_code,
+        reason = "for the survivors of worlds of several nodes, which `shrink` refuses so far"
+    )]
     fn agree(&self, patience: Duration, minimum: Option<usize>) -> Option<Outcome>;
 
     /// Gathers the bytes of all survivors. All of them call it.
     ///
     /// # Panics
     /// If they have not [agreed](Self::agree).
+    #[allow(
+        dead_code,
+        reason = "for the survivors of worlds of several nodes, which `shrink` refuses so far"
+    )]
     fn gather(&self, bytes: Vec<u8>, patience: Duration) -> Gathered;
 
     /// Ends the meeting of the survivors: they continue in a world of their own. If it succeeds on one, it does so on all that are left,
@@ -51,5 +59,9 @@ pub(crate) trait Guard: Debug + Send + Sync {
     ///
     /// # Panics
     /// As [`gather`](Self::gather).
+    #[allow(
+        dead_code,
+        reason = "for the survivors of worlds of several nodes, which `shrink` refuses so far"
+    )]
     fn finish(&self, patience: Duration) -> Gathered;
 }
