@@ -72,14 +72,14 @@ impl Schedule {
         Self { ranks, patience, minimum, delay_us, calls, faults }
     }
 
-    /// Rank 1 is cut off. Rank 0 ends about when the others have lost rank 1, and the cut ends about when rank 1 would lose rank 0. So rank 1 may take
-    /// a rank for dead that has agreed to continue without it.
+    /// Rank 0 is cut off. Rank 2 ends about when the others may have agreed to continue without rank 0, and the cut ends about when rank 0
+    /// would lose rank 2. So rank 0 may take rank 2 for dead, and continue alone.
     fn cut_until_a_crash(random: &mut fastrand::Rng) -> Self {
         let start = Time::from_secs(3);
         let mut after = |least_ms, most_ms| start + Time::from_millis(random.u64(least_ms..most_ms));
         let calls = (0..3).map(|_| Some(after(0, 4_000))).collect();
-        let crash = Fault::Crash { rank: 0, at: after(5_000, 6_400) };
-        let faults = vec![Fault::Divide { side: 2, since: start, until: after(5_300, 6_400) }, crash];
+        let crash = Fault::Crash { rank: 2, at: after(5_000, 6_400) };
+        let faults = vec![Fault::Divide { side: 1, since: start, until: after(5_300, 6_400) }, crash];
         Self { ranks: 3, patience: Time::from_secs(20), minimum: None, delay_us: 2_000, calls, faults }
     }
 
