@@ -3,13 +3,17 @@
 //!
 //! The lowest member that has not failed proposes, once every member has called for the agreement or has failed.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use unisono_collectives::Rank;
 
 use super::message::{Ballot, Vote};
 use super::view::{Evidence, Failures, View};
 use super::{FENCE, SILENCE, Time};
+
+mod call;
+
+use call::{Call, Proposal};
 
 /// The result of an agreement.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,31 +45,6 @@ pub(super) struct Agreement {
     /// Votes for other members, and of this member for itself, with the numbers of their views.
     outgoing: VecDeque<(Rank, u64, Vote)>,
     outcome: Option<Outcome>,
-}
-
-/// The agreement that this member has called for.
-#[derive(Debug)]
-struct Call {
-    minimum: Option<usize>,
-    patience: Time,
-    /// When the caller's patience ends, unless a member calls or fails before.
-    deadline: Time,
-    promised: Ballot,
-    acknowledged: Option<(Ballot, Vec<Rank>)>,
-    /// A proposal that is acknowledged once the members that it excludes are fenced.
-    pending: Option<(Ballot, Vec<Rank>)>,
-    proposal: Option<Proposal>,
-}
-
-/// A proposal of this member.
-#[derive(Debug)]
-struct Proposal {
-    ballot: Ballot,
-    /// The members that had not failed when it began. It begins again when one of them fails.
-    participants: Vec<Rank>,
-    promises: BTreeMap<Rank, Option<(Ballot, Vec<Rank>)>>,
-    members: Option<Vec<Rank>>,
-    acknowledged: BTreeSet<Rank>,
 }
 
 impl Agreement {
