@@ -35,6 +35,7 @@ mod collective;
 mod communicator;
 pub mod config;
 pub mod constants;
+mod control;
 #[cfg(feature = "nccl")]
 mod device;
 mod dtype;

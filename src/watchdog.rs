@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use unisono_collectives::Rank;
 
 use crate::config::OnFailure;
+use crate::control::{Gathered, Outcome};
 use crate::error::{Error, Result};
 use crate::status::{FailureReport, Guard, Guarded, StatusBoard, dump, dump_all};
 use crate::system::{FAILED, say};
@@ -28,14 +29,12 @@ mod checks;
 mod disagreement;
 mod file;
 mod hub;
-mod link;
-mod message;
 mod nodes;
 mod panics;
 mod processes;
 mod report;
 mod signals;
-mod star;
+mod sockets;
 mod warning;
 
 use bell::Bell;
@@ -153,6 +152,19 @@ impl Guard for Watchdog {
         _: Vec<(Rank, OwnedFd)>,
     ) -> std::io::Result<Option<Guarded>> {
         Ok(None)
+    }
+
+    /// The job ends.
+    fn agree(&self, _: Duration, _: Option<usize>) -> Option<Outcome> {
+        None
+    }
+
+    fn gather(&self, _: Vec<u8>, _: Duration) -> Gathered {
+        unreachable!("no rank survives the job")
+    }
+
+    fn finish(&self, _: Duration) -> Gathered {
+        unreachable!("no rank survives the job")
     }
 }
 

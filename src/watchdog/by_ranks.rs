@@ -11,6 +11,7 @@ use super::checks::Checks;
 use super::nodes::Nodes;
 use super::report::Report;
 use super::{Kind, TICK, Watched};
+use crate::control::{Gathered, Outcome};
 use crate::status::{Guard, Guarded, StatusBoard};
 
 /// The checks of the ranks of this process, made by whichever of them waits.
@@ -58,6 +59,22 @@ impl ByRanks {
         let (cards, report) = (Arc::clone(cards), Arc::clone(report));
         let process_id = std::process::id();
         Ok(Self { status, cards, report, warn_after, process_id, rounds, _world })
+    }
+
+    /// Runs the protocol, which `begin` asks for something, until there is a result.
+    fn meet<R>(&self, begin: impl FnOnce(&mut Nodes), result: impl Fn(&mut Nodes) -> Option<R>) -> Option<R> {
+        let mut rounds = self.lock();
+        let nodes = rounds.nodes.as_mut()?;
+        begin(nodes);
+        loop {
+            nodes.round(&self.report);
+            if let Some(result) = result(nodes) {
+                // What it leads to is sent before the caller continues.
+                nodes.round(&self.report);
+                return Some(result);
+            }
+            nodes.wait(TICK);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Rounds> {
@@ -108,6 +125,20 @@ impl Guard for ByRanks {
         let watched = (status.clone(), &cards, self.warn_after);
         let group = Self::over(checks, watched, controls, &report, Some(self))?;
         Ok(Some((Arc::new(group), report)))
+    }
+
+    fn agree(&self, patience: Duration, minimum: Option<usize>) -> Option<Outcome> {
+        self.meet(|nodes| nodes.agree(patience, minimum), Nodes::take_outcome)
+    }
+
+    fn gather(&self, bytes: Vec<u8>, patience: Duration) -> Gathered {
+        let gathered = self.meet(|nodes| nodes.gather(bytes, patience), Nodes::take_gathered);
+        gathered.expect("these ranks have agreed over their connections")
+    }
+
+    fn finish(&self, patience: Duration) -> Gathered {
+        let gathered = self.meet(|nodes| nodes.finish(patience), Nodes::take_gathered);
+        gathered.expect("these ranks have agreed over their connections")
     }
 }
 

@@ -17,8 +17,8 @@ pub(crate) struct Card {
     pub(crate) leader: Rank,
     /// The addresses that it listens on, if it is the hub of the leaders.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// The secret that connections must present.
-    pub(crate) token: u64,
+    /// The secret that connections must prove to know.
+    pub(crate) secret: [u64; 2],
 }
 
 impl Card {
@@ -28,12 +28,12 @@ impl Card {
     /// The card of this process, without addresses.
     pub(crate) fn of_this_process(leader: Rank) -> Self {
         let host = crate::system::host().chars().take(HOST).collect();
-        Self { host, process_id: std::process::id(), leader, addresses: Vec::new(), token: 0 }
+        Self { host, process_id: std::process::id(), leader, addresses: Vec::new(), secret: [0; 2] }
     }
 
     /// Keeps only as many addresses as fit into a card.
     pub(crate) fn fit(&mut self) {
-        let size_bytes = |card: &Self| Self { token: u64::MAX, ..card.clone() }.to_text().len();
+        let size_bytes = |card: &Self| Self { secret: [u64::MAX; 2], ..card.clone() }.to_text().len();
         while size_bytes(self) > 8 * (Self::WORDS - 1) && self.addresses.pop().is_some() {}
     }
 
@@ -102,7 +102,7 @@ mod tests {
             process_id: u32::MAX,
             leader: 70_000,
             addresses: vec![address("10.1.2.3:65535"), address("[2001:db8::1]:9")],
-            token: u64::MAX,
+            secret: [u64::MAX; 2],
         };
         assert_eq!(Card::from_words(&card.to_words()), Some(card.clone()));
         let mut most =

@@ -1,10 +1,10 @@
 //! The hub: ports to which the leaders of other nodes connect, one on each interface.
 
-use std::net::TcpListener;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use super::card::Card;
-use super::link::Link;
 
 /// The listening sockets of the hub.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl Hub {
         card.addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
         card.fit();
         listeners.truncate(card.addresses.len());
-        card.token = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), card.process_id);
+        card.secret = nonce();
         Ok(Self(listeners))
     }
 
@@ -30,11 +30,17 @@ impl Hub {
     }
 
     /// New connections, at most this many on each interface.
-    pub(super) fn accepted(&self, most: usize) -> impl Iterator<Item = Link> {
+    pub(super) fn accepted(&self, most: usize) -> impl Iterator<Item = TcpStream> {
         let accept = move |listener: &TcpListener| {
             let accepted = std::iter::from_fn(|| listener.accept().ok()).take(most);
-            accepted.filter_map(|(stream, _)| Link::accepted(stream).ok()).collect::<Vec<_>>()
+            accepted.map(|(stream, _)| stream).collect::<Vec<_>>()
         };
         self.0.iter().flat_map(accept)
     }
+}
+
+/// A random number.
+pub(super) fn nonce() -> [u64; 2] {
+    let random = || RandomState::new().hash_one(std::process::id());
+    [random(), random()]
 }

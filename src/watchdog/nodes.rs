@@ -5,14 +5,15 @@ use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
 use super::card::Cards;
 use super::hub::Hub;
-use super::link::{CUT_AFTER, Lost};
-use super::message::Message;
 use super::report::Report;
-use super::star::{Event, Star};
+use super::sockets::{CUT_AFTER, News, Sockets};
+use crate::control::{Gathered, How, Message, Outcome};
 use crate::record::{Doing, State};
 use crate::status::{FirstFailure, StatusBoard};
 use crate::system::say;
@@ -24,12 +25,28 @@ const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2
 const GRACE: Duration = Duration::from_secs(1);
 pub(super) const LONGEST_FRESH: Duration = REPORT[1].saturating_mul(2).saturating_add(GRACE);
 
+/// What leaders tell each other besides failures.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Note {
+    /// The label of a quiet section on some other node.
+    Quiet { label: Option<String> },
+    /// What the ranks of a node are doing.
+    Doing(Vec<Doing>),
+}
+
+impl From<Note> for Message {
+    fn from(note: Note) -> Self {
+        Self::Note(serde_json::to_value(note).expect("a note has nothing that JSON has not"))
+    }
+}
+
 /// The view of the other nodes of a leader, or of a rank that tells the ranks there itself.
 #[derive(Debug)]
 pub(super) struct Nodes {
     status: StatusBoard,
     cards: Cards,
-    star: Star,
+    sockets: Sockets,
     /// The leaders that have received the state below.
     told: Vec<Rank>,
     told_failed: bool,
@@ -53,8 +70,8 @@ impl Nodes {
         hub: Option<Hub>,
         warn_after: Duration,
     ) -> Option<Self> {
-        let star = Star::new(status.rank(), cards, hub)?;
-        Some(Self::over(star, status, cards, warn_after, false))
+        let sockets = Sockets::of_leader(status.rank(), cards, hub)?;
+        Some(Self::over(sockets, status, cards, warn_after, false))
     }
 
     /// For a rank with a connection with every rank of the other nodes; `None` if there are none.
@@ -70,16 +87,22 @@ impl Nodes {
         if controls.is_empty() {
             return Ok(None);
         }
-        let star = Star::of_controls(status.rank(), controls)?;
-        Ok(Some(Self::over(star, status, cards, warn_after, true)))
+        let sockets = Sockets::of_controls((status.rank(), cards.ranks()), controls)?;
+        Ok(Some(Self::over(sockets, status, cards, warn_after, true)))
     }
 
-    fn over(star: Star, status: &StatusBoard, cards: &Cards, warn_after: Duration, tells_all: bool) -> Self {
+    fn over(
+        sockets: Sockets,
+        status: &StatusBoard,
+        cards: &Cards,
+        warn_after: Duration,
+        tells_all: bool,
+    ) -> Self {
         let (told, told_quiet, quiet, reports) = Default::default();
         Self {
             status: status.clone(),
             cards: cards.clone(),
-            star,
+            sockets,
             told,
             told_failed: false,
             told_left: vec![false; cards.ranks()],
@@ -94,7 +117,7 @@ impl Nodes {
     }
 
     pub(super) fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
-        self.star.waits_on()
+        self.sockets.waits_on()
     }
 
     /// What the ranks of other nodes are doing, as far as known, and for how many seconds they have not been heard of, if that
@@ -112,17 +135,17 @@ impl Nodes {
 
     /// Processes messages of other leaders, and sends what is new here.
     pub(super) fn round(&mut self, report: &Report) {
-        for event in self.star.progress() {
+        for event in self.sockets.progress() {
             match event {
-                Event::Told(from, message) => self.told(from, message),
-                Event::Lost(rank, over, lost) => self.lost(rank, over, lost, report),
-                Event::Unreached(ranks) => self.unreached(&ranks),
-                Event::Stranger => self.stranger(),
+                News::Told(from, message) => self.told(from, message),
+                News::Lost(rank, over, how) => self.lost(rank, over, how, report),
+                News::Unreached(ranks) => self.unreached(&ranks),
+                News::Stranger => self.stranger(),
             }
         }
         self.tell();
         // Sends without delay.
-        self.star.flush();
+        drop(self.sockets.flush());
     }
 
     fn told(&mut self, from: Rank, message: Message) {
@@ -132,21 +155,32 @@ impl Nodes {
                 self.status.fail(by, first, &cause);
             }
             Message::Left { rank } if is_rank(rank) => self.status.leave(rank),
-            Message::Quiet { label } => {
-                self.quiet.insert(from, label);
-                let elsewhere = self.quiet.values().flatten().next();
-                self.status.set_quiet_elsewhere(elsewhere.map(String::as_str));
-            }
-            Message::Doing(ranks) => {
-                let (now, ranks) = (Instant::now(), ranks.into_iter().filter(|doing| is_rank(doing.rank)));
-                self.reports.extend(ranks.map(|doing| (doing.rank, (doing, now))));
-            }
+            Message::Note(note) => match serde_json::from_value(note) {
+                Ok(note) => self.note(from, note),
+                Err(_) => self.stranger(),
+            },
             _ => self.stranger(),
         }
     }
 
+    fn note(&mut self, from: Rank, note: Note) {
+        match note {
+            _ if self.is_here(from) => {}
+            Note::Quiet { label } => {
+                self.quiet.insert(from, label);
+                let elsewhere = self.quiet.values().flatten().next();
+                self.status.set_quiet_elsewhere(elsewhere.map(String::as_str));
+            }
+            Note::Doing(ranks) => {
+                let (now, all) = (Instant::now(), self.cards.ranks());
+                let ranks = ranks.into_iter().filter(|doing| doing.rank < all);
+                self.reports.extend(ranks.map(|doing| (doing.rank, (doing, now))));
+            }
+        }
+    }
+
     fn tell(&mut self) {
-        let others = self.star.others();
+        let others = self.sockets.others();
         if others != self.told {
             // A new leader knows nothing yet.
             self.told = others;
@@ -159,19 +193,19 @@ impl Nodes {
         }
         if let Some(FirstFailure { by, first, cause }) = self.status.failure().filter(|_| !self.told_failed) {
             self.told_failed = true;
-            self.star.send(&Message::Failed { by, first, cause });
+            self.sockets.send(&Message::Failed { by, first, cause });
         }
         for rank in 0..self.told_left.len() {
             let is_told_by_itself = self.tells_all && rank != self.status.rank();
             if !self.told_left[rank] && self.status.has_left(rank) && !is_told_by_itself {
                 self.told_left[rank] = true;
-                self.star.send(&Message::Left { rank });
+                self.sockets.send(&Message::Left { rank });
             }
         }
         self.tell_of_quiet();
-        if !self.star.is_hub() && self.reported_at.elapsed() > self.report_every {
+        if !self.sockets.is_hub() && self.reported_at.elapsed() > self.report_every {
             self.reported_at = Instant::now();
-            self.star.send_if_heard(&Message::Doing(self.here().collect()));
+            self.sockets.send_if_heard(&Note::Doing(self.here().collect()).into());
         }
     }
 
@@ -196,29 +230,67 @@ impl Nodes {
             let label = here.clone().or(elsewhere);
             let before = self.told_quiet.insert(to, label.clone()).flatten();
             if before != label {
-                self.star.send_to(to, &Message::Quiet { label });
+                self.sockets.send_to(to, &Note::Quiet { label }.into());
             }
         }
     }
 
-    fn lost(&mut self, rank: Rank, over: IpAddr, lost: Lost, report: &Report) {
+    /// Whether this process sees a rank itself, as one of its own node.
+    fn is_here(&self, rank: Rank) -> bool {
+        self.status.members().contains(&rank)
+    }
+
+    /// Calls for an agreement on the survivors. Rounds follow until there is an [outcome](Self::take_outcome).
+    pub(super) fn agree(&mut self, patience: Duration, minimum: Option<usize>) {
+        self.sockets.with_protocol(|protocol, now| protocol.call(now, patience, minimum));
+    }
+
+    pub(super) fn take_outcome(&mut self) -> Option<Outcome> {
+        self.sockets.with_protocol(|protocol, _| protocol.take_outcome())
+    }
+
+    /// Begins an all-gather of the survivors. Rounds follow until there is a [result](Self::take_gathered).
+    pub(super) fn gather(&mut self, bytes: Vec<u8>, patience: Duration) {
+        self.sockets.with_protocol(|protocol, now| protocol.gather(now, patience, bytes));
+    }
+
+    /// Begins the last all-gather of the survivors.
+    pub(super) fn finish(&mut self, patience: Duration) {
+        self.sockets.with_protocol(|protocol, now| protocol.finish(now, patience));
+    }
+
+    pub(super) fn take_gathered(&mut self) -> Option<Gathered> {
+        self.sockets.with_protocol(|protocol, _| protocol.take_gathered())
+    }
+
+    /// Sleeps until something arrives, at most so long.
+    pub(super) fn wait(&self, most: Duration) {
+        let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let mut all: Vec<_> =
+            self.waits_on().map(|(file, writes)| PollFd::from_borrowed_fd(file, flags(writes))).collect();
+        let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
+        // If it fails, the next round comes at once.
+        let _ = poll(&mut all, Some(&most));
+    }
+
+    fn lost(&mut self, rank: Rank, over: IpAddr, how: How, report: &Report) {
         let (own, other) = (self.cards.host_name(self.status.rank()), self.cards.host_name(rank));
-        match lost {
-            Lost::Goodbye => {}
-            Lost::Closed if self.status.has_left(rank) => {}
-            Lost::Closed => {
+        match how {
+            How::Goodbye => {}
+            How::Closed if self.status.has_left(rank) || self.is_here(rank) => {}
+            How::Closed => {
                 let known = self.reports.get(&rank).map(|(doing, _)| doing);
                 let cause = "its process was killed, has crashed or called exit (its connection is closed)";
                 report.died(rank, cause, known);
             }
-            Lost::Cut => {
+            How::Silent => {
                 let seconds = CUT_AFTER.as_secs();
                 let cause = format!(
                     "the link between {own} and {other} over {over} is cut: nothing acknowledged for {seconds} s"
                 );
                 report.seen(rank, &cause);
             }
-            Lost::NoMessage => say(&format!(
+            How::Nonsense => say(&format!(
                 "unisono: what comes from {other} makes no sense, and the connection is closed: failures there are seen by \
                  deadlines alone\n"
             )),
@@ -227,7 +299,7 @@ impl Nodes {
 
     fn unreached(&self, ranks: &[Rank]) {
         // The hub reports it for both sides.
-        if self.star.is_hub() {
+        if self.sockets.is_hub() {
             let hosts: Vec<_> = ranks.iter().take(8).map(|&rank| self.cards.host_name(rank)).collect();
             say(&format!(
                 "unisono: {} of {} other nodes could not connect to {} by TCP (is there a firewall?): {}; failures \
@@ -253,6 +325,6 @@ impl Nodes {
     /// goodbye.
     pub(super) fn close(&mut self, report: &Report) {
         self.round(report);
-        self.star.close();
+        self.sockets.close();
     }
 }

@@ -17,7 +17,7 @@ use graph::{Arrows, Graph, arrow, circle, told};
 
 /// The house, from the ground up. A room names rooms of its own floor and of those below it, and no circle leads back to it.
 const FLOORS: [(&str, &[&str]); 15] = [
-    ("words", &["size", "sync", "system", "dtype", "record", "error", "while_waiting"]),
+    ("words", &["size", "sync", "system", "dtype", "record", "error", "while_waiting", "control"]),
     ("kernels", &["kernels"]),
     ("calls", &["method", "call", "codes"]),
     ("settings", &["config"]),

@@ -3,11 +3,13 @@
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use unisono_collectives::Rank;
 
 use super::super::failure::FailureReport;
 use super::StatusBoard;
+use crate::control::{Gathered, Outcome};
 
 /// Who watches over a rank, and its failure report.
 pub(crate) type Guarded = (Arc<dyn Guard>, Arc<dyn FailureReport>);
@@ -31,4 +33,35 @@ pub(crate) trait Guard: Debug + Send + Sync {
         ranks: &[Rank],
         controls: Vec<(Rank, OwnedFd)>,
     ) -> std::io::Result<Option<Guarded>>;
+
+    /// Agrees with the other ranks of a world of several nodes on those that survive. Ends with an error when no rank has called it or
+    /// failed for `patience`. `minimum` survivors, if given, continue whatever the others do.
+    ///
+    /// `None` if there are no connections for it: the ranks share memory, MPI connects them, or the job ends with the first failure.
+    #[allow(
+        dead_code,
+        reason = "for the survivors of worlds of several nodes, which `shrink` refuses so far"
+    )]
+    fn agree(&self, patience: Duration, minimum: Option<usize>) -> Option<Outcome>;
+
+    /// Gathers the bytes of all survivors. All of them call it.
+    ///
+    /// # Panics
+    /// If they have not [agreed](Self::agree).
+    #[allow(
+        dead_code,
+        reason = "for the survivors of worlds of several nodes, which `shrink` refuses so far"
+    )]
+    fn gather(&self, bytes: Vec<u8>, patience: Duration) -> Gathered;
+
+    /// Ends the meeting of the survivors: they continue in a world of their own. If it succeeds on one, it does so on all that are left,
+    /// here or as the [outcome](Outcome::Finished) of the next agreement.
+    ///
+    /// # Panics
+    /// As [`gather`](Self::gather).
+    #[allow(
+        dead_code,
+        reason = "for the survivors of worlds of several nodes, which `shrink` refuses so far"
+    )]
+    fn finish(&self, patience: Duration) -> Gathered;
 }

@@ -61,8 +61,8 @@ impl Hello {
 /// Connects this rank with all ranks that are `far`. All ranks of the world call it. If ranks cannot connect, it returns the
 /// reason, the same on all ranks.
 ///
-/// Between every pair of these ranks there are two connections, and a third for [control](Links::controls) if `has_controls`, which is
-/// identical on all ranks. That one never carries a payload, so that a failure is not queued behind one.
+/// Between every pair of these ranks there are two connections, and between every pair of all ranks one for [control](Links::controls) if
+/// `has_controls`, which is identical on all ranks. That one never carries a payload, so that a failure is not queued behind one.
 ///
 /// # Errors
 /// Those of the bootstrap.
@@ -80,21 +80,20 @@ pub(in crate::transport) fn connect(
         Ok(sockets) => Box::new(Tcp::new(bootstrap.ranks(), sockets)),
         Err(problem) => return Ok(Err(problem)),
     };
-    let controls = if has_controls { controls(bootstrap, &far, interfaces)? } else { Ok(Vec::new()) };
+    let controls = if has_controls { controls(bootstrap, interfaces)? } else { Ok(Vec::new()) };
     Ok(controls.map(|controls| Links { collectives, messages, controls }))
 }
 
-/// The [control connections](Links::controls) of a rank with all ranks that are `far`. All ranks call it. If ranks cannot connect, it
-/// returns the reason, identical on all ranks.
+/// The [control connections](Links::controls) of a rank with all others, since all of them agree on the survivors of a failure. All ranks
+/// call it. If ranks cannot connect, it returns the reason, identical on all ranks.
 ///
 /// # Errors
 /// Those of the bootstrap.
 pub(in crate::transport) fn controls(
     bootstrap: &mut dyn Bootstrap,
-    far: &impl Fn(Rank) -> bool,
     interfaces: &Interfaces,
 ) -> Result<std::result::Result<Vec<(Rank, OwnedFd)>, String>> {
-    let sockets = sockets(bootstrap, far, interfaces)?;
+    let sockets = sockets(bootstrap, |_| true, interfaces)?;
     Ok(sockets.map(|sockets| sockets.into_iter().map(|(rank, socket)| (rank, socket.into())).collect()))
 }
 

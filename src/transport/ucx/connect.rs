@@ -39,7 +39,7 @@ pub(in crate::transport) fn connect(
         Ok(line) => Box::new(line),
         Err(problem) => return Ok(Err(problem)),
     };
-    let controls = if has_controls { tcp::controls(bootstrap, &far, interfaces)? } else { Ok(Vec::new()) };
+    let controls = if has_controls { tcp::controls(bootstrap, interfaces)? } else { Ok(Vec::new()) };
     Ok(controls.map(|controls| Links { collectives, messages, controls }))
 }
 

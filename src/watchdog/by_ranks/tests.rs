@@ -124,6 +124,46 @@ fn a_rank_that_leaves_has_not_failed() {
     assert!(ends.iter().all(|end| end.status.failure().is_none()));
 }
 
+/// What every rank does after a failure, on a thread of its own.
+fn survivors<R: Send>(ends: &[End], then: impl Fn(Rank, &dyn Guard) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|scope| {
+        let then = &then;
+        let rank = |end: &'_ End| {
+            let (rank, guard) = (end.status.rank(), Arc::clone(&end._guard));
+            scope.spawn(move || then(rank, &*guard))
+        };
+        let ranks: Vec<_> = ends.iter().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn survivors_of_several_nodes_agree_and_gather() {
+    let mut all: Vec<_> = controls().into_iter().enumerate().collect();
+    drop(all.remove(2));
+    let ends: Vec<_> = all.into_iter().map(end).collect();
+    let began = Instant::now();
+    let gathered = survivors(&ends, |rank, guard| {
+        let Some(Outcome::Agreed(view)) = guard.agree(PATIENCE, None) else { panic!("they agree") };
+        let gathered = guard.gather(vec![rank as u8; rank + 1], PATIENCE);
+        assert_eq!(guard.finish(PATIENCE), Gathered::All(Vec::new()));
+        (view.members, gathered)
+    });
+    for (members, gathered) in gathered {
+        assert_eq!(members, [0, 1, 3]);
+        assert_eq!(gathered, Gathered::All(vec![vec![0; 1], vec![1; 2], vec![3; 4]]));
+    }
+    assert!(began.elapsed() < Duration::from_secs(4), "nothing is waited for: {:?}", began.elapsed());
+}
+
+#[test]
+fn a_rank_that_lives_and_does_not_call_is_named_and_not_left_out() {
+    let ends = world();
+    let outcomes = survivors(&ends[..3], |_, guard| guard.agree(Duration::from_millis(300), None));
+    assert!(outcomes.contains(&Some(Outcome::Missing(vec![3]))), "{outcomes:?}");
+    assert!(!outcomes.iter().any(|outcome| matches!(outcome, Some(Outcome::Agreed(_)))), "{outcomes:?}");
+}
+
 #[test]
 fn ranks_of_several_nodes_that_make_different_calls_are_named() {
     let ends = world();

@@ -1,0 +1,393 @@
+//! The agreement of the members of a view on the next one: Paxos, whose acceptors are the members, and in which all members of
+//! the proposed view must acknowledge it.
+//!
+//! The lowest member that has not failed proposes, once every member has called for the agreement or has failed.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use unisono_collectives::Rank;
+
+use super::message::{Ballot, Vote};
+use super::view::{Evidence, Failures, View};
+use super::{FENCE, SILENCE, Time};
+
+mod call;
+
+use call::{Call, Proposal};
+
+/// The result of an agreement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Agreed(View),
+    /// Another member has [finished](super::Endpoint::finish) the latest view, and continues in it. So does this one.
+    Finished,
+    /// The members that are left may not continue without those that are lost.
+    Partitioned {
+        lost: Vec<Rank>,
+    },
+    /// These members have neither failed nor called within the patience of the caller.
+    Missing(Vec<Rank>),
+}
+
+/// The members of a job, and the agreement under way.
+#[derive(Debug)]
+pub(super) struct Agreement {
+    own: Rank,
+    view: View,
+    failures: Failures,
+    /// The latest number that each other member has called for, and the members that it cannot reach.
+    ready: BTreeMap<Rank, (u64, Vec<Rank>)>,
+    /// Whether another member continues without this one. Then this one does not compete with it.
+    is_excluded: bool,
+    /// When this member last learned that another is lost.
+    news_at: Time,
+    call: Option<Call>,
+    /// Votes for other members, and of this member for itself, with the numbers of their views.
+    outgoing: VecDeque<(Rank, u64, Vote)>,
+    outcome: Option<Outcome>,
+}
+
+impl Agreement {
+    pub(super) fn new(own: Rank, ranks: usize) -> Self {
+        Self {
+            own,
+            view: View { number: 0, members: (0..ranks).collect() },
+            failures: Failures::default(),
+            ready: BTreeMap::new(),
+            is_excluded: false,
+            news_at: Time::ZERO,
+            call: None,
+            outgoing: VecDeque::new(),
+            outcome: None,
+        }
+    }
+
+    /// The latest view that this member knows.
+    pub(super) fn view(&self) -> &View {
+        &self.view
+    }
+
+    pub(super) fn is_failed(&self, rank: Rank) -> bool {
+        self.failures.contains(rank)
+    }
+
+    /// A member that has failed, or has called for the next view.
+    pub(super) fn has_given_up(&self) -> Option<Rank> {
+        let next = self.view.number + 1;
+        let gives_up = |rank: &Rank| {
+            self.is_failed(*rank) || self.ready.get(rank).is_some_and(|(number, _)| *number >= next)
+        };
+        self.view.members.iter().copied().find(gives_up)
+    }
+
+    /// The members with which this one may agree, and whether each has called, while an agreement is under way.
+    pub(super) fn attending(&self) -> Vec<(Rank, bool)> {
+        let others = self.candidates().into_iter().filter(|&rank| rank != self.own && self.call.is_some());
+        others.map(|rank| (rank, self.is_ready(rank))).collect()
+    }
+
+    /// Calls for the next view. Ends with an [outcome](Self::take_outcome).
+    pub(super) fn call(&mut self, now: Time, patience: Time, minimum: Option<usize>) {
+        self.call = Some(Call {
+            minimum,
+            patience,
+            deadline: now + patience,
+            promised: (0, 0),
+            acknowledged: None,
+            pending: None,
+            proposal: None,
+        });
+        self.announce();
+        self.advance(now);
+    }
+
+    pub(super) fn take_outcome(&mut self) -> Option<Outcome> {
+        self.outcome.take()
+    }
+
+    /// The next vote to send, and the number of its view.
+    pub(super) fn take_vote(&mut self) -> Option<(Rank, u64, Vote)> {
+        self.outgoing.pop_front()
+    }
+
+    /// Sends a vote for the next view.
+    fn send(&mut self, to: Rank, vote: Vote) {
+        self.outgoing.push_back((to, self.view.number + 1, vote));
+    }
+
+    /// A member has failed.
+    pub(super) fn fail(&mut self, rank: Rank, evidence: Evidence, now: Time) {
+        if rank != self.own && self.failures.add(rank, evidence, now) {
+            if evidence == Evidence::Lost {
+                self.news_at = now;
+                self.send(rank, Vote::Exclude);
+            }
+            self.announce();
+            self.extend_deadline(now);
+        }
+        self.advance(now);
+    }
+
+    /// There is a connection with another member, which has received nothing yet.
+    pub(super) fn connect(&mut self, rank: Rank) {
+        if self.call.is_some() {
+            self.announce_to(rank);
+        }
+    }
+
+    /// A vote of another member, for the view of this number.
+    pub(super) fn handle(&mut self, from: Rank, number: u64, vote: Vote, now: Time) {
+        if vote == Vote::Exclude {
+            self.is_excluded = true;
+            return self.fail(from, Evidence::Lost, now);
+        }
+        // What a member has sent before it died counts.
+        if self.failures.lost_since(from).is_some() || !self.view.members.contains(&from) {
+            return;
+        }
+        if number == self.view.number && !matches!(vote, Vote::Commit { .. }) {
+            // It has not received the decision, whose proposer may have failed.
+            let commit = Vote::Commit { members: self.view.members.clone() };
+            self.outgoing.push_back((from, number, commit));
+            return;
+        }
+        if let Vote::Ready { dead, lost } = vote {
+            if lost.contains(&self.own) {
+                return self.fail(from, Evidence::Lost, now);
+            }
+            if self.ready.get(&from).is_none_or(|(_, known)| *known != lost) {
+                self.news_at = now;
+            }
+            self.ready.insert(from, (number, lost));
+            self.extend_deadline(now);
+            if number > self.view.number + 1 && self.call.is_some() {
+                // This member lacks a decision, and receives it as an answer.
+                self.announce_to(from);
+            }
+            dead.into_iter().for_each(|rank| self.fail(rank, Evidence::ReportedDead, now));
+        } else if number == self.view.number + 1 {
+            self.vote(from, vote, now);
+        }
+        self.advance(now);
+    }
+
+    /// Another member has completed the last all-gather of the latest view.
+    pub(super) fn finish(&mut self) {
+        if self.call.take().is_some() {
+            self.outcome = Some(Outcome::Finished);
+        }
+    }
+
+    fn extend_deadline(&mut self, now: Time) {
+        if let Some(call) = &mut self.call {
+            call.deadline = now + call.patience;
+        }
+    }
+
+    fn candidates(&self) -> Vec<Rank> {
+        self.view.members.iter().copied().filter(|&rank| !self.is_failed(rank)).collect()
+    }
+
+    fn is_ready(&self, rank: Rank) -> bool {
+        let is_in = |(number, _): &(u64, Vec<Rank>)| *number > self.view.number;
+        self.call.is_some() && (rank == self.own || self.ready.get(&rank).is_some_and(is_in))
+    }
+
+    /// Sends to all members that this one takes part, and whom it considers as failed.
+    fn announce(&mut self) {
+        if self.call.is_some() {
+            self.candidates().into_iter().for_each(|rank| self.announce_to(rank));
+        }
+    }
+
+    fn announce_to(&mut self, rank: Rank) {
+        if rank != self.own {
+            let lost =
+                self.view.members.iter().copied().filter(|&rank| self.failures.lost_since(rank).is_some());
+            let lost = lost.collect();
+            self.send(rank, Vote::Ready { dead: self.known_dead(), lost });
+        }
+    }
+
+    /// Excludes members that this one would otherwise not consider as failed.
+    fn exclude(&mut self, members: &[Rank], dead: &[Rank], now: Time) {
+        for rank in self.candidates().into_iter().filter(|rank| !members.contains(rank)) {
+            let evidence = if dead.contains(&rank) { Evidence::ReportedDead } else { Evidence::Lost };
+            self.failures.add(rank, evidence, now);
+            self.send(rank, Vote::Exclude);
+        }
+    }
+
+    fn vote(&mut self, from: Rank, vote: Vote, now: Time) {
+        let Some(call) = &mut self.call else { return };
+        match vote {
+            Vote::Prepare { ballot } if ballot > call.promised => {
+                call.promised = ballot;
+                call.pending = None;
+                let acknowledged = call.acknowledged.clone();
+                self.send(from, Vote::Promise { ballot, acknowledged });
+            }
+            Vote::Propose { ballot, members, dead }
+                if ballot >= call.promised && members.contains(&self.own) =>
+            {
+                call.promised = ballot;
+                call.pending = Some((ballot, members.clone()));
+                self.exclude(&members, &dead, now);
+            }
+            Vote::Promise { ballot, acknowledged } => {
+                if let Some(proposal) = call.proposal.as_mut().filter(|proposal| proposal.ballot == ballot) {
+                    proposal.promises.insert(from, acknowledged);
+                }
+            }
+            Vote::Acknowledge { ballot } => {
+                if let Some(proposal) = call.proposal.as_mut().filter(|proposal| proposal.ballot == ballot) {
+                    proposal.acknowledged.insert(from);
+                }
+            }
+            Vote::Commit { members } => self.agree(&members, now),
+            _ => {}
+        }
+    }
+
+    /// Does what is due. Call it after every event, and when time has passed.
+    pub(super) fn advance(&mut self, now: Time) {
+        loop {
+            self.acknowledge(now);
+            self.propose(now);
+            // Votes for itself do not leave this process.
+            let Some(at) = self.outgoing.iter().position(|(to, ..)| *to == self.own) else { break };
+            let (_, number, vote) = self.outgoing.remove(at).expect("it is there");
+            if number == self.view.number + 1 {
+                self.vote(self.own, vote, now);
+            }
+        }
+        let Some(call) = &self.call else { return };
+        let candidates = self.candidates();
+        let is_dead =
+            |rank| matches!(self.failures.evidence(rank), Some(Evidence::Dead | Evidence::ReportedDead));
+        if self.is_excluded || !self.view.may_continue(&candidates, is_dead, call.minimum) {
+            return self.end_partitioned();
+        }
+        let missing: Vec<_> = candidates.into_iter().filter(|&rank| !self.is_ready(rank)).collect();
+        // Once all have called, a silent member is lost, and fenced, within a time that does not depend on the caller.
+        let is_over = now >= call.deadline + SILENCE + 2 * FENCE;
+        if now >= call.deadline && !missing.is_empty() {
+            self.call = None;
+            self.outcome = Some(Outcome::Missing(missing));
+        } else if is_over {
+            self.end_partitioned();
+        }
+    }
+
+    fn end_partitioned(&mut self) {
+        let lost = self.view.members.iter().copied().filter(|&rank| self.failures.lost_since(rank).is_some());
+        self.outcome = Some(Outcome::Partitioned { lost: lost.collect() });
+        self.call = None;
+    }
+
+    /// Acknowledges a proposal once the lost members that it excludes are fenced.
+    fn acknowledge(&mut self, now: Time) {
+        let Some(call) = &mut self.call else { return };
+        let Some((ballot, members)) = &call.pending else { return };
+        let mut excluded = self.view.members.iter().filter(|rank| !members.contains(rank));
+        let is_fenced = |rank| self.failures.lost_since(rank).is_none_or(|since| now >= since + FENCE);
+        if excluded.all(|&rank| is_fenced(rank)) {
+            let ballot = *ballot;
+            call.acknowledged = call.pending.take();
+            self.send(ballot.1, Vote::Acknowledge { ballot });
+        }
+    }
+
+    /// Takes the next step as the proposer, if this member is the one.
+    fn propose(&mut self, now: Time) {
+        let candidates = self.candidates();
+        let Some(call) = &mut self.call else { return };
+        if candidates.first() != Some(&self.own) {
+            call.proposal = None;
+            return;
+        }
+        let Some(proposal) = call.proposal.as_mut().filter(|proposal| proposal.participants == candidates)
+        else {
+            return self.begin_ballot(candidates, now);
+        };
+        match &proposal.members {
+            None if proposal.promises.len() == candidates.len() => {
+                let latest = proposal.promises.values().flatten().max_by_key(|(ballot, _)| *ballot);
+                let members = latest.map_or_else(|| candidates.clone(), |(_, members)| members.clone());
+                let ballot = proposal.ballot;
+                proposal.members = Some(members.clone());
+                let dead = self.known_dead();
+                for to in candidates {
+                    self.send(to, Vote::Propose { ballot, members: members.clone(), dead: dead.clone() });
+                }
+            }
+            Some(members) => {
+                let mut left = candidates.iter().filter(|rank| members.contains(rank));
+                if left.all(|rank| proposal.acknowledged.contains(rank)) {
+                    let members = members.clone();
+                    for to in candidates.into_iter().skip(1) {
+                        self.send(to, Vote::Commit { members: members.clone() });
+                    }
+                    self.agree(&members, now);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Asks all members that have not failed for a promise, once they are ready.
+    fn begin_ballot(&mut self, candidates: Vec<Rank>, now: Time) {
+        if !candidates.iter().all(|&rank| self.is_ready(rank)) {
+            return;
+        }
+        let all = candidates.len();
+        let participants = self.without_broken_pairs(candidates);
+        // A lost member may be one that not all have lost yet.
+        if participants.len() < all && now < self.news_at + SILENCE {
+            return;
+        }
+        let is_dead = |rank| self.failures.evidence(rank) == Some(Evidence::Dead);
+        let Some(call) = &mut self.call else { return };
+        if !self.view.may_continue(&participants, is_dead, call.minimum) {
+            return;
+        }
+        let ballot = (call.promised.0 + 1, self.own);
+        let (promises, acknowledged) = Default::default();
+        let members = None;
+        call.proposal =
+            Some(Proposal { ballot, participants: participants.clone(), promises, members, acknowledged });
+        let dead = self.known_dead();
+        self.exclude(&participants, &dead, now);
+        participants.into_iter().for_each(|to| self.send(to, Vote::Prepare { ballot }));
+    }
+
+    fn known_dead(&self) -> Vec<Rank> {
+        self.failures.ranks().filter(|&rank| self.failures.evidence(rank) == Some(Evidence::Dead)).collect()
+    }
+
+    /// Removes members until every two of the others can reach each other, the one with the most broken connections first.
+    fn without_broken_pairs(&self, mut candidates: Vec<Rank>) -> Vec<Rank> {
+        let has_lost = |one: Rank, other: Rank| {
+            self.ready.get(&one).is_some_and(|(_, lost)| one != other && lost.contains(&other))
+        };
+        loop {
+            let broken = |&one: &Rank| {
+                candidates.iter().filter(|&&other| has_lost(one, other) || has_lost(other, one)).count()
+            };
+            let Some(worst) = candidates.iter().copied().max_by_key(|rank| (broken(rank), *rank)) else {
+                return candidates;
+            };
+            if broken(&worst) == 0 {
+                return candidates;
+            }
+            candidates.retain(|&rank| rank != worst);
+        }
+    }
+
+    fn agree(&mut self, members: &[Rank], now: Time) {
+        self.exclude(members, &[], now);
+        self.view = View { number: self.view.number + 1, members: members.to_vec() };
+        self.call = None;
+        self.outcome = Some(Outcome::Agreed(self.view.clone()));
+    }
+}

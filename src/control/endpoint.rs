@@ -1,0 +1,387 @@
+//! One process of a job: its connections with others, and what it concludes from them.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use unisono_collectives::Rank;
+
+use super::agreement::{Agreement, Outcome};
+use super::handshake::{Handshake, Step};
+use super::message::{Claim, Frames, LONGEST, LONGEST_HELLO, Message, Nonce};
+use super::view::Evidence;
+use super::{CONNECT, KEEPALIVE, MOST_STRANGERS, SILENCE, Time};
+
+mod gathering;
+mod link;
+
+pub(crate) use gathering::Gathered;
+use gathering::Gathering;
+use link::Link;
+
+/// The number that the driver gives to a connection. Later connections have higher numbers.
+pub(crate) type LinkId = u64;
+
+/// The tag of claims of these connections.
+const TAG: u64 = u64::from_be_bytes(*b"watchdog");
+/// The longest time between two calls of [`Endpoint::handle`] that counts. A process that was suspended does not blame others.
+const LONGEST_GAP: Time = Time::from_secs(2);
+
+/// The part of a process in the job.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Setup {
+    pub(crate) own: Rank,
+    pub(crate) ranks: usize,
+    pub(crate) secret: Vec<u8>,
+    /// The ranks whose connections this one accepts.
+    pub(crate) accepts: Vec<Rank>,
+    /// The ranks that must be connected within [`CONNECT`], or are reported as unreached.
+    pub(crate) awaited: Vec<Rank>,
+    /// Whether to send keepalives always, or only while this process takes part in an agreement.
+    pub(crate) keeps_alive: bool,
+}
+
+/// What has happened to a connection.
+#[derive(Debug)]
+pub(crate) enum Event<'a> {
+    /// Another process has connected, or this one to the rank `to`. The nonce is random.
+    Opened {
+        link: LinkId,
+        to: Option<Rank>,
+        nonce: Nonce,
+    },
+    /// A connection with this rank exists already, and has been authenticated.
+    Trusted {
+        link: LinkId,
+        rank: Rank,
+    },
+    Received {
+        link: LinkId,
+        bytes: &'a [u8],
+    },
+    Ended {
+        link: LinkId,
+        how: How,
+    },
+    /// Time has passed. Due at least every 100 ms.
+    Tick,
+}
+
+/// How a connection has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// After a goodbye.
+    Goodbye,
+    /// The other process has ended without a goodbye.
+    Closed,
+    /// The other host does not acknowledge.
+    Silent,
+    /// The other process has sent invalid bytes.
+    Nonsense,
+}
+
+/// What the driver must do.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Send(LinkId, Vec<u8>),
+    Close(LinkId),
+    Report(Report),
+}
+
+/// What the program above the protocol must know.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Report {
+    Told(Rank, Message),
+    /// This connection with a rank has ended.
+    Lost(Rank, LinkId, How),
+    /// Awaited ranks have not connected.
+    Unreached(Vec<Rank>),
+    /// A connection did not belong to this job.
+    Stranger,
+}
+
+/// The state of the protocol in one process.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    setup: Setup,
+    links: BTreeMap<LinkId, Link>,
+    agreement: Agreement,
+    gathering: Gathering,
+    actions: VecDeque<Action>,
+    keepalive_at: Time,
+    /// When `handle` was called first and last.
+    began: Option<Time>,
+    last: Time,
+}
+
+impl Endpoint {
+    pub(crate) fn new(setup: Setup) -> Self {
+        let agreement = Agreement::new(setup.own, setup.ranks);
+        let (links, gathering, actions) = Default::default();
+        let (keepalive_at, last) = (Time::ZERO, Time::ZERO);
+        Self { setup, links, agreement, gathering, actions, keepalive_at, began: None, last }
+    }
+
+    /// Handles an event.
+    pub(crate) fn handle(&mut self, now: Time, event: Event<'_>) {
+        self.pass_time(now);
+        match event {
+            Event::Opened { link, to, nonce } => self.open(now, link, to, nonce),
+            Event::Trusted { link, rank } => drop(self.links.insert(link, Link::trusted(rank, now))),
+            Event::Received { link, bytes } => self.receive(now, link, bytes),
+            Event::Ended { link, how } => self.end(now, link, how),
+            Event::Tick => self.tick(now),
+        }
+        self.agreement.advance(now);
+        self.gathering.advance(&self.agreement, now);
+        self.send_votes();
+    }
+
+    /// The next action, in the order in which they must be carried out.
+    pub(crate) fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Sends a message to all ranks that are connected, over all connections with them.
+    pub(crate) fn send(&mut self, message: &Message) {
+        let known = self.links.iter().filter(|(_, link)| link.peer.is_some());
+        self.actions.extend(known.map(|(&id, _)| Action::Send(id, message.to_bytes())));
+    }
+
+    /// Sends a message over the connections on which something has arrived since the last message of this kind, so that messages do not
+    /// accumulate for a stopped process.
+    pub(crate) fn send_if_heard(&mut self, message: &Message) {
+        for (&id, link) in self.links.iter_mut().filter(|(_, link)| link.peer.is_some()) {
+            if std::mem::take(&mut link.is_heard) {
+                self.actions.push_back(Action::Send(id, message.to_bytes()));
+            }
+        }
+    }
+
+    /// Sends a message to one rank.
+    pub(crate) fn send_to(&mut self, to: Rank, message: &Message) {
+        let known = self.links.iter().filter(|(_, link)| link.peer == Some(to));
+        self.actions.extend(known.map(|(&id, _)| Action::Send(id, message.to_bytes())));
+    }
+
+    /// The rank at the other end of each identified connection.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = Rank> {
+        self.links.values().filter_map(|link| link.peer)
+    }
+
+    /// Whether the other side of a connection has proved itself.
+    pub(crate) fn knows(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|link| link.peer.is_some())
+    }
+
+    /// Whether a connection of this process has not been accepted or refused yet.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.links.values().any(|link| link.peer.is_none() && link.to.is_some())
+    }
+
+    /// Says goodbye on all connections.
+    pub(crate) fn close(&mut self) {
+        self.send(&Message::Goodbye);
+    }
+
+    /// Calls for an agreement of the surviving members on the next view, in which `minimum` survivors, if given, may continue whatever the
+    /// others do. It ends with an [outcome](Self::take_outcome), at the latest when no member has called or failed for `patience`.
+    pub(crate) fn call(&mut self, now: Time, patience: Time, minimum: Option<usize>) {
+        self.agreement.call(now, patience, minimum);
+        self.send_votes();
+    }
+
+    pub(crate) fn take_outcome(&mut self) -> Option<Outcome> {
+        let outcome = self.agreement.take_outcome()?;
+        if outcome == Outcome::Finished {
+            self.say_finished();
+        }
+        Some(outcome)
+    }
+
+    fn say_finished(&mut self) {
+        let number = self.agreement.view().number;
+        self.send(&Message::Finished { number });
+    }
+
+    /// Gathers the bytes of every member of the latest view. All members call it. It ends with a [result](Self::take_gathered), at
+    /// the latest after `patience`.
+    pub(crate) fn gather(&mut self, now: Time, patience: Time, bytes: Vec<u8>) {
+        let number = self.agreement.view().number;
+        let round = self.gathering.next_round(number);
+        self.gather_in((number, round), now + patience, bytes);
+    }
+
+    /// The last all-gather of the latest view, without bytes: a member for which it completes continues without this protocol. It also
+    /// completes if any other member says that it has completed. So either all members that survive it continue in this view, or none.
+    ///
+    /// If it fails, the member calls for the next view, which may end with [`Outcome::Finished`].
+    pub(crate) fn finish(&mut self, now: Time, patience: Time) {
+        self.gather_in((self.agreement.view().number, gathering::LAST_ROUND), now + patience, Vec::new());
+    }
+
+    fn gather_in(&mut self, (number, round): (u64, u64), deadline: Time, bytes: Vec<u8>) {
+        self.gathering.begin(self.setup.own, (number, round), bytes.clone(), deadline);
+        let message = Message::Gather { number, round, bytes };
+        self.agreement.view().members.clone().into_iter().for_each(|rank| self.send_to(rank, &message));
+    }
+
+    pub(crate) fn take_gathered(&mut self) -> Option<Gathered> {
+        let gathered = self.gathering.take()?;
+        if matches!(gathered, Gathered::All(_)) && self.gathering.is_last() {
+            self.say_finished();
+        }
+        Some(gathered)
+    }
+
+    fn send_votes(&mut self) {
+        while let Some((to, number, vote)) = self.agreement.take_vote() {
+            self.send_to(to, &Message::Vote { number, vote });
+        }
+    }
+
+    /// Does not count the time in which this process did not run as the silence of others.
+    fn pass_time(&mut self, now: Time) {
+        let gap = now.saturating_sub(self.last).saturating_sub(LONGEST_GAP);
+        let began = self.began.get_or_insert(now);
+        if gap > Time::ZERO && *began < now {
+            *began += gap;
+            self.links.values_mut().for_each(|link| link.delay(gap));
+        }
+        self.last = now;
+    }
+
+    fn open(&mut self, now: Time, id: LinkId, to: Option<Rank>, nonce: Nonce) {
+        let (link, hello) = match to {
+            Some(to) => {
+                let claim = Claim { from: self.setup.own, to, tag: TAG };
+                let (handshake, hello) = Handshake::connect(&self.setup.secret, claim, nonce);
+                (Link::new(handshake, Some(to), now), Some(hello))
+            }
+            None => (Link::new(Handshake::accept(&self.setup.secret, nonce), None, now), None),
+        };
+        self.links.insert(id, link);
+        self.actions.extend(hello.map(|hello| Action::Send(id, hello.to_bytes())));
+        let is_stranger = |link: &&Link| link.peer.is_none() && link.to.is_none();
+        if self.links.values().filter(is_stranger).count() > MOST_STRANGERS {
+            let oldest = self.links.iter().find(|(_, link)| is_stranger(link)).map(|(&id, _)| id);
+            oldest.into_iter().for_each(|id| self.close_link(id));
+        }
+    }
+
+    fn receive(&mut self, now: Time, id: LinkId, bytes: &[u8]) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.frames.extend(bytes);
+        link.hear(now);
+        // A message may close the connection.
+        while let Some(link) = self.links.get_mut(&id) {
+            let longest = if link.peer.is_some() { LONGEST } else { LONGEST_HELLO };
+            match link.frames.next(longest) {
+                Ok(None) => return,
+                Ok(Some(message)) => self.message(now, id, message),
+                Err(_) => self.refuse(now, id),
+            }
+        }
+    }
+
+    /// Closes a connection that sends invalid messages.
+    fn refuse(&mut self, now: Time, id: LinkId) {
+        let is_known = self.links.get(&id).is_some_and(|link| link.peer.is_some());
+        self.actions.push_back(Action::Close(id));
+        if !is_known {
+            self.actions.push_back(Action::Report(Report::Stranger));
+        }
+        self.end(now, id, How::Nonsense);
+    }
+
+    fn close_link(&mut self, id: LinkId) {
+        self.links.remove(&id);
+        self.actions.push_back(Action::Close(id));
+    }
+
+    fn message(&mut self, now: Time, id: LinkId, message: Message) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(from) = link.peer else { return self.shake_hands(now, id, message) };
+        match message {
+            Message::Goodbye => link.said_goodbye = true,
+            Message::Keepalive => {}
+            Message::Vote { number, vote } => self.agreement.handle(from, number, vote, now),
+            Message::Gather { number, round, bytes } if !self.agreement.is_failed(from) => {
+                self.gathering.receive(from, (number, round), bytes, self.agreement.view().number);
+            }
+            Message::Finished { number }
+                if number == self.agreement.view().number && !self.agreement.is_failed(from) =>
+            {
+                self.agreement.finish();
+                self.gathering.finish();
+            }
+            Message::Gather { .. } | Message::Finished { .. } => {}
+            Message::Failed { .. } | Message::Left { .. } | Message::Note(_) => {
+                self.actions.push_back(Action::Report(Report::Told(from, message)));
+            }
+            _ => self.refuse(now, id),
+        }
+    }
+
+    fn shake_hands(&mut self, now: Time, id: LinkId, message: Message) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(handshake) = &mut link.handshake else { return };
+        match handshake.handle(message) {
+            Step::Send(answer) => self.actions.push_back(Action::Send(id, answer.to_bytes())),
+            Step::Claimed(Claim { from, to, tag })
+                if to == self.setup.own && tag == TAG && self.setup.accepts.contains(&from) =>
+            {
+                let accept = handshake.accepted();
+                self.actions.push_back(Action::Send(id, accept.to_bytes()));
+                link.identify(from);
+                self.agreement.connect(from);
+                self.setup.awaited.retain(|&awaited| awaited != from);
+            }
+            Step::Done => {
+                let to = link.to.expect("this side has connected");
+                link.identify(to);
+                self.agreement.connect(to);
+                self.setup.awaited.retain(|&awaited| awaited != to);
+            }
+            _ => self.refuse(now, id),
+        }
+    }
+
+    fn end(&mut self, now: Time, id: LinkId, how: How) {
+        let Some(link) = self.links.remove(&id) else { return };
+        let Some(rank) = link.peer else { return };
+        let how = if link.said_goodbye { How::Goodbye } else { how };
+        self.actions.push_back(Action::Report(Report::Lost(rank, id, how)));
+        if !self.peers().any(|peer| peer == rank) {
+            let evidence = match how {
+                How::Goodbye | How::Closed => Evidence::Dead,
+                How::Silent | How::Nonsense => Evidence::Lost,
+            };
+            self.agreement.fail(rank, evidence, now);
+        }
+    }
+
+    fn tick(&mut self, now: Time) {
+        let is_late = |link: &Link| link.peer.is_none() && now > link.since + CONNECT;
+        let late: Vec<_> = self.links.iter().filter(|(_, link)| is_late(link)).map(|(&id, _)| id).collect();
+        late.into_iter().for_each(|id| self.close_link(id));
+        if self.began.is_some_and(|began| now > began + CONNECT) && !self.setup.awaited.is_empty() {
+            let unreached = std::mem::take(&mut self.setup.awaited);
+            unreached.iter().for_each(|&rank| self.agreement.fail(rank, Evidence::Lost, now));
+            self.actions.push_back(Action::Report(Report::Unreached(unreached)));
+        }
+        let attending = self.agreement.attending();
+        for &(rank, _) in attending.iter().filter(|(_, has_called)| *has_called) {
+            let heard = self.links.values().filter(|link| link.peer == Some(rank)).map(|link| link.heard_at);
+            if heard.max().is_some_and(|at| now > at + SILENCE) {
+                self.agreement.fail(rank, Evidence::Lost, now);
+            }
+        }
+        if now >= self.keepalive_at {
+            self.keepalive_at = now + KEEPALIVE;
+            if self.setup.keeps_alive {
+                self.send(&Message::Keepalive);
+            } else {
+                attending.iter().for_each(|&(rank, _)| self.send_to(rank, &Message::Keepalive));
+            }
+        }
+    }
+}

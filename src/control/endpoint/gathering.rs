@@ -1,0 +1,90 @@
+//! All-gathers among the members of a view, over the connections of the control protocol: the bootstrap of a world of survivors.
+
+use std::collections::BTreeMap;
+
+use unisono_collectives::Rank;
+
+use super::{Agreement, Time};
+
+/// The number of the last round of a view.
+pub(super) const LAST_ROUND: u64 = u64::MAX;
+
+/// The result of an all-gather.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Gathered {
+    /// The bytes of every member, in the order of their ranks. The last round of a view has none.
+    All(Vec<Vec<u8>>),
+    /// This member has failed, or has called for another view.
+    Failed(Rank),
+    /// These members have sent nothing within the patience of the caller.
+    Missing(Vec<Rank>),
+}
+
+/// The all-gather under way, and what has arrived for it and for the next.
+#[derive(Debug, Default)]
+pub(super) struct Gathering {
+    /// The view and round of the latest all-gather.
+    at: (u64, u64),
+    deadline: Option<Time>,
+    arrived: BTreeMap<(u64, u64), BTreeMap<Rank, Vec<u8>>>,
+    result: Option<Gathered>,
+}
+
+impl Gathering {
+    /// The number of the next round of a view.
+    pub(super) fn next_round(&self, view: u64) -> u64 {
+        if self.at.0 == view { self.at.1.saturating_add(1) } else { 1 }
+    }
+
+    /// Begins a round of a view.
+    pub(super) fn begin(&mut self, own: Rank, at: (u64, u64), bytes: Vec<u8>, deadline: Time) {
+        self.at = at;
+        self.deadline = Some(deadline);
+        self.arrived.retain(|at, _| *at >= self.at);
+        self.arrived.entry(self.at).or_default().insert(own, bytes);
+    }
+
+    pub(super) fn is_last(&self) -> bool {
+        self.at.1 == LAST_ROUND
+    }
+
+    /// Another member has completed the last round, so that it is complete.
+    pub(super) fn finish(&mut self) {
+        if self.is_last() && self.deadline.take().is_some() {
+            self.result = Some(Gathered::All(Vec::new()));
+        }
+    }
+
+    /// Keeps the bytes of another member, which may be a round or a view ahead.
+    pub(super) fn receive(&mut self, from: Rank, at: (u64, u64), bytes: Vec<u8>, view: u64) {
+        let is_of_view = at.0 == view && (at.1 == LAST_ROUND || at.1 <= self.next_round(view));
+        if self.at <= at && (is_of_view || at == (view + 1, 1)) {
+            self.arrived.entry(at).or_default().insert(from, bytes);
+        }
+    }
+
+    /// Ends the round if all are there, a member has failed, or time is over.
+    pub(super) fn advance(&mut self, agreement: &Agreement, now: Time) {
+        let Some(deadline) = self.deadline else { return };
+        let members = &agreement.view().members;
+        let here = self.arrived.entry(self.at).or_default();
+        let missing: Vec<_> = members.iter().copied().filter(|rank| !here.contains_key(rank)).collect();
+        let result = if missing.is_empty() && self.at.1 == LAST_ROUND {
+            Gathered::All(Vec::new())
+        } else if missing.is_empty() {
+            Gathered::All(members.iter().filter_map(|rank| here.remove(rank)).collect())
+        } else if let Some(rank) = agreement.has_given_up() {
+            Gathered::Failed(rank)
+        } else if now >= deadline {
+            Gathered::Missing(missing)
+        } else {
+            return;
+        };
+        self.deadline = None;
+        self.result = Some(result);
+    }
+
+    pub(super) fn take(&mut self) -> Option<Gathered> {
+        self.result.take()
+    }
+}

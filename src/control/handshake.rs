@@ -1,0 +1,212 @@
+//! The handshake of every connection: both sides prove that they know the secret of the job, and the side that connects states who it
+//! is.
+//!
+//! ```text
+//! connects:  Hello { nonce }                    accepts:  Challenge { nonce }
+//!            Prove { claim, proof }                       Accept { proof } | Refuse { why }
+//! ```
+//!
+//! A proof is an HMAC-SHA-256 of both nonces and the claim under the secret, with a label for each side, so that a proof is useless in another
+//! connection and in the other direction. The side that accepts sends nothing but a random number until the other has
+//! proved itself. Nothing is encrypted.
+
+use hmac::{Hmac, Mac as _};
+use sha2::Sha256;
+
+use super::message::{Claim, Message, Nonce, Proof};
+
+/// The version of the protocol.
+const VERSION: u32 = 3;
+
+/// What follows from a message of the handshake.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Step {
+    /// Send this message.
+    Send(Message),
+    /// The other side has proved itself: [accept](Handshake::accepted) this claim, or refuse it.
+    Claimed(Claim),
+    /// Both sides have proved themselves.
+    Done,
+    /// The other side refuses this one, and why.
+    Refused(String),
+    /// The other side does not know the secret.
+    WrongSecret,
+    /// The other side does not speak this protocol, or another version of it.
+    Nonsense,
+}
+
+/// One side of a handshake.
+#[derive(Debug)]
+pub(crate) struct Handshake {
+    secret: Box<[u8]>,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum State {
+    /// Connects: has sent `Hello`.
+    Greeted {
+        claim: Claim,
+        own: Nonce,
+    },
+    /// Connects: has sent `Prove`.
+    Proved {
+        claim: Claim,
+        nonces: [Nonce; 2],
+    },
+    /// Accepts: waits for `Hello`.
+    Accepting {
+        own: Nonce,
+    },
+    /// Accepts: has sent `Challenge`.
+    Challenged {
+        nonces: [Nonce; 2],
+    },
+    /// Accepts: the claim is verified.
+    Claimed {
+        claim: Claim,
+        nonces: [Nonce; 2],
+    },
+    Ended,
+}
+
+impl Handshake {
+    /// The side that connects, and its first message. The nonce must be random.
+    pub(crate) fn connect(secret: &[u8], claim: Claim, nonce: Nonce) -> (Self, Message) {
+        let state = State::Greeted { claim, own: nonce };
+        (Self { secret: secret.into(), state }, Message::Hello { version: VERSION, nonce })
+    }
+
+    /// The side that accepts. The nonce must be random.
+    pub(crate) fn accept(secret: &[u8], nonce: Nonce) -> Self {
+        Self { secret: secret.into(), state: State::Accepting { own: nonce } }
+    }
+
+    /// Handles a message of the other side.
+    pub(crate) fn handle(&mut self, message: Message) -> Step {
+        let state = std::mem::replace(&mut self.state, State::Ended);
+        let (state, step) = match (state, message) {
+            (State::Accepting { own }, Message::Hello { version: VERSION, nonce }) => {
+                let challenge = Step::Send(Message::Challenge { nonce: own });
+                (State::Challenged { nonces: [nonce, own] }, challenge)
+            }
+            (State::Greeted { claim, own }, Message::Challenge { nonce }) => {
+                let nonces = [own, nonce];
+                let proof = self.proof("connects", nonces, claim);
+                (State::Proved { claim, nonces }, Step::Send(Message::Prove { claim, proof }))
+            }
+            (State::Challenged { nonces }, Message::Prove { claim, proof }) => {
+                if !self.is_proof("connects", nonces, claim, proof) {
+                    return Step::WrongSecret;
+                }
+                (State::Claimed { claim, nonces }, Step::Claimed(claim))
+            }
+            (State::Proved { claim, nonces }, Message::Accept { proof }) => {
+                let is_valid = self.is_proof("accepts", nonces, claim, proof);
+                (State::Ended, if is_valid { Step::Done } else { Step::WrongSecret })
+            }
+            (State::Greeted { .. } | State::Proved { .. }, Message::Refuse { why }) => {
+                (State::Ended, Step::Refused(why))
+            }
+            _ => (State::Ended, Step::Nonsense),
+        };
+        self.state = state;
+        step
+    }
+
+    /// The message that accepts a claim.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(crate) fn accepted(&mut self) -> Message {
+        let State::Claimed { claim, nonces } = std::mem::replace(&mut self.state, State::Ended) else {
+            panic!("a claim is accepted once, after it was verified");
+        };
+        Message::Accept { proof: self.proof("accepts", nonces, claim) }
+    }
+
+    fn hash(&self, side: &str, nonces: [Nonce; 2], claim: Claim) -> Hmac<Sha256> {
+        let mut hash = Hmac::<Sha256>::new_from_slice(&self.secret).expect("a key may have any length");
+        hash.update(side.as_bytes());
+        let words = [claim.from as u64, claim.to as u64, claim.tag];
+        nonces.as_flattened().iter().chain(&words).for_each(|word| hash.update(&word.to_le_bytes()));
+        hash
+    }
+
+    fn proof(&self, side: &str, nonces: [Nonce; 2], claim: Claim) -> Proof {
+        let hash = self.hash(side, nonces, claim).finalize().into_bytes();
+        let word = |at: usize| u64::from_le_bytes(hash[at..at + 8].try_into().expect("8 bytes"));
+        [word(0), word(8)]
+    }
+
+    /// Compares in a time that does not depend on the proof.
+    fn is_proof(&self, side: &str, nonces: [Nonce; 2], claim: Claim, proof: Proof) -> bool {
+        let bytes: Vec<u8> = proof.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.hash(side, nonces, claim).verify_truncated_left(&bytes).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLAIM: Claim = Claim { from: 1, to: 0, tag: 4 };
+
+    fn sent(step: Step) -> Message {
+        match step {
+            Step::Send(message) => message,
+            other => panic!("{other:?} sends nothing"),
+        }
+    }
+
+    /// Both sides up to the proof of the side that connects.
+    fn until_proof(of_connect: &[u8], of_accept: &[u8]) -> (Handshake, Handshake, Message) {
+        let (mut connects, hello) = Handshake::connect(of_connect, CLAIM, [1, 2]);
+        let mut accepts = Handshake::accept(of_accept, [3, 4]);
+        let challenge = sent(accepts.handle(hello));
+        let prove = sent(connects.handle(challenge));
+        (connects, accepts, prove)
+    }
+
+    #[test]
+    fn both_sides_prove_the_secret() {
+        let (mut connects, mut accepts, prove) = until_proof(b"secret", b"secret");
+        assert_eq!(accepts.handle(prove), Step::Claimed(CLAIM));
+        assert_eq!(connects.handle(accepts.accepted()), Step::Done);
+    }
+
+    #[test]
+    fn a_side_without_the_secret_is_detected_by_the_other() {
+        let (_, mut accepts, prove) = until_proof(b"guess", b"secret");
+        assert_eq!(accepts.handle(prove), Step::WrongSecret);
+        // An impostor that accepts without a check.
+        let (mut connects, ..) = until_proof(b"secret", b"secret");
+        let (_, mut impostor, prove) = until_proof(b"guess", b"guess");
+        assert_eq!(impostor.handle(prove), Step::Claimed(CLAIM));
+        assert_eq!(connects.handle(impostor.accepted()), Step::WrongSecret);
+    }
+
+    #[test]
+    fn a_changed_claim_a_replay_and_a_reflection_are_refused() {
+        let (_, mut accepts, prove) = until_proof(b"secret", b"secret");
+        let Message::Prove { proof, .. } = prove else { unreachable!() };
+        let changed = Message::Prove { claim: Claim { from: 2, ..CLAIM }, proof };
+        assert_eq!(accepts.handle(changed), Step::WrongSecret);
+        let mut another = Handshake::accept(b"secret", [5, 6]);
+        let (_, hello) = Handshake::connect(b"secret", CLAIM, [1, 2]);
+        sent(another.handle(hello));
+        assert_eq!(another.handle(Message::Prove { claim: CLAIM, proof }), Step::WrongSecret);
+        let (mut connects, _, _) = until_proof(b"secret", b"secret");
+        assert_eq!(connects.handle(Message::Accept { proof }), Step::WrongSecret);
+    }
+
+    #[test]
+    fn messages_out_of_order_end_the_handshake() {
+        let mut accepts = Handshake::accept(b"secret", [3, 4]);
+        assert_eq!(accepts.handle(Message::Goodbye), Step::Nonsense);
+        let (_, hello) = Handshake::connect(b"secret", CLAIM, [1, 2]);
+        assert_eq!(accepts.handle(hello), Step::Nonsense, "it has ended");
+        let old = Message::Hello { version: VERSION - 1, nonce: [0; 2] };
+        assert_eq!(Handshake::accept(b"secret", [3, 4]).handle(old), Step::Nonsense);
+    }
+}

@@ -1,0 +1,228 @@
+//! Messages of the control protocol, and their frames: a length, followed by JSON.
+
+use serde::{Deserialize, Serialize};
+use unisono_collectives::Rank;
+
+/// The longest message: the state of a few thousand ranks of a node.
+pub(crate) const LONGEST: usize = 4 << 20;
+/// The longest message of a connection that has not identified itself.
+pub(crate) const LONGEST_HELLO: usize = 256;
+/// The length before each message.
+pub(crate) const PREFIX: usize = size_of::<u32>();
+
+/// A random number that is used once.
+pub(crate) type Nonce = [u64; 2];
+/// The first half of a keyed hash.
+pub(crate) type Proof = [u64; 2];
+/// The number of an attempt to agree: a round, and the rank that proposes.
+pub(crate) type Ballot = (u64, Rank);
+
+/// What a process that connects states about itself and the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Claim {
+    pub(crate) from: Rank,
+    pub(crate) to: Rank,
+    /// What the connection is for, or the number of ranks of the world that `from` expects.
+    pub(crate) tag: u64,
+}
+
+/// A message between two processes of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Message {
+    /// The first message of a connection, from the side that connects.
+    Hello { version: u32, nonce: Nonce },
+    /// The answer to `Hello`, which proves nothing yet.
+    Challenge { nonce: Nonce },
+    /// The answer to `Challenge`: who connects, and the proof that it knows the secret.
+    Prove { claim: Claim, proof: Proof },
+    /// The answer to `Prove`: the proof of the other side.
+    Accept { proof: Proof },
+    /// The connection is about to be closed, and why.
+    Refuse { why: String },
+    /// Sent so that the other side receives something, and its kernel has something to acknowledge.
+    Keepalive,
+    /// A rank has failed, because of rank `first` as far as it knows, which may be itself.
+    Failed { by: Rank, first: Rank, cause: String },
+    /// A rank has left the world.
+    Left { rank: Rank },
+    /// Content that only the program above the protocol reads.
+    Note(serde_json::Value),
+    /// A step of the agreement on a view, by its number.
+    Vote { number: u64, vote: Vote },
+    /// The bytes of a member in a round of an all-gather among the members of a view.
+    Gather { number: u64, round: u64, bytes: Vec<u8> },
+    /// The sender has completed the [last all-gather](super::Endpoint::finish) of a view.
+    Finished { number: u64 },
+    /// The connection is about to be closed without an error.
+    Goodbye,
+}
+
+/// A step of the agreement on a view.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Vote {
+    /// The sender takes part. It has seen the processes of `dead` end, and cannot reach those of `lost`.
+    Ready {
+        dead: Vec<Rank>,
+        lost: Vec<Rank>,
+    },
+    /// Asks for a promise to ignore ballots below this one.
+    Prepare {
+        ballot: Ballot,
+    },
+    /// That promise, with what the sender has acknowledged before.
+    Promise {
+        ballot: Ballot,
+        acknowledged: Option<(Ballot, Vec<Rank>)>,
+    },
+    /// Asks to acknowledge these members. The processes of `dead` have ended.
+    Propose {
+        ballot: Ballot,
+        members: Vec<Rank>,
+        dead: Vec<Rank>,
+    },
+    Acknowledge {
+        ballot: Ballot,
+    },
+    /// All members that are left have acknowledged these.
+    Commit {
+        members: Vec<Rank>,
+    },
+    /// The sender continues without the receiver, and ignores its messages from now on.
+    Exclude,
+}
+
+/// Invalid bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Nonsense;
+
+impl Message {
+    /// Encodes the message in JSON, after its length.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; PREFIX];
+        serde_json::to_writer(&mut bytes, self).expect("a message has nothing that JSON has not");
+        let length = (bytes.len() - PREFIX) as u32;
+        bytes[..PREFIX].copy_from_slice(&length.to_le_bytes());
+        bytes
+    }
+}
+
+/// Received bytes, from the start of a message.
+#[derive(Debug, Default)]
+pub(crate) struct Frames(Vec<u8>);
+
+impl Frames {
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Removes the first message, once it is complete. Checks its length before the rest has arrived.
+    ///
+    /// # Errors
+    /// If it is longer than `longest` bytes or invalid.
+    pub(crate) fn next(&mut self, longest: usize) -> Result<Option<Message>, Nonsense> {
+        let Some((length, rest)) = self.0.split_first_chunk::<PREFIX>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > longest {
+            return Err(Nonsense);
+        }
+        let Some(content) = rest.get(..length) else { return Ok(None) };
+        let message = serde_json::from_slice(content).map_err(|_| Nonsense)?;
+        self.0.drain(..PREFIX + length);
+        Ok(Some(message))
+    }
+
+    /// The bytes received and not removed.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages() -> Vec<Message> {
+        let claim = Claim { from: usize::MAX, to: usize::MAX, tag: u64::MAX };
+        let votes = [
+            Vote::Ready { dead: vec![2], lost: vec![3] },
+            Vote::Promise { ballot: (1, 2), acknowledged: Some(((0, 1), vec![0, 1])) },
+            Vote::Propose { ballot: (1, 2), members: vec![0, 2], dead: vec![1] },
+            Vote::Exclude,
+        ];
+        let mut messages = vec![
+            Message::Hello { version: u32::MAX, nonce: [u64::MAX; 2] },
+            Message::Challenge { nonce: [1; 2] },
+            Message::Prove { claim, proof: [u64::MAX; 2] },
+            Message::Accept { proof: [7; 2] },
+            Message::Refuse { why: "there are two ranks 1".into() },
+            Message::Keepalive,
+            Message::Failed { by: 1, first: 0, cause: "it said \"größer\"\n".into() },
+            Message::Left { rank: 2 },
+            Message::Note(serde_json::json!({ "quiet": "validation" })),
+            Message::Gather { number: 1, round: 2, bytes: vec![0, 255] },
+            Message::Finished { number: 1 },
+            Message::Goodbye,
+        ];
+        messages.extend(votes.map(|vote| Message::Vote { number: 1, vote }));
+        messages
+    }
+
+    #[test]
+    fn messages_arrive_in_any_pieces() {
+        let (messages, mut sent) = (messages(), Vec::new());
+        messages.iter().for_each(|message| sent.extend(message.to_bytes()));
+        for piece in [1, 7, sent.len()] {
+            let (mut frames, mut read) = (Frames::default(), Vec::new());
+            for bytes in sent.chunks(piece) {
+                frames.extend(bytes);
+                while let Some(message) = frames.next(LONGEST).unwrap() {
+                    read.push(message);
+                }
+            }
+            assert_eq!(read, messages);
+            assert_eq!(frames.len(), 0);
+        }
+    }
+
+    fn next(bytes: &[u8], longest: usize) -> Result<Option<Message>, Nonsense> {
+        let mut frames = Frames::default();
+        frames.extend(bytes);
+        frames.next(longest)
+    }
+
+    #[test]
+    fn invalid_bytes_are_refused() {
+        assert_eq!(next(b"GET / HTTP/1.1\r\n\r\n", LONGEST), Err(Nonsense));
+        let framed = |content: &[u8]| [&(content.len() as u32).to_le_bytes(), content].concat();
+        for content in
+            [&b""[..], b"{}", b"\"no-such\"", b"\"goodbye\"x", b"{\"left\":{\"rank\":-1}}", b"\xff\xff"]
+        {
+            assert_eq!(next(&framed(content), LONGEST), Err(Nonsense), "{content:?}");
+        }
+        assert_eq!(next(&framed(&b"[".repeat(1 << 20)), LONGEST), Err(Nonsense), "nested deeply");
+    }
+
+    #[test]
+    fn messages_of_the_handshake_are_short() {
+        for message in &messages()[..5] {
+            let bytes = message.to_bytes();
+            assert!(bytes.len() <= PREFIX + LONGEST_HELLO, "{message:?}: {} bytes", bytes.len());
+            assert_eq!(next(&bytes[..PREFIX], 8), Err(Nonsense), "the length alone is checked");
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_causes_no_panic() {
+        for bytes in messages().iter().map(Message::to_bytes) {
+            let places = (0..bytes.len()).flat_map(|place| [0, b'1', b'"', 0xff].map(|value| (place, value)));
+            for (place, value) in places {
+                let mut changed = bytes.clone();
+                changed[place] = value;
+                let _ = next(&changed, LONGEST);
+            }
+        }
+    }
+}

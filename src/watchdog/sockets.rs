@@ -1,0 +1,229 @@
+//! The driver of the control protocol: the connections between nodes, and the clock.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use unisono_collectives::Rank;
+
+use super::card::{Card, Cards};
+use super::hub::{Hub, nonce};
+use crate::control::{Action, CONNECT, Endpoint, Event, How, LinkId, MOST_STRANGERS, Message, Report, Setup};
+
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub(super) use socket::CUT_AFTER;
+use socket::Socket;
+
+/// How long a process that ends waits for the answer of the hub: its reports are worthless before.
+const LAST_ANSWER: Duration = Duration::from_millis(500);
+
+/// An event on a connection.
+#[derive(Debug)]
+pub(super) enum News {
+    Told(Rank, Message),
+    /// The connection with this leader, over this address of the hub, has ended.
+    Lost(Rank, IpAddr, How),
+    /// No connection with these leaders was established.
+    Unreached(Vec<Rank>),
+    /// A connection did not belong to this job.
+    Stranger,
+}
+
+/// The connections of a rank.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    endpoint: Endpoint,
+    began: Instant,
+    is_hub: bool,
+    /// The listening sockets of the hub, while leaders may still connect.
+    hub: Option<Hub>,
+    /// The number of connections that the hub expects: one from each leader over each of its addresses.
+    expected: usize,
+    sockets: BTreeMap<LinkId, Socket>,
+    /// The rank that each connection which is not established yet leads to.
+    dialled: BTreeMap<LinkId, Rank>,
+    /// The connections whose end the protocol knows.
+    gone: Vec<LinkId>,
+    next: LinkId,
+}
+
+impl Sockets {
+    /// The connections of a leader with rank 0, the hub; `None` for a rank that has none.
+    pub(super) fn of_leader(own: Rank, cards: &Cards, hub: Option<Hub>) -> Option<Self> {
+        let leaders = cards.leaders();
+        let (&first, others) = leaders.split_first()?;
+        let Card { addresses, secret, .. } = &cards.0[first];
+        if others.is_empty() || !leaders.contains(&own) || addresses.is_empty() {
+            return None;
+        }
+        let setup = Setup {
+            own,
+            ranks: cards.ranks(),
+            secret: secret.iter().flat_map(|word| word.to_le_bytes()).collect(),
+            accepts: if own == first { others.to_vec() } else { Vec::new() },
+            awaited: if own == first { others.to_vec() } else { vec![first] },
+            keeps_alive: true,
+        };
+        let mut sockets = Self::new(setup, hub, others.len() * addresses.len());
+        if own != first {
+            // All paths: any of them may be cut, and it is unknown which MPI uses.
+            addresses.iter().for_each(|&address| sockets.dial(first, address));
+        }
+        Some(sockets)
+    }
+
+    /// The connections of a rank with others, which exist already. Each rank tells all others what it knows itself.
+    pub(super) fn of_controls(
+        (own, ranks): (Rank, usize),
+        controls: Vec<(Rank, OwnedFd)>,
+    ) -> std::io::Result<Self> {
+        let setup = Setup { own, ranks, ..Setup::default() };
+        let mut sockets = Self::new(setup, None, 0);
+        for (rank, socket) in controls {
+            let link = sockets.insert(Socket::connected(socket.into())?);
+            sockets.handle(Event::Trusted { link, rank });
+        }
+        Ok(sockets)
+    }
+
+    fn new(setup: Setup, hub: Option<Hub>, expected: usize) -> Self {
+        let (sockets, dialled, gone) = Default::default();
+        let endpoint = Endpoint::new(setup);
+        let (began, is_hub) = (Instant::now(), hub.is_some());
+        Self { endpoint, began, is_hub, hub, expected, sockets, dialled, gone, next: 0 }
+    }
+
+    fn insert(&mut self, socket: Socket) -> LinkId {
+        self.next += 1;
+        self.sockets.insert(self.next, socket);
+        self.next
+    }
+
+    /// Starts to connect. A failure is that of a connection which is not established.
+    fn dial(&mut self, to: Rank, address: SocketAddr) {
+        if let Ok(socket) = Socket::to(address) {
+            let link = self.insert(socket);
+            self.dialled.insert(link, to);
+        }
+    }
+
+    fn handle(&mut self, event: Event<'_>) {
+        self.endpoint.handle(self.began.elapsed(), event);
+    }
+
+    pub(super) fn is_hub(&self) -> bool {
+        self.is_hub
+    }
+
+    /// The descriptors to poll, and whether for writability too.
+    pub(super) fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
+        let listeners = self.hub.iter().flat_map(Hub::waits_on).map(|listener| (listener, false));
+        listeners.chain(self.sockets.values().map(|socket| (socket.as_fd(), socket.wants_to_write())))
+    }
+
+    /// Sends a message to all.
+    pub(super) fn send(&mut self, message: &Message) {
+        self.endpoint.send(message);
+    }
+
+    /// As [`Endpoint::send_if_heard`].
+    pub(super) fn send_if_heard(&mut self, message: &Message) {
+        self.endpoint.send_if_heard(message);
+    }
+
+    /// Sends a message to one rank.
+    pub(super) fn send_to(&mut self, to: Rank, message: &Message) {
+        self.endpoint.send_to(to, message);
+    }
+
+    /// Asks the protocol for something. It is sent in the next round.
+    pub(super) fn with_protocol<R>(&mut self, ask: impl FnOnce(&mut Endpoint, Duration) -> R) -> R {
+        ask(&mut self.endpoint, self.began.elapsed())
+    }
+
+    /// The ranks at the other ends, one for each connection.
+    pub(super) fn others(&self) -> Vec<Rank> {
+        self.endpoint.peers().collect()
+    }
+
+    /// Makes progress without blocking, and returns the events.
+    pub(super) fn progress(&mut self) -> Vec<News> {
+        self.accept();
+        let links: Vec<_> = self.sockets.keys().copied().collect();
+        links.into_iter().for_each(|link| self.progress_of(link));
+        self.handle(Event::Tick);
+        let news = self.flush();
+        if self.others().len() == self.expected || self.began.elapsed() > 2 * CONNECT {
+            // Nobody else is expected, or a path is blocked.
+            self.hub = None;
+        }
+        news
+    }
+
+    fn accept(&mut self) {
+        let accepted: Vec<_> = self.hub.iter().flat_map(|hub| hub.accepted(MOST_STRANGERS)).collect();
+        for socket in accepted.into_iter().filter_map(|stream: TcpStream| Socket::connected(stream).ok()) {
+            let link = self.insert(socket);
+            self.handle(Event::Opened { link, to: None, nonce: nonce() });
+        }
+    }
+
+    fn progress_of(&mut self, link: LinkId) {
+        let Some(socket) = self.sockets.get_mut(&link) else { return };
+        let now = self.began.elapsed();
+        if socket.connects() {
+            let to = self.dialled.remove(&link);
+            self.endpoint.handle(now, Event::Opened { link, to, nonce: nonce() });
+        }
+        let is_known = self.endpoint.knows(link);
+        socket.read(is_known, |bytes| self.endpoint.handle(now, Event::Received { link, bytes }));
+        if let Some(how) = socket.ended {
+            self.dialled.remove(&link);
+            self.gone.push(link);
+            self.endpoint.handle(now, Event::Ended { link, how });
+        }
+    }
+
+    /// Carries out what the protocol demands, and passes queued data to the kernel, as far as there is buffer space.
+    pub(super) fn flush(&mut self) -> Vec<News> {
+        let mut news = Vec::new();
+        while let Some(action) = self.endpoint.poll() {
+            match action {
+                Action::Send(link, bytes) => {
+                    self.sockets.get_mut(&link).into_iter().for_each(|socket| socket.send(&bytes));
+                }
+                Action::Close(link) => {
+                    if let Some(mut socket) = self.sockets.remove(&link) {
+                        socket.flush();
+                    }
+                }
+                Action::Report(Report::Told(rank, message)) => news.push(News::Told(rank, message)),
+                Action::Report(Report::Lost(rank, link, how)) => {
+                    let over = self.sockets.get(&link).map(|socket| socket.over);
+                    news.push(News::Lost(rank, over.unwrap_or(IpAddr::V4(0.into())), how));
+                }
+                Action::Report(Report::Unreached(ranks)) => news.push(News::Unreached(ranks)),
+                Action::Report(Report::Stranger) => news.push(News::Stranger),
+            }
+        }
+        self.sockets.values_mut().for_each(Socket::flush);
+        self.gone.drain(..).for_each(|link| drop(self.sockets.remove(&link)));
+        news
+    }
+
+    /// Says goodbye, as far as there is buffer space.
+    pub(super) fn close(&mut self) {
+        let deadline = Instant::now() + LAST_ANSWER;
+        let is_connecting = |this: &Self| !this.dialled.is_empty() || this.endpoint.is_connecting();
+        while is_connecting(self) && Instant::now() < deadline {
+            drop(self.progress());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.endpoint.close();
+        drop(self.flush());
+    }
+}

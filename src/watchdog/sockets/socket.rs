@@ -1,0 +1,146 @@
+//! A socket that never blocks.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::control::{How, LONGEST, PREFIX};
+
+/// How long sent data may remain unacknowledged by the other host before the connection counts as cut. The kernel acknowledges, so a
+/// stopped process does not look like a cut connection.
+pub(in super::super) const CUT_AFTER: Duration = Duration::from_secs(5);
+/// The same for a connection on which nothing is sent: the kernel sends such probes when the connection has been idle, and counts it
+/// as cut if this many are not answered.
+const PROBE: Duration = Duration::from_secs(1);
+const PROBES: u32 = CUT_AFTER.as_secs() as u32;
+/// The limit of unsent data, for a process that does not read.
+const MOST_UNSENT: usize = 4 << 20;
+/// The size of a read.
+const PIECE: usize = 4096;
+/// The bytes read from one connection before the others have their turn.
+const MOST_READ: usize = PREFIX + LONGEST;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: TcpStream,
+    pub(super) is_connected: bool,
+    /// The address of the side that accepts.
+    pub(super) over: IpAddr,
+    unsent: VecDeque<u8>,
+    /// How it has ended, once detected.
+    pub(super) ended: Option<How>,
+}
+
+impl Socket {
+    /// Starts to connect to an address.
+    pub(super) fn to(address: SocketAddr) -> std::io::Result<Self> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        match rustix::net::connect(&socket, &address) {
+            Ok(()) | Err(Errno::INPROGRESS) => Self::new(TcpStream::from(socket), address.ip(), false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A connection that exists.
+    pub(super) fn connected(stream: TcpStream) -> std::io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let over = stream.local_addr()?.ip().to_canonical();
+        Self::new(stream, over, true)
+    }
+
+    fn new(stream: TcpStream, over: IpAddr, is_connected: bool) -> std::io::Result<Self> {
+        stream.set_nodelay(true)?;
+        sockopt::set_tcp_user_timeout(&stream, CUT_AFTER.as_millis() as u32)?;
+        sockopt::set_socket_keepalive(&stream, true)?;
+        sockopt::set_tcp_keepidle(&stream, PROBE)?;
+        sockopt::set_tcp_keepintvl(&stream, PROBE)?;
+        sockopt::set_tcp_keepcnt(&stream, PROBES)?;
+        Ok(Self { stream, is_connected, over, unsent: VecDeque::new(), ended: None })
+    }
+
+    /// Whether to poll for writability.
+    pub(super) fn wants_to_write(&self) -> bool {
+        !self.is_connected || !self.unsent.is_empty()
+    }
+
+    /// Checks whether the connection has been established. Returns whether it has just been.
+    pub(super) fn connects(&mut self) -> bool {
+        if !self.is_connected {
+            match sockopt::socket_error(&self.stream) {
+                Ok(Ok(())) => self.is_connected = self.stream.peer_addr().is_ok(),
+                _ => self.ended = Some(How::Closed),
+            }
+            return self.is_connected;
+        }
+        false
+    }
+
+    /// Passes what has arrived to `receive`, in pieces; only one piece if the other side is not known yet.
+    pub(super) fn read(&mut self, is_known: bool, mut receive: impl FnMut(&[u8])) {
+        let mut piece = [0; PIECE];
+        let mut room = if is_known { MOST_READ } else { PIECE };
+        while self.is_connected && room > 0 {
+            let ended = match self.stream.read(&mut piece) {
+                Ok(0) => How::Closed,
+                Ok(count) => {
+                    receive(&piece[..count]);
+                    room = room.saturating_sub(count);
+                    continue;
+                }
+                Err(error) if waits(&error) => return,
+                Err(error) => of(&error),
+            };
+            // A write may have detected another end before.
+            self.ended = self.ended.or(Some(ended));
+            return;
+        }
+        if room == 0 {
+            // What has arrived before the end still counts.
+            self.ended = None;
+        }
+    }
+
+    /// Sends bytes once there is buffer space.
+    pub(super) fn send(&mut self, bytes: &[u8]) {
+        if self.unsent.len() < MOST_UNSENT {
+            self.unsent.extend(bytes);
+        }
+    }
+
+    /// Passes queued data to the kernel, as far as there is buffer space.
+    pub(super) fn flush(&mut self) {
+        while self.is_connected && self.ended.is_none() && !self.unsent.is_empty() {
+            match self.stream.write(self.unsent.as_slices().0) {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(error) if waits(&error) => break,
+                Err(error) => self.ended = Some(of(&error)),
+            }
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+fn waits(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+/// The meaning of a socket error.
+fn of(error: &std::io::Error) -> How {
+    match error.kind() {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionRefused => How::Closed,
+        _ => How::Silent,
+    }
+}
