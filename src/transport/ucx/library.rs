@@ -47,7 +47,7 @@ pub(super) fn library() -> Result<&'static Library, String> {
 /// The version of UCX's library, for reports.
 ///
 /// # Errors
-/// As [`library`].
+/// Why the library cannot be used, and what to do.
 pub fn version() -> Result<&'static str, String> {
     library().map(|library| &*library.version)
 }
