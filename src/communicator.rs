@@ -51,7 +51,6 @@ pub use lateness::{Lateness, Times};
 pub use per_call::CallBuilder;
 use per_call::PerCall;
 pub use plan::Planned;
-pub(crate) use shrink::Survivors;
 
 /// One rank's handle to a world of ranks.
 ///

@@ -78,8 +78,9 @@ pub enum Error {
 
     /// A rank that is alive does not take part in [`Communicator::shrink`](crate::Communicator::shrink).
     #[error(
-        "rank {rank} cannot shrink: rank {other} (process {process_id}) is alive{}, and has not called `shrink` or gone on with it for {}: \
+        "rank {rank} cannot shrink: rank {other}{} is alive{}, and has not called `shrink` or gone on with it for {}: \
          end it, or let it call `shrink`",
+        process_id.map_or(String::new(), |id| format!(" (process {id})")),
         if *is_stopped { " but stopped" } else { "" },
         Seconds(waited.as_secs_f64())
     )]
@@ -88,8 +89,8 @@ pub enum Error {
         rank: Rank,
         /// The rank that is missing.
         other: Rank,
-        /// Its process.
-        process_id: u32,
+        /// Its process, if it is of this machine.
+        process_id: Option<u32>,
         /// Whether that is stopped, by SIGSTOP or a debugger.
         is_stopped: bool,
         /// How long this rank has waited for it.

@@ -155,6 +155,10 @@ impl Guard for Watchdog {
     }
 
     /// The job ends.
+    fn can_agree(&self) -> bool {
+        false
+    }
+
     fn agree(&self, _: Duration, _: Option<usize>) -> Option<Outcome> {
         None
     }

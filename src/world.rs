@@ -148,8 +148,7 @@ fn watch_over(
     Ok(())
 }
 
-/// Watches over a rank of a new world whose ranks meet by a bootstrap. All of them call it. Either all of them get here, or none has this
-/// world.
+/// Watches over a rank of a new world whose ranks meet by a bootstrap. All of them call it.
 fn meet(
     comm: &mut Communicator,
     bootstrap: &mut dyn Bootstrap,
@@ -161,8 +160,7 @@ fn meet(
     let words = |card: &Vec<u8>| card.chunks_exact(8).map(word).collect();
     let cards = read_cards(&cards.iter().map(words).collect::<Vec<_>>())?;
     let config = comm.config().clone();
-    watch_over(comm, (cards, None, controls), &config)?;
-    bootstrap.all_gather(&[]).map(drop)
+    watch_over(comm, (cards, None, controls), &config)
 }
 
 /// Rank 0's port for the other nodes, if there are any and a failure ends the job; otherwise no rank opens a port.

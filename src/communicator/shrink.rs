@@ -1,15 +1,18 @@
-//! What survivors of a failure do to form a new world: they agree on who they are, and meet over the status board of the old one.
+//! What survivors of a failure do to form a new world: they agree on who they are, and meet over the status board of the old one, or over
+//! control connections if not all of them share it.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use unisono_collectives::Rank;
 
 use super::Communicator;
 use crate::config::OnFailure;
+use crate::control::{Gathered, Outcome};
 use crate::error::{Error, Result};
 use crate::record::State;
-use crate::status::{Gone, PIECE_BYTES, PieceNumber, StatusBoard};
+use crate::status::{Gone, Guard, PIECE_BYTES, PieceNumber, StatusBoard};
 use crate::system::is_stopped;
 use crate::transport::{Bootstrap, Deadlines, Fabric, Hopeless, Waiting};
 
@@ -35,7 +38,16 @@ impl Communicator {
         let engine = self.seat.engine();
         engine.revoke(CAUSE);
         let deadlines = engine.limits.usual;
-        Ok(Survivors::over(self.status.clone(), deadlines))
+        let mut survivors = Survivors::over(self.status.clone(), deadlines);
+        if self.status.members().len() < self.ranks() {
+            survivors.connections = self.guard.as_ref().map(|(guard, _)| Arc::clone(guard));
+        }
+        Ok(survivors)
+    }
+
+    /// Whether the ranks of a world of several nodes have connections over which they can agree.
+    fn has_connections(&self) -> bool {
+        self.guard.as_ref().is_some_and(|(guard, _)| guard.can_agree())
     }
 
     /// # Errors
@@ -45,8 +57,8 @@ impl Communicator {
             "a failure ends this program (`OnFailure::EndJob`): start the world with `OnFailure::ReturnError`"
         } else if self.has_mpi {
             "MPI connects its ranks, and does not survive a lost one: start them without MPI"
-        } else if self.status.members().len() < self.ranks() {
-            "its ranks do not all share memory: they are on several machines, or may not share it"
+        } else if self.status.members().len() < self.ranks() && !self.has_connections() {
+            "its ranks do not all share memory, and nobody watches over them (UNISONO_WATCHDOG=off)"
         } else {
             return Ok(());
         };
@@ -67,10 +79,12 @@ impl Communicator {
     }
 }
 
-/// The survivors of a world: the members of an attempt to shrink it, who all-gather bytes over its status board.
+/// The survivors of a world: the members of an attempt to shrink it, who all-gather bytes.
 #[derive(Debug)]
 pub(crate) struct Survivors {
     status: StatusBoard,
+    /// Who watches over this rank, in a world of several nodes: its connections decide, and not the status board.
+    connections: Option<Arc<dyn Guard>>,
     deadlines: Deadlines,
     /// The current attempt, from 1.
     attempt: u32,
@@ -85,21 +99,57 @@ pub(crate) struct Survivors {
 impl Survivors {
     /// The survivors of the world of a status board, before their first attempt.
     fn over(status: StatusBoard, deadlines: Deadlines) -> Self {
-        Self { status, deadlines, attempt: 0, members: Vec::new(), pieces: 0, lacks: None }
+        Self { status, connections: None, deadlines, attempt: 0, members: Vec::new(), pieces: 0, lacks: None }
     }
 
-    /// Joins the next attempt, and waits until it is known of every rank whether it is a member.
+    /// Joins the next attempt, and waits until it is known of every rank whether it is a member. Returns whether there is one: not if
+    /// another member has completed the previous attempt, of which this rank then is a member too.
     ///
     /// # Errors
-    /// [`Error::Missing`] if a rank that is alive does not join; [`Error::Failed`] if the other ranks go on without this one.
-    pub(crate) fn join(&mut self) -> Result<()> {
-        let (rank, ranks) = (self.status.rank(), self.status.ranks());
+    /// [`Error::Missing`] if a rank that is alive does not join; [`Error::Failed`] if the other ranks go on without this one, or may.
+    pub(crate) fn join(&mut self) -> Result<bool> {
         (self.attempt, self.pieces, self.lacks) = (self.attempt + 1, 0, None);
+        match &self.connections {
+            None => self.join_on_board().map(|()| true),
+            Some(guard) => {
+                let outcome = guard.agree(self.deadlines.timeout, None).expect("they can agree");
+                self.join_over_connections(outcome)
+            }
+        }
+    }
+
+    fn join_over_connections(&mut self, outcome: Outcome) -> Result<bool> {
+        match outcome {
+            Outcome::Agreed(view) => {
+                self.members = view.members;
+                Ok(true)
+            }
+            Outcome::Finished => Ok(false),
+            Outcome::Missing(ranks) => Err(self.missing_far(&ranks)),
+            Outcome::Partitioned { lost } => Err(self.without_others(format!(
+                "the network between the ranks is divided: ranks {lost:?} are out of reach, may be alive, and go on if they are most of \
+                 the ranks that are left"
+            ))),
+        }
+    }
+
+    /// The error if other ranks go on without this one.
+    fn without_others(&self, cause: String) -> Error {
+        Error::Failed { rank: self.status.rank(), cause: Box::new(Error::Launch(cause)) }
+    }
+
+    /// The error if ranks have sent nothing in a world of several nodes.
+    fn missing_far(&self, ranks: &[Rank]) -> Error {
+        let (rank, waited) = (self.status.rank(), self.deadlines.timeout);
+        Error::Missing { rank, other: ranks[0], process_id: None, is_stopped: false, waited }
+    }
+
+    fn join_on_board(&mut self) -> Result<()> {
+        let ranks = self.status.ranks();
         let Self { status, attempt, .. } = &*self;
         if !status.join_attempt(*attempt) {
-            let cause =
-                Error::Launch("the other ranks have taken it for dead, and go on without it".to_owned());
-            return Err(Error::Failed { rank, cause: Box::new(cause) });
+            return Err(self
+                .without_others("the other ranks have taken it for dead, and go on without it".to_owned()));
         }
         self.wait(|| {
             let mut undecided = (0..ranks).filter(|&rank| status.is_member(rank, *attempt).is_none());
@@ -113,6 +163,32 @@ impl Survivors {
     /// Whether a member has ended before the current attempt was complete: no member can complete it.
     pub(crate) fn lack_one(&self) -> bool {
         self.lacks.is_some()
+    }
+
+    /// Ends the meeting: either all members complete the attempt, or none does.
+    ///
+    /// # Errors
+    /// As [`Bootstrap::all_gather`].
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        match &self.connections {
+            None => self.all_gather(&[]).map(drop),
+            Some(guard) => {
+                let gathered = guard.finish(self.deadlines.timeout);
+                self.gathered(gathered).map(drop)
+            }
+        }
+    }
+
+    /// What all members have given over their connections.
+    fn gathered(&mut self, gathered: Gathered) -> Result<Vec<Vec<u8>>> {
+        match gathered {
+            Gathered::All(all) => Ok(all),
+            Gathered::Missing(ranks) => Err(self.missing_far(&ranks)),
+            Gathered::Failed(rank) => {
+                self.lacks = Some(rank);
+                Err(has_ended(rank))
+            }
+        }
     }
 
     /// Gives a piece: the first of these bytes. Returns that of each member, and the number of bytes that it and the following ones have.
@@ -134,8 +210,7 @@ impl Survivors {
             missing.filter(|_| gone.is_none())
         })?;
         self.lacks = gone;
-        let lacks = |rank| Error::Launch(format!("rank {rank} has ended while the survivors met"));
-        gone.map_or_else(|| Ok(given.into_iter().flatten().collect()), |rank| Err(lacks(rank)))
+        gone.map_or_else(|| Ok(given.into_iter().flatten().collect()), |rank| Err(has_ended(rank)))
     }
 
     /// Waits until `missing` returns no rank, and not how many more there are.
@@ -159,6 +234,7 @@ impl Survivors {
                     Some((other, _)) => {
                         let process_id = self.status.process_id(other);
                         let is_stopped = is_stopped(process_id);
+                        let process_id = Some(process_id);
                         return Err(Error::Missing { rank, other, process_id, is_stopped, waited });
                     }
                 },
@@ -187,6 +263,10 @@ impl Bootstrap for Survivors {
     /// # Errors
     /// As [`Survivors::join`]; any error if a member has [ended](Survivors::lack_one).
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        if let Some(guard) = &self.connections {
+            let gathered = guard.gather(own.to_vec(), self.deadlines.timeout);
+            return self.gathered(gathered);
+        }
         let mut all = vec![Vec::new(); self.members.len()];
         let mut rest = own;
         loop {
@@ -198,6 +278,11 @@ impl Bootstrap for Survivors {
             }
         }
     }
+}
+
+/// The error if a member has ended before an attempt was complete.
+fn has_ended(rank: Rank) -> Error {
+    Error::Launch(format!("rank {rank} has ended while the survivors met"))
 }
 
 #[cfg(all(test, not(loom)))]

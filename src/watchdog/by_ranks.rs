@@ -127,6 +127,10 @@ impl Guard for ByRanks {
         Ok(Some((Arc::new(group), report)))
     }
 
+    fn can_agree(&self) -> bool {
+        self.lock().nodes.is_some()
+    }
+
     fn agree(&self, patience: Duration, minimum: Option<usize>) -> Option<Outcome> {
         self.meet(|nodes| nodes.agree(patience, minimum), Nodes::take_outcome)
     }

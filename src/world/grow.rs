@@ -57,7 +57,9 @@ fn grown(growing: &mut Growing<'_>) -> Result<Communicator> {
 /// Sets what all ranks of a world that has grown must have alike, and watches over this one.
 fn set_up(comm: &mut Communicator, bootstrap: &mut dyn Bootstrap) -> Result<()> {
     comm.set_as_rank_0(bootstrap)?;
-    meet(comm, bootstrap, Vec::new())
+    meet(comm, bootstrap, Vec::new())?;
+    // Either all of them get here, or none has this world.
+    bootstrap.all_gather(&[]).map(drop)
 }
 
 impl Unisono {

@@ -1,7 +1,7 @@
 //! [`Communicator::shrink`]: a world of the survivors.
 
 use super::meet;
-use crate::communicator::{Communicator, Survivors};
+use crate::communicator::Communicator;
 #[cfg(doc)]
 use crate::config::OnFailure;
 #[cfg(doc)]
@@ -60,25 +60,26 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`], before anything happens, if ranks do not all share memory, are connected by MPI, or end with the job
-    /// ([`OnFailure::EndJob`]). [`Error::Missing`] if a rank that is alive does not call `shrink`; it names the rank, and says whether
-    /// its process is stopped. [`Error::Memory`] and [`Error::Launch`] if this rank cannot set up the new world; the others then do so
+    /// [`Error::Unsupported`], before anything happens, if ranks are connected by MPI, or end with the job ([`OnFailure::EndJob`]). [`Error::Missing`] if a rank that is alive does not call `shrink`; it names the rank, and says whether
+    /// its process is stopped. [`Error::Failed`] if this rank is cut off from more ranks that may be alive than it reaches: those go on
+    /// without it. [`Error::Memory`] and [`Error::Launch`] if this rank cannot set up the new world; the others then do so
     /// without it.
     pub fn shrink(mut self) -> Result<Self> {
         let mut survivors = self.survivors()?;
-        loop {
-            survivors.join()?;
-            match self.shrunk_to(&mut survivors) {
+        let mut latest = None;
+        while survivors.join()? {
+            let (mut comm, controls) = match self.among_survivors(&mut survivors) {
                 // Another rank has failed meanwhile.
-                Err(_) if survivors.lack_one() => {}
-                ended => return ended,
+                Err(_) if survivors.lack_one() => continue,
+                heir => heir?,
+            };
+            let met = meet(&mut comm, &mut survivors, controls).and_then(|()| survivors.finish());
+            if !survivors.lack_one() {
+                return met.map(|()| comm);
             }
+            // Other ranks may have completed this attempt.
+            latest = Some(comm);
         }
-    }
-
-    fn shrunk_to(&mut self, survivors: &mut Survivors) -> Result<Self> {
-        let (mut comm, controls) = self.among_survivors(survivors)?;
-        meet(&mut comm, survivors, controls)?;
-        Ok(comm)
+        Ok(latest.expect("what another rank has completed, this one has prepared"))
     }
 }

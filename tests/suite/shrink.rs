@@ -35,8 +35,14 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("a program that ends with its ranks is refused", refused),
         Test::new("a process that is stopped is named, and that it is alive", stopped),
         Test::new("ranks that are connected go on too", connected),
-        Test::new("ranks of several machines are refused", machines).unless(launch::no_containers),
+        Test::new("five machines become four and two", machines_one_by_one).unless(launch::no_containers),
     ];
+    let absent = Test::new("a rank of another machine that does not shrink is named", machine_is_absent);
+    tests.push(absent.unless(launch::no_containers));
+    let seeds = if is_deep() { 60 } else { 4 };
+    let killed = move || (0..seeds).for_each(machines_of);
+    let name = "ranks of several machines that are killed at any moment";
+    tests.push(Test::new(name, killed).unless(launch::no_containers));
     #[cfg(feature = "mpi")]
     tests.push(Test::new("a world over MPI is refused", over_mpi));
     for first in (0..if is_deep() { 200 } else { 16 }).step_by(8) {
@@ -91,7 +97,8 @@ pub(crate) fn play(role: &str) -> ExitCode {
     let ended = match role {
         "stopped" => play_stopped(comm),
         "connected" => lose(comm, &[&[1]], || launch::kill_this_process()),
-        "machines" => play_machines(comm),
+        "absent" => play_absent(comm),
+        "one by one" => lose(comm, &[&[1], &[0, 2]], || launch::kill_this_process()),
         script => {
             let seed = script.strip_prefix("script ").expect("a role of this module").parse();
             play_script(comm, &Script::new(seed.expect("a seed")))
@@ -312,16 +319,38 @@ fn over_mpi() {
     expect_lines(&launch::run(command, DEADLINE), said, 2);
 }
 
-fn play_machines(mut comm: Communicator) -> Result<()> {
-    assert_eq!(sum(&mut comm)?, 2);
+/// Each rank is on a machine of its own: they agree over connections.
+fn machines(ranks: usize, role: &str) -> Ended {
+    let mut command = launch::containers(ranks, &launch::this_program());
+    suite::play(&mut command, "shrink", role).env("UNISONO_WARNINGS", "off");
+    launch::run(command, DEADLINE)
+}
+
+fn machines_one_by_one() {
+    expect_lines(&machines(5, "one by one"), "2 are left", 2);
+}
+
+/// Rank 2 is alive, and does not call `shrink`.
+fn play_absent(mut comm: Communicator) -> Result<()> {
+    sum(&mut comm)?;
+    if comm.rank() == 2 {
+        std::thread::sleep(5 * SHORT);
+        return Ok(());
+    }
+    comm.set_timeout(SHORT);
     let error = comm.shrink().unwrap_err();
-    println!("{error}");
+    assert!(matches!(error, Error::Missing { other: 2, process_id: None, .. }), "{error}");
+    println!("rank 2 is missing");
     Ok(())
 }
 
-fn machines() {
-    let mut command = launch::containers(2, &launch::this_program());
-    suite::play(&mut command, "shrink", "machines").env("UNISONO_WARNINGS", "off");
-    let said = "this world cannot shrink: its ranks do not all share memory: they are on several machines, or may not share it";
-    expect_lines(&launch::run(command, DEADLINE), said, 2);
+fn machine_is_absent() {
+    expect_lines(&machines(3, "absent"), "rank 2 is missing", 2);
+}
+
+fn machines_of(seed: u64) {
+    let script = Script::new(seed);
+    let survivors = script.survivors();
+    let ended = machines(script.ranks(), &format!("script {seed}"));
+    expect_lines(&ended, &format!("went on as {survivors:?}"), survivors.len());
 }

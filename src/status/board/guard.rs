@@ -34,24 +34,20 @@ pub(crate) trait Guard: Debug + Send + Sync {
         controls: Vec<(Rank, OwnedFd)>,
     ) -> std::io::Result<Option<Guarded>>;
 
+    /// Whether these ranks have connections to agree with those of other nodes. Not if they share memory, if MPI connects them, or if the job
+    /// ends with the first failure.
+    fn can_agree(&self) -> bool;
+
     /// Agrees with the other ranks of a world of several nodes on those that survive. Ends with an error when no rank has called it or
     /// failed for `patience`. `minimum` survivors, if given, continue whatever the others do.
     ///
-    /// `None` if there are no connections for it: the ranks share memory, MPI connects them, or the job ends with the first failure.
-    #[allow(
-        dead_code,
-        reason = "for the survivors of worlds of several nodes, which `shrink` refuses so far"
-    )]
+    /// `None` if they [cannot](Self::can_agree).
     fn agree(&self, patience: Duration, minimum: Option<usize>) -> Option<Outcome>;
 
     /// Gathers the bytes of all survivors. All of them call it.
     ///
     /// # Panics
     /// If they have not [agreed](Self::agree).
-    #[allow(
-        dead_code,
-        reason = "for the survivors of worlds of several nodes, which `shrink` refuses so far"
-    )]
     fn gather(&self, bytes: Vec<u8>, patience: Duration) -> Gathered;
 
     /// Ends the meeting of the survivors: they continue in a world of their own. If it succeeds on one, it does so on all that are left,
@@ -59,9 +55,5 @@ pub(crate) trait Guard: Debug + Send + Sync {
     ///
     /// # Panics
     /// As [`gather`](Self::gather).
-    #[allow(
-        dead_code,
-        reason = "for the survivors of worlds of several nodes, which `shrink` refuses so far"
-    )]
     fn finish(&self, patience: Duration) -> Gathered;
 }
