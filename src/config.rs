@@ -231,18 +231,7 @@ impl Config {
         config.inside = one_of(value, TRANSPORT, inside, config.inside)?;
         config.network =
             one_of(value, NETWORK, Network::ALL.map(|network| (network.name(), network)), config.network)?;
-        let network = config.network.name();
-        if config.inside == Inside::Messages && config.network.is_own() {
-            return Err(Error::Setting(format!(
-                "{TRANSPORT}=mpi asks for MPI's messages between all ranks, and {NETWORK}={network} for others between nodes: leave \
-                 one out"
-            )));
-        }
-        if config.network == Network::Ucx && !cfg!(feature = "ucx") {
-            return Err(Error::Setting(format!(
-                "{NETWORK}={network} needs a build with the feature `ucx`, which this program lacks"
-            )));
-        }
+        config.check_links()?;
         let copies = [("auto", KernelCopies::Auto), ("on", KernelCopies::On), ("off", KernelCopies::Off)];
         config.kernel_copies = one_of(value, KERNEL_COPIES, copies, config.kernel_copies)?;
         config.warnings = one_of(value, WARNINGS, [("on", true), ("off", false)], config.warnings)?;

@@ -1,6 +1,7 @@
 //! What carries messages inside a node, and between nodes.
 
-use super::Config;
+use super::{Config, NETWORK, TRANSPORT};
+use crate::error::{Error, Result};
 
 /// How ranks of a node exchange messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,6 +65,24 @@ impl Network {
 }
 
 impl Config {
+    /// # Errors
+    /// [`Error::Setting`] if the links that are asked for exclude each other, or this program lacks one.
+    pub(super) fn check_links(&self) -> Result<()> {
+        let network = self.network.name();
+        if self.inside == Inside::Messages && self.network.is_own() {
+            return Err(Error::Setting(format!(
+                "{TRANSPORT}=mpi asks for MPI's messages between all ranks, and {NETWORK}={network} for others between nodes: leave \
+                 one out"
+            )));
+        }
+        if self.network == Network::Ucx && !cfg!(feature = "ucx") {
+            return Err(Error::Setting(format!(
+                "{NETWORK}={network} needs a build with the feature `ucx`, which this program lacks"
+            )));
+        }
+        Ok(())
+    }
+
     /// Whether these settings ask for MPI's messages.
     pub(crate) fn needs_mpi(&self) -> bool {
         self.inside == Inside::Messages || self.network == Network::Mpi
