@@ -42,7 +42,7 @@ pub(crate) fn raised(error: &unisono::Error) -> PyErr {
     let text = error.to_string();
     let exception = match error {
         unisono::Error::Mismatch { .. } => MismatchError::new_err(text),
-        unisono::Error::Timeout { .. } => TimeoutError::new_err(text),
+        unisono::Error::Timeout { .. } | unisono::Error::Missing { .. } => TimeoutError::new_err(text),
         unisono::Error::Left { .. } => LeftError::new_err(text),
         unisono::Error::Aborted { .. } => AbortedError::new_err(text),
         _ => UnisonoError::new_err(text),
