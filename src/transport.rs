@@ -254,7 +254,7 @@ impl Fabric {
         self.far.is_some()
     }
 
-    /// Posts an exchange with ranks of other nodes: sends a copy of the bytes, and receives so many bytes from a rank. Messages between
+    /// Posts an exchange with ranks of other nodes: sends a copy of the bytes, and receives a number of bytes from a rank. Messages between
     /// two ranks match in the order in which both post them.
     pub(crate) fn post(
         &mut self,

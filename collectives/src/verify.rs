@@ -105,8 +105,8 @@ fn malformed(programs: &[Program], parts: usize, blocks: usize) -> Vec<Defect> {
     let ranks = programs.len();
     for (rank, program) in programs.iter().enumerate() {
         for (step, &(_, mut instruction)) in program.instructions.iter().enumerate() {
-            let nobody = instruction.ranks().filter(|&named| named >= ranks);
-            defects.extend(nobody.map(|named| Defect::NoSuchRank { rank, step, named }));
+            let unknown = instruction.ranks().filter(|&named| named >= ranks);
+            defects.extend(unknown.map(|named| Defect::NoSuchRank { rank, step, named }));
             for &mut Part { chunks, block } in instruction.parts_mut() {
                 if chunks.start > chunks.end || chunks.end > parts || block >= blocks / program.rounds {
                     defects.push(Defect::NoSuchChunk { rank, step, chunks, chunk_count: parts });

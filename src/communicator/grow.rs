@@ -15,7 +15,7 @@ mod socket;
 use socket::{Connection, JoinListener};
 
 impl Communicator {
-    /// Waits for so many processes that join at a path. All ranks call it.
+    /// Waits for `more` processes that join at a path. All ranks call it.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if this world cannot grow; [`Error::OnRank0`], on all ranks, if the processes do not come; as
@@ -63,7 +63,7 @@ impl Growing<'_> {
         self.refused
     }
 
-    /// What this rank gives to the others: its own bytes, and on rank 0 those of the processes that join.
+    /// The bytes that this rank contributes to an all-gather: its own, and on rank 0 those of the processes that join.
     fn given(&mut self, own: &[u8]) -> Vec<u8> {
         let mut given = vec![own.to_vec()];
         for (rank, connection) in (self.world.ranks()..).zip(&mut self.joining) {
@@ -173,7 +173,7 @@ impl Bootstrap for Joining {
     }
 }
 
-/// What a refusal begins with, and no encoded list: that would have so many bytes.
+/// The prefix of a refusal. No encoded list begins with it: read as a length, it exceeds all that follows.
 const REFUSAL: &str = "refused:";
 
 /// Byte strings as one, each after its length.

@@ -1,4 +1,4 @@
-//! What survivors of a failure do to form a new world: they agree on who they are, and meet over the status board of the old one, or over
+//! How the survivors of a failure form a new world: they agree on who they are, and meet over the status board of the old one, or over
 //! control connections if not all of them share it.
 
 use std::os::fd::OwnedFd;
@@ -179,7 +179,7 @@ impl Survivors {
         }
     }
 
-    /// What all members have given over their connections.
+    /// The bytes of all members, gathered over their connections.
     fn gathered(&mut self, gathered: Gathered) -> Result<Vec<Vec<u8>>> {
         match gathered {
             Gathered::All(all) => Ok(all),

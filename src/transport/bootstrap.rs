@@ -5,6 +5,8 @@ use unisono_collectives::Rank;
 use crate::error::{Error, Result};
 
 mod directory;
+#[cfg(test)]
+pub(super) mod pair;
 mod rendezvous;
 
 pub(crate) use directory::Directory;

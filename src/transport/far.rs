@@ -137,8 +137,7 @@ impl Far {
         })
     }
 
-    /// Posts an exchange with ranks of other nodes: sends a copy of the bytes, and receives `size_bytes`. Messages between two ranks
-    /// match in the order in which both post them.
+    /// As [`Fabric::post`](super::Fabric::post).
     pub(super) fn post(
         &mut self,
         header: &Header,
@@ -243,7 +242,7 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// What a rank looks for while it waits.
+/// The checks of a rank that waits.
 struct Listening<'a> {
     far: &'a Far,
     header: &'a Header,

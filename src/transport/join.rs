@@ -1,4 +1,4 @@
-//! What ranks that are processes do first, whatever connects them: nodes, cores, status board and shared memory.
+//! The first steps of ranks that are processes, whatever connects them: nodes, cores, status board and shared memory.
 
 use std::hash::{BuildHasher as _, RandomState};
 

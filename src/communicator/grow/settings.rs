@@ -1,4 +1,4 @@
-//! What processes that join take over from rank 0: the algorithm choice, the timeouts and the constants of the cost model.
+//! The settings that a process that joins takes over from rank 0: the algorithm choice, the timeouts and the constants of the cost model.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::transport::{Bootstrap, Deadlines};
 use crate::tuning::Tuning;
 
-/// What is set for a communicator, in numbers: the deadlines of calls and of the first one, and the cores of a node.
+/// The number of numeric settings: two deadlines of calls, two of the first call, and the cores of a node.
 const NUMBERS: usize = 5;
 
 impl Communicator {

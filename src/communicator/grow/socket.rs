@@ -137,7 +137,7 @@ pub(super) struct JoinListener {
 impl JoinListener {
     pub(super) fn at(path: &Path) -> io::Result<Self> {
         let listener = match UnixListener::bind(path) {
-            // Left behind by a process that was killed, if nobody listens.
+            // Left behind by a process that was killed, if no process listens.
             Err(error) if error.kind() == ErrorKind::AddrInUse && UnixStream::connect(path).is_err() => {
                 fs::remove_file(path)?;
                 UnixListener::bind(path)
@@ -148,7 +148,7 @@ impl JoinListener {
         Ok(Self { listener, path: path.to_owned() })
     }
 
-    /// Waits for so many processes of this user that know the secret.
+    /// Waits for this many processes of this user that know the secret.
     pub(super) fn wait_for(
         &self,
         processes: usize,

@@ -1,6 +1,5 @@
 //! Two ranks that are threads and connect over TCP.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use super::*;
@@ -10,42 +9,22 @@ use crate::config::Interfaces;
 use crate::dtype::DType;
 use crate::kernels::ReduceOp;
 use crate::method::Method;
+use crate::transport::bootstrap::pair::pair;
 use crate::transport::half::Polled;
 use crate::transport::link::PIECE;
-use crate::transport::{Bootstrap, Calls, tcp};
+use crate::transport::{Calls, tcp};
 
 const DEADLINES: Deadlines = Deadlines { timeout: Duration::from_secs(20), quiet: Duration::from_secs(20) };
 
-/// One of two ranks, and channels to the other.
-struct Pair(Rank, Sender<Vec<u8>>, Receiver<Vec<u8>>);
-
-impl Bootstrap for Pair {
-    fn rank(&self) -> Rank {
-        self.0
-    }
-
-    fn ranks(&self) -> usize {
-        2
-    }
-
-    fn all_gather(&mut self, own: &[u8]) -> crate::error::Result<Vec<Vec<u8>>> {
-        self.1.send(own.to_vec()).unwrap();
-        let mut all = vec![self.2.recv().unwrap()];
-        all.insert(self.0, own.to_vec());
-        Ok(all)
-    }
-}
-
 /// Runs two ranks that are connected.
 fn both(rank: impl Fn(Rank, Far, StatusBoard) + Sync) {
-    let ((to_1, from_0), (to_0, from_1)) = (channel(), channel());
     let statuses = StatusBoard::of_threads(2).unwrap();
     std::thread::scope(|scope| {
-        for (pair, status) in [Pair(0, to_1, from_1), Pair(1, to_0, from_0)].into_iter().zip(statuses) {
+        for (mut bootstrap, status) in pair().into_iter().zip(statuses) {
             let rank = &rank;
             scope.spawn(move || {
-                let (mut pair, own) = (pair, status.rank());
-                let links = tcp::connect(&mut pair, |other| other != own, &Interfaces::default(), false);
+                let own = status.rank();
+                let links = tcp::connect(&mut bootstrap, |other| other != own, &Interfaces::default(), false);
                 let far = Far::new(links.unwrap().unwrap().collectives, vec![1 - own], status.clone(), 0);
                 rank(own, far, status);
             });

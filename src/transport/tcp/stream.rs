@@ -23,7 +23,7 @@ const AHEAD: usize = 8 << 10;
 #[derive(Debug)]
 pub(super) struct Stream {
     socket: TcpStream,
-    /// What was received with a header, and the part of it that was not taken yet.
+    /// The bytes received with a header, and the part of them that was not taken yet.
     ahead: Box<[u8]>,
     here: Range<usize>,
     /// How much of the payload of the next message is to be received; `None` before its header is here.
@@ -127,7 +127,7 @@ impl Stream {
         }
     }
 
-    /// What it waits for.
+    /// The events that it waits for.
     fn events(&self) -> PollFlags {
         let mut events = PollFlags::empty();
         if self.lost.is_none() {

@@ -1,4 +1,4 @@
-//! What arrives: UCX calls these functions while a worker makes progress.
+//! Arriving messages: UCX calls these functions while a worker makes progress.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use super::library::Status;
 use super::sys::{self, UCS_INPROGRESS, UCS_OK, ucp_am_recv_param_t, ucp_ep_h, ucs_status_t};
 use crate::transport::Header;
 
-/// What precedes a piece of a payload.
+/// The header of a piece of a payload.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Envelope {
@@ -54,7 +54,7 @@ pub(super) enum Lost {
     Closed,
 }
 
-/// What has arrived from each rank, and whose connections are lost.
+/// The pieces that have arrived from each rank, and why connections are lost.
 #[derive(Debug)]
 pub(super) struct Inbox {
     /// This rank: the header of its greetings and farewells.

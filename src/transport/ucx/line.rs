@@ -34,7 +34,7 @@ struct Peer {
     sends: Flight,
     /// The number of the next piece to that rank.
     number: u32,
-    /// What precedes the pieces that are being sent, by their number. UCX reads it until they are sent.
+    /// The headers of the pieces that are being sent, by their number. UCX reads it until they are sent.
     envelopes: Box<[UnsafeCell<Envelope>; WINDOW]>,
     /// The message that arrives: its header, and its first piece until that is received.
     arriving: Option<(Header, Option<Payload>)>,
@@ -161,7 +161,7 @@ impl Peer {
                 }
                 Payload::Held(bytes, _) => {
                     let start = bytes.0.as_ptr().cast();
-                    // SAFETY: UCX keeps so many bytes at this address until they are released.
+                    // SAFETY: UCX keeps this many bytes at this address until they are released.
                     kernels::copy(target, unsafe { std::slice::from_raw_parts(start, size_bytes) });
                     worker.release(Payload::Held(bytes, size_bytes));
                     None

@@ -1,6 +1,5 @@
 //! Two ranks that are threads, over what UCX finds on the machine; and the table of functions.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
@@ -9,41 +8,21 @@ use super::library::library;
 use super::line::Line;
 use crate::dtype::DType;
 use crate::transport::bootstrap::Bootstrap;
+use crate::transport::bootstrap::pair::{Pair, pair};
 use crate::transport::half::Polled;
 use crate::transport::link::{Link, PIECE};
 use crate::transport::{Header, Outgoing};
 
 mod header;
 
-/// One of two ranks, and channels to the other.
-struct Pair(Rank, Sender<Vec<u8>>, Receiver<Vec<u8>>);
-
-impl Bootstrap for Pair {
-    fn rank(&self) -> Rank {
-        self.0
-    }
-
-    fn ranks(&self) -> usize {
-        2
-    }
-
-    fn all_gather(&mut self, own: &[u8]) -> crate::error::Result<Vec<Vec<u8>>> {
-        self.1.send(own.to_vec()).unwrap();
-        let mut all = vec![self.2.recv().unwrap()];
-        all.insert(self.0, own.to_vec());
-        Ok(all)
-    }
-}
-
 /// Runs two ranks that are connected.
 fn both(rank: impl Fn(Pair, Line) + Sync) {
-    let ((to_1, from_0), (to_0, from_1)) = (channel(), channel());
     std::thread::scope(|scope| {
-        for mut pair in [Pair(0, to_1, from_1), Pair(1, to_0, from_0)] {
+        for mut bootstrap in pair() {
             let rank = &rank;
             scope.spawn(move || {
-                let line = super::connect::line(&mut pair, &|_| true).unwrap().unwrap();
-                rank(pair, line);
+                let line = super::connect::line(&mut bootstrap, &|_| true).unwrap().unwrap();
+                rank(bootstrap, line);
             });
         }
     });
