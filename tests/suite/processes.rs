@@ -67,7 +67,7 @@ const WORLDS: [World; 9] = [
         3,
         OVER_UCX,
         "shm+ucx",
-        &["custom", "conformance", "registered", "bits", "in flight", "point to point", "stress"],
+        &["custom", "conformance", "registered", "bits", "in flight", "point to point", "stress", "groups"],
     ),
     (2, OVER_UCX_MEMORY, "ucx", &["conformance", "bits", "in flight", "point to point", "stress"]),
     (8, EIGHT_NODES, "tcp", &["custom"]),

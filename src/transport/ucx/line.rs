@@ -280,10 +280,7 @@ impl Link for Line {
         let Self { worker, peers, .. } = self;
         let Peer { sends, receives, is_broken, .. } = &mut peers[other];
         *is_broken = true;
-        let closing = worker.close(other, true);
-        worker.finish(
-            closing.into_iter().chain(sends.take_requests()).chain(receives.take_requests()).collect(),
-        );
+        worker.end(std::iter::once(other), sends.take_requests().chain(receives.take_requests()).collect());
     }
 
     fn holds_memory(&self, other: Rank) -> bool {

@@ -23,8 +23,11 @@ const GREETING_ID: c_uint = 1;
 const FAREWELL_ID: c_uint = 2;
 /// A payload of this size is sent without waiting for its receiver: programs send short messages before they receive.
 const EAGER_BYTES: usize = 8 << 10;
-/// How long a worker that ends waits until UCX has sent what it was given, and has no memory of others.
+/// How long a worker that ends waits until UCX has no memory of others.
 const END: Duration = Duration::from_secs(5);
+/// How long it waits before until everything has arrived. Over TCP that takes progress of the other rank, which may use other
+/// communicators only; but the kernel has the bytes, and goes on to send them.
+const FLUSH: Duration = Duration::from_millis(100);
 const NAP: Duration = Duration::from_millis(1);
 
 /// A worker in a context of its own: UCX need not be built for several threads in one context.
@@ -303,34 +306,47 @@ impl Worker {
         let _ = rustix::event::poll(&mut [PollFd::new(&events, PollFlags::IN)], Some(&most));
     }
 
-    /// Closes the connection with a rank: at once, which ends all its requests, or once everything is sent.
-    pub(super) fn close(&self, other: Rank, at_once: bool) -> Vec<Request> {
-        let mut requests = Vec::new();
-        if !at_once {
+    /// Says farewell to a rank, and begins to complete everything that was sent to it.
+    fn part(&self, other: Rank) -> impl Iterator<Item = Request> {
+        let endpoint = self.endpoints[other].get().filter(|_| self.inbox.lost(other).is_none());
+        let requests = endpoint.map(|endpoint| {
+            let param = with_flags(0);
+            let farewell = self.signal(other, FAREWELL_ID);
+            // SAFETY: the endpoint is open, and the parameters are valid during the call.
+            let flush = unsafe { (self.functions().ucp_ep_flush_nbx)(endpoint.as_ptr(), &raw const param) };
             // If it fails, UCX reports the end to the other rank, or has done so.
-            requests.extend(self.signal(other, FAREWELL_ID).unwrap_or(None));
-        }
-        let Some(endpoint) = self.endpoints[other].take() else { return requests };
+            [farewell, request(flush)].map(|request| request.unwrap_or(None))
+        });
+        requests.into_iter().flatten().flatten()
+    }
+
+    /// Closes the connection with a rank, which ends all its requests.
+    fn close(&self, other: Rank) -> Option<Request> {
+        let endpoint = self.endpoints[other].take()?;
         self.inbox.clear(other).into_iter().for_each(|(_, payload)| self.release(payload));
         self.inbox.lose(other, Lost::Closed);
-        let param = with_flags(if at_once { sys::UCP_EP_CLOSE_FLAG_FORCE } else { 0 });
+        let param = with_flags(sys::UCP_EP_CLOSE_FLAG_FORCE);
         // SAFETY: the endpoint is open, and not used again. Both ends have the error handling that closing at once needs.
         let closing = unsafe { (self.functions().ucp_ep_close_nbx)(endpoint.as_ptr(), &raw const param) };
         // If it fails, the endpoint ends with the worker.
-        requests.extend(request(closing).unwrap_or(None));
-        requests
+        request(closing).unwrap_or(None)
     }
 
-    /// Makes progress until all requests are done, or have failed, but not for longer than [`END`].
-    pub(super) fn finish(&self, mut requests: Vec<Request>) {
+    /// Closes the connections with these ranks, and waits for the end of their `requests`.
+    pub(super) fn end(&self, others: impl Iterator<Item = Rank>, requests: Vec<Request>) {
+        let closing = others.filter_map(|other| self.close(other)).chain(requests).collect();
+        if !self.finish(closing, END).is_empty() {
+            self.is_stuck.set(true);
+        }
+    }
+
+    /// Makes progress until all requests are done, or have failed, but not for longer than this. Returns those that are not done.
+    fn finish(&self, mut requests: Vec<Request>, most: Duration) -> Vec<Request> {
         let began = Instant::now();
         loop {
             requests.retain(|request| self.is_done(request) == Ok(false));
-            if requests.is_empty() {
-                return;
-            }
-            if self.is_stuck() || began.elapsed() > END {
-                return self.is_stuck.set(true);
+            if requests.is_empty() || self.is_stuck() || began.elapsed() > most {
+                return requests;
             }
             if !self.progress() {
                 self.wait(NAP);
@@ -358,9 +374,9 @@ impl Drop for Worker {
         if self.is_of_parent() {
             return;
         }
-        let close = |other| self.close(other, self.inbox.lost(other).is_some());
-        let closing = (0..self.endpoints.len()).flat_map(close).collect();
-        self.finish(closing);
+        let ranks = 0..self.endpoints.len();
+        let late = self.finish(ranks.clone().flat_map(|other| self.part(other)).collect(), FLUSH);
+        self.end(ranks, late);
         if self.is_stuck() {
             // An adapter may still access memory: UCX keeps all that it has.
             std::mem::forget(Rc::clone(&self.inbox));
