@@ -81,10 +81,8 @@ struct Outbox {
     taken: Vec<u64>,
     /// The message that last used each piece of staging memory: its receiver and number.
     staged: [Option<(usize, u64)>; PIECES],
-    /// The piece that is used next.
+    /// The piece after the one that was used last.
     next_piece: usize,
-    /// Whether long messages may use staging memory, which those to all ranks share.
-    has_staging: bool,
 }
 
 impl Outbox {
@@ -115,6 +113,25 @@ impl Outbox {
         true
     }
 
+    /// A piece of staging memory whose message has been received.
+    fn free_piece(&self, board: &Board, from: usize) -> Option<usize> {
+        let is_free = |&piece: &usize| {
+            self.staged[piece].is_none_or(|(to, number)| board.channel(from, to).taken() >= number)
+        };
+        (self.next_piece..self.next_piece + PIECES).map(|piece| piece % PIECES).find(is_free)
+    }
+
+    /// Whether a message to a position was the last to use a piece of staging memory.
+    fn has_staged(&self, to: usize) -> bool {
+        self.staged.iter().flatten().any(|&(last, _)| last == to)
+    }
+
+    /// Records the message that uses a piece.
+    fn stage(&mut self, piece: usize, to: usize, number: u64) {
+        self.staged[piece] = Some((to, number));
+        self.next_piece = (piece + 1) % PIECES;
+    }
+
     /// Records an acknowledgement that came with a message of that position.
     #[inline]
     fn acknowledged(&mut self, by: usize, taken: u64) {
@@ -135,13 +152,8 @@ impl Shared {
         assert_eq!(board.ranks(), ranks, "a board for these ranks");
         let mut positions = vec![None; members.iter().max().map_or(0, |last| last + 1)];
         members.iter().enumerate().for_each(|(position, &rank)| positions[rank] = Some(position));
-        let outbox = Outbox {
-            sent: vec![0; ranks],
-            taken: vec![0; ranks],
-            staged: [None; PIECES],
-            next_piece: 0,
-            has_staging: true,
-        };
+        let outbox =
+            Outbox { sent: vec![0; ranks], taken: vec![0; ranks], staged: [None; PIECES], next_piece: 0 };
         let (received, starts) = (vec![0; ranks], vec![Start::Elsewhere(0); ranks]);
         let dealt = Scratch::new(Arc::clone(&registry));
         Self {
@@ -165,17 +177,14 @@ impl Shared {
 
     /// This rank's end for point-to-point messages, over channels of their own.
     pub(super) fn for_messages(&self) -> Line {
-        let mut end = Self::new(
+        Line(Self::new(
             self.position,
             self.members.clone(),
             (self.board.for_messages(), self.status.clone()),
             self.reach.again(),
             Arc::clone(&self.registry),
             (self.spins, self.cores),
-        );
-        // Messages to one rank must not wait until another receives.
-        end.outbox.has_staging = self.members.len() == 2;
-        Line(end)
+        ))
     }
 
     /// The transports of a new world of threads.

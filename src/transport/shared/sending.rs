@@ -3,7 +3,7 @@
 use unisono_collectives::Rank;
 
 use super::Outbox;
-use super::board::{Board, Lent, PIECE, PIECES};
+use super::board::{Board, Lent, PIECE};
 use super::channel::{Channel, SHORT};
 use crate::kernels;
 use crate::memory::{Location, Registry};
@@ -23,8 +23,6 @@ enum Way<'a> {
     Whole(Location, Option<Lent<'a>>),
     /// In pieces, through staging memory.
     Staged,
-    /// In pieces, in the slots of their messages: messages to other ranks do not wait for it.
-    Slots,
 }
 
 /// A message being sent to another rank.
@@ -61,11 +59,8 @@ impl<'a> Sending<'a> {
         if outbox.sent[to] == 0 {
             board.touch_channel(from, to);
         }
-        let way = if bytes.len() <= SHORT {
-            Way::Short
-        } else {
-            Self::long_way(bytes, registry, can_ask_kernel, outbox.has_staging)
-        };
+        let way =
+            if bytes.len() <= SHORT { Way::Short } else { Self::long_way(bytes, registry, can_ask_kernel) };
         let (channel, header) = (board.channel(from, to), header.of_size(bytes.len()));
         Self {
             board,
@@ -103,15 +98,13 @@ impl<'a> Sending<'a> {
         self.given
     }
 
-    fn long_way(bytes: &[u8], registry: &Registry, can_ask_kernel: bool, has_staging: bool) -> Way<'a> {
+    fn long_way(bytes: &[u8], registry: &Registry, can_ask_kernel: bool) -> Way<'a> {
         if let Some(location) = registry.locate(bytes) {
             Way::Whole(location, None)
         } else if can_ask_kernel && bytes.len() >= KERNEL_BYTES {
             Way::Whole(Location::of_address(bytes), None)
-        } else if has_staging {
-            Way::Staged
         } else {
-            Way::Slots
+            Way::Staged
         }
     }
 
@@ -134,35 +127,31 @@ impl<'a> Sending<'a> {
         self.done
     }
 
-    fn progress_slots(&mut self) -> bool {
-        let Some(stamp) = self.outbox.next(self.board, (self.from, self.to)) else { return false };
-        let bytes = &self.bytes[self.given..self.bytes.len().min(self.given + SHORT)];
-        self.channel.send_piece(stamp, &self.header, bytes);
-        self.outbox.sent[self.to] = stamp.number;
-        self.given += bytes.len();
-        self.done = self.given == self.bytes.len();
-        true
-    }
-
+    /// Sends the next piece through staging memory, or in the slot of its message while those of other ranks use all of it: a message does
+    /// not wait until another rank receives.
     fn progress_staged(&mut self) -> bool {
-        let piece = self.outbox.next_piece;
-        if let Some((to, number)) = self.outbox.staged[piece]
-            && self.board.channel(self.from, to).taken() < number
-        {
+        let free = self.outbox.free_piece(self.board, self.from);
+        if free.is_none() && self.outbox.has_staged(self.to) {
             return false;
         }
         let Some(stamp) = self.outbox.next(self.board, (self.from, self.to)) else { return false };
-        let bytes = &self.bytes[self.given..self.bytes.len().min(self.given + PIECE)];
-        // SAFETY: the piece is this rank's, and whoever was to read it has taken its message; a piece has room for
-        // so much, and is no part of the source.
-        let staged =
-            unsafe { std::slice::from_raw_parts_mut(self.board.piece(self.from, piece), bytes.len()) };
-        kernels::copy(staged, bytes);
-        let location = Location { segment: Location::STAGING, offset: piece as u64 };
-        self.channel.send_long(stamp, &self.header, location);
+        let most = if free.is_some() { PIECE } else { SHORT };
+        let bytes = &self.bytes[self.given..self.bytes.len().min(self.given + most)];
+        match free {
+            Some(piece) => {
+                // SAFETY: the piece is this rank's, and whoever was to read it has taken its message; it has room for these bytes, and is no
+                // part of them.
+                let staged = unsafe {
+                    std::slice::from_raw_parts_mut(self.board.piece(self.from, piece), bytes.len())
+                };
+                kernels::copy(staged, bytes);
+                let location = Location { segment: Location::STAGING, offset: piece as u64 };
+                self.channel.send_long(stamp, &self.header, location);
+                self.outbox.stage(piece, self.to, stamp.number);
+            }
+            None => self.channel.send_piece(stamp, &self.header, bytes),
+        }
         self.outbox.sent[self.to] = stamp.number;
-        self.outbox.staged[piece] = Some((self.to, stamp.number));
-        self.outbox.next_piece = (piece + 1) % PIECES;
         self.given += bytes.len();
         // The pieces belong to the communicator: none of the caller's memory is lent.
         self.done = self.given == self.bytes.len();
@@ -193,7 +182,6 @@ impl Half for Sending<'_> {
             }
             Way::Whole(location, _) => self.progress_whole(location),
             Way::Staged => self.progress_staged(),
-            Way::Slots => self.progress_slots(),
         })
     }
 }
