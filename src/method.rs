@@ -97,13 +97,7 @@ impl Method {
             Self::Vendor(Vendor::Nccl) => "nccl",
             Self::Vendor(Vendor::Mpi) | Self::InNodes(_, Vendor::Mpi) => "mpi",
             // `UNISONO_NODES` may declare several nodes on one machine.
-            Self::InNodes(_, Vendor::Nccl) => match transport {
-                "threads" => "nccl+threads",
-                "shm" => "nccl+shm",
-                "tcp" | "shm+tcp" => "nccl+tcp",
-                "ucx" | "shm+ucx" => "nccl+ucx",
-                _ => "nccl+mpi",
-            },
+            Self::InNodes(_, Vendor::Nccl) => names(transport)[2],
         }
     }
 
@@ -125,6 +119,28 @@ impl Method {
 }
 
 named!(Method, "algorithm");
+
+/// The names of all that connects ranks: alone, beside the shared memory of nodes, and beside NCCL in nodes.
+const CONNECTIONS: [[&str; 3]; 5] = [
+    ["threads", "threads", "nccl+threads"],
+    ["shm", "shm", "nccl+shm"],
+    ["mpi", "shm+mpi", "nccl+mpi"],
+    ["tcp", "shm+tcp", "nccl+tcp"],
+    ["ucx", "shm+ucx", "nccl+ucx"],
+];
+
+fn names(connection: &str) -> &'static [&'static str; 3] {
+    let names = CONNECTIONS.iter().find(|names| names.contains(&connection));
+    names.unwrap_or_else(|| panic!("`{connection}` is a name of `CONNECTIONS`"))
+}
+
+/// The name of a link beside the shared memory of nodes.
+///
+/// # Panics
+/// If `CONNECTIONS` does not have the link.
+pub(crate) fn beside_memory(link: &str) -> &'static str {
+    names(link)[1]
+}
 
 /// The number of methods: each algorithm, alone and with each vendor if it has intra-node phases, and each vendor alone.
 const METHODS: usize = {

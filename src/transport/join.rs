@@ -12,6 +12,7 @@ use super::shared::Shared;
 use super::{Fabric, spins, usable_cores, warnings};
 use crate::config::{Config, Inside};
 use crate::error::{Error, Result};
+use crate::method::beside_memory;
 use crate::status::StatusBoard;
 use crate::system;
 
@@ -115,9 +116,7 @@ fn name(sharing: &[[u64; 1]], link: &'static str) -> &'static str {
     match (sharing.iter().map(|[ranks]| ranks).max(), link) {
         (None | Some(1), _) => link,
         (Some(&most), _) if most == sharing.len() as u64 => "shm",
-        (Some(_), "tcp") => "shm+tcp",
-        (Some(_), "ucx") => "shm+ucx",
-        (Some(_), _) => "shm+mpi",
+        (Some(_), _) => beside_memory(link),
     }
 }
 
