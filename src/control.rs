@@ -17,7 +17,8 @@ mod view;
 
 pub(crate) use agreement::Outcome;
 pub(crate) use endpoint::{Action, Endpoint, Event, Gathered, How, LinkId, Report, Setup};
-pub(crate) use message::{LONGEST, Message, PREFIX};
+pub(crate) use handshake::{Handshake, Step};
+pub(crate) use message::{Claim, Frames, LONGEST, LONGEST_HELLO, Message, PREFIX};
 
 /// The time since a moment that the driver chooses.
 pub(crate) type Time = Duration;

@@ -97,6 +97,19 @@ pub enum Error {
         waited: Duration,
     },
 
+    /// This rank reaches too few of the others to continue without those that are out of reach. Unlike a dead rank, one that is out of reach
+    /// may be alive and continue on the other side of a divided network.
+    #[error(
+        "rank {rank} cannot continue: ranks {lost:?} are out of reach, may be alive, and continue without it if they are most of the ranks \
+         that are left"
+    )]
+    Partitioned {
+        /// This rank.
+        rank: Rank,
+        /// The ranks that it does not reach.
+        lost: Vec<Rank>,
+    },
+
     /// An earlier failure, on this rank or another.
     #[error("rank {rank} cannot go on{}: {cause}", because(*rank, *by))]
     Aborted {
@@ -230,6 +243,7 @@ impl Error {
             Self::Left { .. } => ErrorCode::Left,
             Self::Aborted { .. } => ErrorCode::Aborted,
             Self::Failed { .. } => ErrorCode::Failed,
+            Self::Partitioned { .. } => ErrorCode::Partitioned,
             Self::OnRank0 { .. } => ErrorCode::OnRank0,
             Self::Mpi { .. } => ErrorCode::Mpi,
             #[cfg(feature = "nccl")]
@@ -246,11 +260,12 @@ impl Error {
         }
     }
 
-    /// The rank that failed, as far as this one knows: the one that did not arrive, has left, or failed first, also if another rank
-    /// reported it, or in an earlier call. `None` for a
+    /// The rank that failed, as far as this one knows: the one that did not arrive, has left, is out of reach, or failed first, also if
+    /// another rank reported it, or in an earlier call. `None` for a
     /// mismatch, where either rank may be wrong.
     pub fn failed_rank(&self) -> Option<Rank> {
         match *self {
+            Self::Partitioned { ref lost, .. } => lost.first().copied(),
             Self::Timeout { other, .. } | Self::Missing { other, .. } | Self::Left { other, .. } => {
                 Some(other)
             }

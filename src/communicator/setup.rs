@@ -58,6 +58,7 @@ impl Communicator {
             constants: (Tuning::default(), transport.node_cores()),
             groups: 0,
             former_ranks: Box::default(),
+            minimum_ranks: None,
             #[cfg(feature = "nccl")]
             local_rank: transport.topology().local_rank(transport.rank()),
             #[cfg(feature = "nccl")]

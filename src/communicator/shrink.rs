@@ -23,6 +23,28 @@ impl Communicator {
         &self.former_ranks
     }
 
+    /// Sets how many ranks must be left for [`Communicator::shrink`] to succeed, identical on all ranks.
+    ///
+    /// By default, any number of ranks of one machine continue. Of several machines, the ranks that are left continue if they are most of those that
+    /// may be alive ([`Error::Partitioned`]). This number replaces that rule: if the network is divided, and both sides have so many ranks,
+    /// both continue. Use more than half of the ranks, unless something else ends the other side.
+    ///
+    /// ```
+    /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<()> {
+    ///     comm.set_minimum_ranks(3);
+    ///     if comm.rank() == 2 {
+    ///         return Ok(());
+    ///     }
+    ///     let error = comm.shrink().unwrap_err();
+    ///     assert!(error.to_string().contains("2 ranks are left, fewer than the minimum, 3"), "{error}");
+    ///     Ok(())
+    /// });
+    /// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
+    /// ```
+    pub fn set_minimum_ranks(&mut self, ranks: usize) {
+        self.minimum_ranks = Some(ranks);
+    }
+
     /// Ends this communicator on all ranks, and returns what its survivors meet over.
     ///
     /// # Errors
@@ -39,6 +61,7 @@ impl Communicator {
         engine.revoke(CAUSE);
         let deadlines = engine.limits.usual;
         let mut survivors = Survivors::over(self.status.clone(), deadlines);
+        survivors.minimum = self.minimum_ranks;
         if self.status.members().len() < self.ranks() {
             survivors.connections = self.guard.as_ref().map(|(guard, _)| Arc::clone(guard));
         }
@@ -75,6 +98,7 @@ impl Communicator {
         let controls = transport.take_controls();
         let mut heir = self.heir(transport, &config)?;
         heir.former_ranks = survivors.members.as_slice().into();
+        heir.minimum_ranks = self.minimum_ranks;
         Ok((heir, controls))
     }
 }
@@ -86,6 +110,8 @@ pub(crate) struct Survivors {
     /// Who watches over this rank, in a world of several nodes: its connections decide, and not the status board.
     connections: Option<Arc<dyn Guard>>,
     deadlines: Deadlines,
+    /// How many must be left, if the caller has said so.
+    minimum: Option<usize>,
     /// The current attempt, from 1.
     attempt: u32,
     /// Its members.
@@ -99,20 +125,22 @@ pub(crate) struct Survivors {
 impl Survivors {
     /// The survivors of the world of a status board, before their first attempt.
     fn over(status: StatusBoard, deadlines: Deadlines) -> Self {
-        Self { status, connections: None, deadlines, attempt: 0, members: Vec::new(), pieces: 0, lacks: None }
+        let (connections, minimum, members, lacks) = Default::default();
+        Self { status, connections, deadlines, minimum, attempt: 0, members, pieces: 0, lacks }
     }
 
     /// Joins the next attempt, and waits until it is known of every rank whether it is a member. Returns whether there is one: not if
     /// another member has completed the previous attempt, of which this rank then is a member too.
     ///
     /// # Errors
-    /// [`Error::Missing`] if a rank that is alive does not join; [`Error::Failed`] if the other ranks go on without this one, or may.
+    /// [`Error::Missing`] if a rank that is alive does not join; [`Error::Partitioned`] if the other ranks go on without this one, or may;
+    /// [`Error::Failed`] if too few are left.
     pub(crate) fn join(&mut self) -> Result<bool> {
         (self.attempt, self.pieces, self.lacks) = (self.attempt + 1, 0, None);
         match &self.connections {
             None => self.join_on_board().map(|()| true),
             Some(guard) => {
-                let outcome = guard.agree(self.deadlines.timeout, None).expect("they can agree");
+                let outcome = guard.agree(self.deadlines.timeout, self.minimum).expect("they can agree");
                 self.join_over_connections(outcome)
             }
         }
@@ -126,11 +154,15 @@ impl Survivors {
             }
             Outcome::Finished => Ok(false),
             Outcome::Missing(ranks) => Err(self.missing_far(&ranks)),
-            Outcome::Partitioned { lost } => Err(self.without_others(format!(
-                "the network between the ranks is divided: ranks {lost:?} are out of reach, may be alive, and go on if they are most of \
-                 the ranks that are left"
-            ))),
+            Outcome::Partitioned { lost } if lost.is_empty() => Err(self.too_few(None)),
+            Outcome::Partitioned { lost } => Err(Error::Partitioned { rank: self.status.rank(), lost }),
         }
+    }
+
+    fn too_few(&self, left: Option<usize>) -> Error {
+        let (left, minimum) =
+            (left.map_or("too few".to_owned(), |left| left.to_string()), self.minimum.unwrap_or(0));
+        self.without_others(format!("{left} ranks are left, fewer than the minimum, {minimum}"))
     }
 
     /// The error if other ranks go on without this one.
@@ -157,7 +189,12 @@ impl Survivors {
         })?;
         let is_member = |&rank: &Rank| status.is_member(rank, *attempt) == Some(true);
         self.members = (0..ranks).filter(is_member).collect();
-        Ok(())
+        let left = self.members.len();
+        if self.minimum.is_some_and(|minimum| left < minimum) {
+            Err(self.too_few(Some(left)))
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether a member has ended before the current attempt was complete: no member can complete it.

@@ -12,6 +12,8 @@ use super::view::{Evidence, Failures, View};
 use super::{FENCE, SILENCE, Time};
 
 mod call;
+#[cfg(test)]
+mod tests;
 
 use call::{Call, Proposal};
 
@@ -128,9 +130,12 @@ impl Agreement {
         self.advance(now);
     }
 
-    /// There is a connection with another member, which has received nothing yet.
+    /// There is a connection with another member, which has received nothing yet. One that has been lost meanwhile must not take the end
+    /// of this connection for a death.
     pub(super) fn connect(&mut self, rank: Rank) {
-        if self.call.is_some() {
+        if self.failures.lost_since(rank).is_some() {
+            self.send(rank, Vote::Exclude);
+        } else if self.call.is_some() {
             self.announce_to(rank);
         }
     }

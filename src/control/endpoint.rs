@@ -72,7 +72,7 @@ pub(crate) enum How {
     Goodbye,
     /// The other process has ended without a goodbye.
     Closed,
-    /// The other host does not acknowledge.
+    /// The other host does not acknowledge, or has given up this one.
     Silent,
     /// The other process has sent invalid bytes.
     Nonsense,
@@ -203,11 +203,11 @@ impl Endpoint {
     }
 
     /// Gathers the bytes of every member of the latest view. All members call it. It ends with a [result](Self::take_gathered), at
-    /// the latest after `patience`.
+    /// the latest after `patience` and the time within which a silent member is lost: that one is the cause, and not those that wait for it too.
     pub(crate) fn gather(&mut self, now: Time, patience: Time, bytes: Vec<u8>) {
         let number = self.agreement.view().number;
         let round = self.gathering.next_round(number);
-        self.gather_in((number, round), now + patience, bytes);
+        self.gather_in((number, round), now, patience, bytes);
     }
 
     /// The last all-gather of the latest view, without bytes: a member for which it completes continues without this protocol. It also
@@ -215,13 +215,14 @@ impl Endpoint {
     ///
     /// If it fails, the member calls for the next view, which may end with [`Outcome::Finished`].
     pub(crate) fn finish(&mut self, now: Time, patience: Time) {
-        self.gather_in((self.agreement.view().number, gathering::LAST_ROUND), now + patience, Vec::new());
+        self.gather_in((self.agreement.view().number, gathering::LAST_ROUND), now, patience, Vec::new());
     }
 
-    fn gather_in(&mut self, (number, round): (u64, u64), deadline: Time, bytes: Vec<u8>) {
-        self.gathering.begin(self.setup.own, (number, round), bytes.clone(), deadline);
+    fn gather_in(&mut self, (number, round): (u64, u64), now: Time, patience: Time, bytes: Vec<u8>) {
+        self.gathering.begin(self.setup.own, (number, round), bytes.clone(), now + patience + SILENCE);
         let message = Message::Gather { number, round, bytes };
         self.agreement.view().members.clone().into_iter().for_each(|rank| self.send_to(rank, &message));
+        self.gathering.advance(&self.agreement, now);
     }
 
     pub(crate) fn take_gathered(&mut self) -> Option<Gathered> {
@@ -263,7 +264,7 @@ impl Endpoint {
         let is_stranger = |link: &&Link| link.peer.is_none() && link.to.is_none();
         if self.links.values().filter(is_stranger).count() > MOST_STRANGERS {
             let oldest = self.links.iter().find(|(_, link)| is_stranger(link)).map(|(&id, _)| id);
-            oldest.into_iter().for_each(|id| self.close_link(id));
+            oldest.into_iter().for_each(|id| self.drop_link(id));
         }
     }
 
@@ -284,17 +285,28 @@ impl Endpoint {
 
     /// Closes a connection that sends invalid messages.
     fn refuse(&mut self, now: Time, id: LinkId) {
-        let is_known = self.links.get(&id).is_some_and(|link| link.peer.is_some());
-        self.actions.push_back(Action::Close(id));
+        let is_known = self.knows(id);
+        self.close_link(id);
         if !is_known {
             self.actions.push_back(Action::Report(Report::Stranger));
         }
         self.end(now, id, How::Nonsense);
     }
 
+    /// Closes a connection. A side that uses it is told, since it would take the end for a death.
     fn close_link(&mut self, id: LinkId) {
-        self.links.remove(&id);
+        let uses = |link: &Link| link.handshake.as_ref().is_none_or(Handshake::has_accepted);
+        if self.links.get(&id).is_some_and(uses) {
+            let refuse = Message::Refuse { why: "this side gives up the connection".to_owned() };
+            self.actions.push_back(Action::Send(id, refuse.to_bytes()));
+        }
         self.actions.push_back(Action::Close(id));
+    }
+
+    /// Closes a connection that has not identified itself in time.
+    fn drop_link(&mut self, id: LinkId) {
+        self.close_link(id);
+        self.links.remove(&id);
     }
 
     fn message(&mut self, now: Time, id: LinkId, message: Message) {
@@ -302,6 +314,10 @@ impl Endpoint {
         let Some(from) = link.peer else { return self.shake_hands(now, id, message) };
         match message {
             Message::Goodbye => link.said_goodbye = true,
+            Message::Refuse { .. } => {
+                self.actions.push_back(Action::Close(id));
+                self.end(now, id, How::Silent);
+            }
             Message::Keepalive => {}
             Message::Vote { number, vote } => self.agreement.handle(from, number, vote, now),
             Message::Gather { number, round, bytes } if !self.agreement.is_failed(from) => {
@@ -331,15 +347,13 @@ impl Endpoint {
             {
                 let accept = handshake.accepted();
                 self.actions.push_back(Action::Send(id, accept.to_bytes()));
-                link.identify(from);
-                self.agreement.connect(from);
-                self.setup.awaited.retain(|&awaited| awaited != from);
             }
-            Step::Done => {
-                let to = link.to.expect("this side has connected");
-                link.identify(to);
-                self.agreement.connect(to);
-                self.setup.awaited.retain(|&awaited| awaited != to);
+            Step::Done(claim, confirm) => {
+                let rank = link.to.unwrap_or(claim.from);
+                link.identify(rank);
+                self.actions.extend(confirm.map(|confirm| Action::Send(id, confirm.to_bytes())));
+                self.agreement.connect(rank);
+                self.setup.awaited.retain(|&awaited| awaited != rank);
             }
             _ => self.refuse(now, id),
         }
@@ -362,7 +376,7 @@ impl Endpoint {
     fn tick(&mut self, now: Time) {
         let is_late = |link: &Link| link.peer.is_none() && now > link.since + CONNECT;
         let late: Vec<_> = self.links.iter().filter(|(_, link)| is_late(link)).map(|(&id, _)| id).collect();
-        late.into_iter().for_each(|id| self.close_link(id));
+        late.into_iter().for_each(|id| self.drop_link(id));
         if self.began.is_some_and(|began| now > began + CONNECT) && !self.setup.awaited.is_empty() {
             let unreached = std::mem::take(&mut self.setup.awaited);
             unreached.iter().for_each(|&rank| self.agreement.fail(rank, Evidence::Lost, now));

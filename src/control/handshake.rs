@@ -4,11 +4,13 @@
 //! ```text
 //! connects:  Hello { nonce }                    accepts:  Challenge { nonce }
 //!            Prove { claim, proof }                       Accept { proof } | Refuse { why }
+//!            Confirm
 //! ```
 //!
 //! A proof is an HMAC-SHA-256 of both nonces and the claim under the secret, with a label for each side, so that a proof is useless in another
 //! connection and in the other direction. The side that accepts sends nothing but a random number until the other has
-//! proved itself. Nothing is encrypted.
+//! proved itself. It uses the connection only after `Confirm`, which says that the other side uses it too: a process that was
+//! stopped may otherwise accept one that the other side has given up, and take its end for a death. Nothing is encrypted.
 
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
@@ -16,7 +18,7 @@ use sha2::Sha256;
 use super::message::{Claim, Message, Nonce, Proof};
 
 /// The version of the protocol.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// What follows from a message of the handshake.
 #[derive(Debug, PartialEq)]
@@ -25,8 +27,8 @@ pub(crate) enum Step {
     Send(Message),
     /// The other side has proved itself: [accept](Handshake::accepted) this claim, or refuse it.
     Claimed(Claim),
-    /// Both sides have proved themselves.
-    Done,
+    /// Both sides have proved themselves, for this claim. Send the message, if any.
+    Done(Claim, Option<Message>),
     /// The other side refuses this one, and why.
     Refused(String),
     /// The other side does not know the secret.
@@ -67,6 +69,10 @@ enum State {
         claim: Claim,
         nonces: [Nonce; 2],
     },
+    /// Accepts: has sent `Accept`.
+    Accepted {
+        claim: Claim,
+    },
     Ended,
 }
 
@@ -103,8 +109,10 @@ impl Handshake {
             }
             (State::Proved { claim, nonces }, Message::Accept { proof }) => {
                 let is_valid = self.is_proof("accepts", nonces, claim, proof);
-                (State::Ended, if is_valid { Step::Done } else { Step::WrongSecret })
+                let done = Step::Done(claim, Some(Message::Confirm));
+                (State::Ended, if is_valid { done } else { Step::WrongSecret })
             }
+            (State::Accepted { claim }, Message::Confirm) => (State::Ended, Step::Done(claim, None)),
             (State::Greeted { .. } | State::Proved { .. }, Message::Refuse { why }) => {
                 (State::Ended, Step::Refused(why))
             }
@@ -119,10 +127,16 @@ impl Handshake {
     /// # Panics
     /// If there is none.
     pub(crate) fn accepted(&mut self) -> Message {
-        let State::Claimed { claim, nonces } = std::mem::replace(&mut self.state, State::Ended) else {
+        let State::Claimed { claim, nonces } = self.state else {
             panic!("a claim is accepted once, after it was verified");
         };
+        self.state = State::Accepted { claim };
         Message::Accept { proof: self.proof("accepts", nonces, claim) }
+    }
+
+    /// Whether the other side may use the connection already.
+    pub(crate) fn has_accepted(&self) -> bool {
+        matches!(self.state, State::Accepted { .. })
     }
 
     fn hash(&self, side: &str, nonces: [Nonce; 2], claim: Claim) -> Hmac<Sha256> {
@@ -172,7 +186,9 @@ mod tests {
     fn both_sides_prove_the_secret() {
         let (mut connects, mut accepts, prove) = until_proof(b"secret", b"secret");
         assert_eq!(accepts.handle(prove), Step::Claimed(CLAIM));
-        assert_eq!(connects.handle(accepts.accepted()), Step::Done);
+        let accept = accepts.accepted();
+        assert_eq!(connects.handle(accept), Step::Done(CLAIM, Some(Message::Confirm)));
+        assert_eq!(accepts.handle(Message::Confirm), Step::Done(CLAIM, None));
     }
 
     #[test]

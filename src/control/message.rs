@@ -38,6 +38,8 @@ pub(crate) enum Message {
     Prove { claim: Claim, proof: Proof },
     /// The answer to `Prove`: the proof of the other side.
     Accept { proof: Proof },
+    /// The answer to `Accept`: the side that connects uses the connection.
+    Confirm,
     /// The connection is about to be closed, and why.
     Refuse { why: String },
     /// Sent so that the other side receives something, and its kernel has something to acknowledge.
@@ -106,6 +108,11 @@ impl Message {
         bytes[..PREFIX].copy_from_slice(&length.to_le_bytes());
         bytes
     }
+
+    /// Decodes a message without its length.
+    pub(crate) fn of_frame(content: &[u8]) -> Result<Self, Nonsense> {
+        serde_json::from_slice(content).map_err(|_| Nonsense)
+    }
 }
 
 /// Received bytes, from the start of a message.
@@ -117,25 +124,31 @@ impl Frames {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Removes the first message, once it is complete. Checks its length before the rest has arrived.
+    /// Removes the first message, once it is complete.
     ///
     /// # Errors
     /// If it is longer than `longest` bytes or invalid.
     pub(crate) fn next(&mut self, longest: usize) -> Result<Option<Message>, Nonsense> {
+        self.next_frame(longest)?.map(|content| Message::of_frame(&content)).transpose()
+    }
+
+    /// Removes the bytes of the first message, once they are complete. Checks their number before the rest has arrived.
+    ///
+    /// # Errors
+    /// If there are more than `longest`.
+    pub(crate) fn next_frame(&mut self, longest: usize) -> Result<Option<Vec<u8>>, Nonsense> {
         let Some((length, rest)) = self.0.split_first_chunk::<PREFIX>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
         if length > longest {
             return Err(Nonsense);
         }
-        let Some(content) = rest.get(..length) else { return Ok(None) };
-        let message = serde_json::from_slice(content).map_err(|_| Nonsense)?;
+        let Some(content) = rest.get(..length).map(<[u8]>::to_vec) else { return Ok(None) };
         self.0.drain(..PREFIX + length);
-        Ok(Some(message))
+        Ok(Some(content))
     }
 
     /// The bytes received and not removed.
-    #[cfg(test)]
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 }
@@ -157,6 +170,7 @@ mod tests {
             Message::Challenge { nonce: [1; 2] },
             Message::Prove { claim, proof: [u64::MAX; 2] },
             Message::Accept { proof: [7; 2] },
+            Message::Confirm,
             Message::Refuse { why: "there are two ranks 1".into() },
             Message::Keepalive,
             Message::Failed { by: 1, first: 0, cause: "it said \"größer\"\n".into() },
@@ -207,7 +221,7 @@ mod tests {
 
     #[test]
     fn messages_of_the_handshake_are_short() {
-        for message in &messages()[..5] {
+        for message in &messages()[..6] {
             let bytes = message.to_bytes();
             assert!(bytes.len() <= PREFIX + LONGEST_HELLO, "{message:?}: {} bytes", bytes.len());
             assert_eq!(next(&bytes[..PREFIX], 8), Err(Nonsense), "the length alone is checked");

@@ -2,7 +2,7 @@
 //!
 //! The model of a connection is TCP with the driver's settings: bytes arrive in order, are held while the connection is cut in their direction, and
 //! either end detects within 5 to 6.5 s that the other's host does not acknowledge. The process at the other end of a connection that is not cut is
-//! seen to end.
+//! seen to end; what it has sent last may be lost if it crashes, since its kernel drops it if the process has not read everything.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -35,7 +35,8 @@ enum Happening {
     /// It connects to this member.
     Dial(Rank),
     Opened(LinkId, Option<Rank>),
-    Arrived(LinkId, Vec<u8>),
+    /// Bytes, and when they arrive: the process may read them later.
+    Arrived(LinkId, Vec<u8>, Time),
     /// The end of a connection arrives; `is_timeout` if its own kernel gives up.
     Ended {
         link: LinkId,
@@ -140,8 +141,8 @@ impl Simulation {
                 let nonce = self.network.nonce(link);
                 member.handle(now, Event::Opened { link, to, nonce });
             }
-            Happening::Arrived(link, bytes) => {
-                if self.network.reaches((rank, link)) {
+            Happening::Arrived(link, bytes, at) => {
+                if self.network.delivers((rank, link), at) {
                     member.handle(now, Event::Received { link, bytes: &bytes });
                 }
             }
@@ -188,7 +189,8 @@ impl Simulation {
         let member = &mut self.members[rank];
         if member.endpoint.is_none() {
             // Its process has ended.
-            self.network.close_all(rank, now, &self.schedule, &mut self.queue);
+            let has_crashed = member.fate == member::Fate::Crashed;
+            self.network.close_all(rank, has_crashed, now, &self.schedule, &mut self.queue);
         }
         self.checks.after_event(rank, &self.members);
     }

@@ -53,11 +53,13 @@ pub enum ErrorCode {
     Failed = 105,
     /// `Error::Overdue`, of the feature `nccl`.
     Overdue = 106,
+    /// [`Error::Partitioned`](crate::Error::Partitioned).
+    Partitioned = 107,
 }
 
 impl ErrorCode {
     /// All codes, by number.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Unsupported,
         Self::OnRank0,
         Self::Memory,
@@ -73,6 +75,7 @@ impl ErrorCode {
         Self::Aborted,
         Self::Failed,
         Self::Overdue,
+        Self::Partitioned,
     ];
 
     /// The number.
@@ -108,6 +111,7 @@ impl ErrorCode {
             Self::Aborted => "aborted",
             Self::Failed => "failed",
             Self::Overdue => "overdue",
+            Self::Partitioned => "partitioned",
         }
     }
 }
@@ -138,9 +142,10 @@ mod tests {
             (104, "aborted"),
             (105, "failed"),
             (106, "overdue"),
+            (107, "partitioned"),
         ];
         assert_eq!(numbers, pinned);
         assert!(ErrorCode::ALL.iter().all(|code| ErrorCode::from_number(code.number()) == Some(*code)));
-        assert_eq!([0, -1, 100, 107].map(ErrorCode::from_number), [None; 4]);
+        assert_eq!([0, -1, 100, 108].map(ErrorCode::from_number), [None; 4]);
     }
 }

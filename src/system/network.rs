@@ -1,5 +1,6 @@
 //! The networks of this machine: where other hosts reach it.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 
@@ -14,6 +15,12 @@ const RDMA: [&str; 2] = ["/sys/class/infiniband", "/sys/class/cxi"];
 pub(crate) fn has_rdma() -> bool {
     let has_any = |folder| std::fs::read_dir(folder).is_ok_and(|mut adapters| adapters.next().is_some());
     RDMA.into_iter().any(has_any)
+}
+
+/// A random number, for a secret or a handshake.
+pub(crate) fn nonce() -> [u64; 2] {
+    let random = || RandomState::new().hash_one(std::process::id());
+    [random(), random()]
 }
 
 /// Listens on the interfaces that are preferred, by name and address, or on all that other hosts may reach if there are none; a

@@ -4,12 +4,16 @@ use unisono_collectives::Rank;
 
 use crate::error::{Error, Result};
 
+mod arrivals;
 mod directory;
 #[cfg(test)]
 pub(super) mod pair;
+mod peer;
 mod rendezvous;
 
+pub(super) use arrivals::{Arrival, Arrivals, introduce};
 pub(crate) use directory::Directory;
+pub(super) use peer::Peer;
 pub(crate) use rendezvous::{Joining, Rendezvous};
 
 /// An all-gather of bytes, which is all that ranks need before they have links. MPI, key-value stores and trainers that start

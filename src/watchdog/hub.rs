@@ -1,10 +1,10 @@
 //! The hub: ports to which the leaders of other nodes connect, one on each interface.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use super::card::Card;
+use crate::system::nonce;
 
 /// The listening sockets of the hub.
 #[derive(Debug)]
@@ -37,10 +37,4 @@ impl Hub {
         };
         self.0.iter().flat_map(accept)
     }
-}
-
-/// A random number.
-pub(super) fn nonce() -> [u64; 2] {
-    let random = || RandomState::new().hash_one(std::process::id());
-    [random(), random()]
 }

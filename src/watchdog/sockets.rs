@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use unisono_collectives::Rank;
 
 use super::card::{Card, Cards};
-use super::hub::{Hub, nonce};
+use super::hub::Hub;
 use crate::control::{Action, CONNECT, Endpoint, Event, How, LinkId, MOST_STRANGERS, Message, Report, Setup};
+use crate::system::nonce;
 
 mod socket;
 #[cfg(test)]

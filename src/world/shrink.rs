@@ -61,8 +61,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Unsupported`], before anything happens, if ranks are connected by MPI, or end with the job ([`OnFailure::EndJob`]). [`Error::Missing`] if a rank that is alive does not call `shrink`; it names the rank, and says whether
-    /// its process is stopped. [`Error::Failed`] if this rank is cut off from more ranks that may be alive than it reaches: those go on
-    /// without it. [`Error::Memory`] and [`Error::Launch`] if this rank cannot set up the new world; the others then do so
+    /// its process is stopped. [`Error::Partitioned`] if this rank is cut off from more ranks that may be alive than it reaches: those go on
+    /// without it. [`Error::Failed`] if fewer are left than [required](Communicator::set_minimum_ranks). [`Error::Memory`] and [`Error::Launch`] if this rank cannot set up the new world; the others then do so
     /// without it.
     pub fn shrink(mut self) -> Result<Self> {
         let mut survivors = self.survivors()?;

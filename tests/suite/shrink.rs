@@ -35,8 +35,22 @@ pub(crate) fn tests() -> Vec<Test> {
         Test::new("a program that ends with its ranks is refused", refused),
         Test::new("a process that is stopped is named, and that it is alive", stopped),
         Test::new("ranks that are connected go on too", connected),
+        Test::new("fewer ranks than the minimum do not go on", too_few),
         Test::new("five machines become four and two", machines_one_by_one).unless(launch::no_containers),
     ];
+    for (name, role, line, ranks) in [
+        ("a group of machines goes on without one of it", "group", "2 of the group are left", 2),
+        ("fewer machines than the minimum do not go on", "minimum", "too few are left", 2),
+        ("a rank of another machine that is stopped while it shrinks is left out", "stops", "2 are left", 2),
+    ] {
+        let test = Test::new(name, move || {
+            let ended = machines(if role == "group" { 4 } else { 3 }, role);
+            let count = ended.stdout.lines().filter(|said| *said == line).count();
+            assert_eq!(count, ranks, "{ended}");
+            assert!(role != "stops" || ended.stdout.contains("rank 1 is out"), "{ended}");
+        });
+        tests.push(test.unless(launch::no_containers));
+    }
     let absent = Test::new("a rank of another machine that does not shrink is named", machine_is_absent);
     tests.push(absent.unless(launch::no_containers));
     let seeds = if is_deep() { 60 } else { 4 };
@@ -98,6 +112,9 @@ pub(crate) fn play(role: &str) -> ExitCode {
         "stopped" => play_stopped(comm),
         "connected" => lose(comm, &[&[1]], || launch::kill_this_process()),
         "absent" => play_absent(comm),
+        "group" => play_group(comm),
+        "minimum" => play_minimum(comm),
+        "stops" => play_stops(comm),
         "one by one" => lose(comm, &[&[1], &[0, 2]], || launch::kill_this_process()),
         script => {
             let seed = script.strip_prefix("script ").expect("a role of this module").parse();
@@ -311,6 +328,26 @@ fn refused() {
     }
 }
 
+fn too_few() {
+    let ended = unisono::threads(3, |mut comm| -> Result<()> {
+        comm.set_minimum_ranks(2);
+        if comm.rank() == 1 {
+            return Ok(());
+        }
+        failure(&mut comm);
+        let mut comm = comm.shrink()?;
+        if comm.rank() == 1 {
+            return Ok(());
+        }
+        // It is inherited.
+        failure(&mut comm);
+        let error = comm.shrink().unwrap_err();
+        assert!(error.to_string().contains("1 ranks are left, fewer than the minimum, 2"), "{error}");
+        Ok(())
+    });
+    all_succeed(ended);
+}
+
 #[cfg(feature = "mpi")]
 fn over_mpi() {
     let mut command = launch::mpirun(2, &launch::this_program());
@@ -341,6 +378,59 @@ fn play_absent(mut comm: Communicator) -> Result<()> {
     let error = comm.shrink().unwrap_err();
     assert!(matches!(error, Error::Missing { other: 2, process_id: None, .. }), "{error}");
     println!("rank 2 is missing");
+    Ok(())
+}
+
+/// Rank 1 of four ends. The group of the others but rank 3 and of it goes on.
+fn play_group(mut comm: Communicator) -> Result<()> {
+    let group = comm.group(&[2, 1, 0])?;
+    sum(&mut comm)?;
+    match comm.rank() {
+        1 => launch::kill_this_process(),
+        // It keeps its world, which has failed, until the others are done.
+        3 => std::thread::sleep(10 * SHORT),
+        _ => {
+            let mut group = group.expect("it is in it");
+            assert_eq!(failure(&mut group).failed_rank(), Some(1));
+            let mut group = group.shrink()?;
+            assert_eq!((group.former_ranks(), sum(&mut group)?), (&[0, 2][..], 2));
+            println!("2 of the group are left");
+        }
+    }
+    Ok(())
+}
+
+fn play_minimum(mut comm: Communicator) -> Result<()> {
+    sum(&mut comm)?;
+    comm.set_minimum_ranks(3);
+    if comm.rank() == 1 {
+        launch::kill_this_process();
+    }
+    failure(&mut comm);
+    let error = comm.shrink().unwrap_err();
+    assert_eq!(error.code(), ErrorCode::Failed, "{error}");
+    println!("too few are left");
+    Ok(())
+}
+
+/// Rank 1 is stopped after it has called `shrink`, which it does before the others, and continues when they have gone on.
+fn play_stops(mut comm: Communicator) -> Result<()> {
+    sum(&mut comm)?;
+    if comm.rank() == 1 {
+        let own = std::process::id();
+        let stops = format!("sleep 1; kill -STOP {own}; sleep 40; kill -CONT {own}");
+        let mut stops = std::process::Command::new("sh").args(["-c", &stops]).spawn().unwrap();
+        let error = comm.shrink().unwrap_err();
+        let Error::Partitioned { rank: 1, lost } = &error else { panic!("{error}") };
+        assert!(!lost.is_empty() && error.code() == ErrorCode::Partitioned, "{error}");
+        println!("rank 1 is out");
+        stops.wait().unwrap();
+        return Ok(());
+    }
+    std::thread::sleep(3 * SHORT);
+    let mut comm = comm.shrink()?;
+    assert_eq!((comm.former_ranks(), sum(&mut comm)?), (&[0, 2][..], 2));
+    println!("2 are left");
     Ok(())
 }
 

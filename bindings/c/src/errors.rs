@@ -32,6 +32,8 @@ pub const UNISONO_ERROR_LEFT: i32 = 103;
 pub const UNISONO_ERROR_ABORTED: i32 = 104;
 /// Lost: this rank failed in the call.
 pub const UNISONO_ERROR_FAILED: i32 = 105;
+/// Lost: other ranks are out of reach, may be alive, and may continue without this one.
+pub const UNISONO_ERROR_PARTITIONED: i32 = 107;
 /// Lost: a defect of the library, which its text describes.
 pub const UNISONO_ERROR_PANIC: i32 = 150;
 
@@ -127,6 +129,7 @@ mod tests {
             (ErrorCode::Left, UNISONO_ERROR_LEFT),
             (ErrorCode::Aborted, UNISONO_ERROR_ABORTED),
             (ErrorCode::Failed, UNISONO_ERROR_FAILED),
+            (ErrorCode::Partitioned, UNISONO_ERROR_PARTITIONED),
         ] {
             assert_eq!(code.number(), number);
             assert_eq!(unisono_is_fatal(number) == 1, code.is_fatal());

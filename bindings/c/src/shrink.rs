@@ -12,8 +12,8 @@ use super::waits::looking;
 ///
 /// A rank is left out if its process has ended, or if it has freed its communicator. A rank that is alive and does not call this in time
 /// is UNISONO_ERROR_TIMEOUT; the text names it, and says whether its process is stopped. The old communicator ends on all ranks when the
-/// first of them calls this: ranks in a call get UNISONO_ERROR_ABORTED, and can call it too. Ranks that do not share memory, which are
-/// those of several machines, are UNISONO_ERROR_UNSUPPORTED.
+/// first of them calls this: ranks in a call get UNISONO_ERROR_ABORTED, and can call it too. Ranks that MPI connects are
+/// UNISONO_ERROR_UNSUPPORTED. A rank of several machines that reaches too few of those that may be alive is UNISONO_ERROR_PARTITIONED.
 ///
 /// The new communicator inherits the algorithm and the timeout. Wait for the requests of the old one first. Its groups are lost;
 /// its memory keeps its values until it is released, and calls treat it as any other memory.
@@ -29,6 +29,20 @@ pub unsafe extern "C" fn unisono_shrink(comm: *mut *mut Comm) -> c_int {
         let failed = unsafe { take(*place)? };
         *place = ptr::null_mut();
         *place = Comm::into_raw(looking(|| failed.shrink())?);
+        Ok(())
+    })
+}
+
+/// Sets how many ranks must be left for `unisono_shrink` to succeed, identical on all ranks. Of several machines, it replaces the rule that
+/// most of the ranks that may be alive must be left: if the network is divided, and both sides have so many ranks, both continue.
+///
+/// # Safety
+/// The handle must be null or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_set_minimum_ranks(comm: *mut Comm, ranks: usize) -> c_int {
+    guarded(|| {
+        // SAFETY: as the caller promises.
+        unsafe { communicator(comm) }?.set_minimum_ranks(ranks);
         Ok(())
     })
 }

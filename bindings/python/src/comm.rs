@@ -298,13 +298,16 @@ impl Comm {
     }
 
     /// Makes a communicator of the ranks that are left, and closes this one.
-    fn shrink(&self, py: Python<'_>) -> PyResult<Self> {
+    #[pyo3(signature = (minimum_ranks=None))]
+    fn shrink(&self, py: Python<'_>, minimum_ranks: Option<usize>) -> PyResult<Self> {
         self.owner.check().map_err(argument)?;
         // What has ended this communicator does not end the next one.
         let shrunk = interruptible(py, &Ended::default(), || {
             drop(self.levels.lock().unwrap_or_else(PoisonError::into_inner).take());
             let failed = self.lock().take();
-            failed.ok_or_else(closed)?.shrink()
+            let mut failed = failed.ok_or_else(closed)?;
+            minimum_ranks.into_iter().for_each(|ranks| failed.set_minimum_ranks(ranks));
+            failed.shrink()
         });
         shrunk.map(Self::new)
     }

@@ -76,3 +76,26 @@ print("went on")
     )
     for end in run(program, 2):
         assert end.code == 0 and "went on" in end.output, end
+
+
+def test_fewer_ranks_than_the_minimum_do_not_go_on() -> None:
+    program = (
+        PRELUDE
+        + """
+import os, signal
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    comm.barrier()
+except unisono.UnisonoError:
+    pass
+try:
+    comm.shrink(minimum_ranks=3)
+except unisono.UnisonoError as error:
+    assert error.code == "failed" and "2 ranks are left, fewer than the minimum, 3" in str(error), error
+    print("refused")
+"""
+    )
+    ended = run(program, 3)
+    for rank, end in enumerate(ended):
+        assert (end.code == 0 and "refused" in end.output) or rank == 1, ended

@@ -14,6 +14,8 @@ struct Side {
     is_open: bool,
     /// Whether the kernel of this end has given up: what it has sent and has not arrived is lost.
     is_aborted: bool,
+    /// When the process of this end has ended, if its kernel drops what it has sent and has not arrived.
+    dropped_at: Option<Time>,
     /// When the latest bytes of this end arrive.
     arrives: Time,
 }
@@ -66,7 +68,8 @@ impl Network {
             (rank, self.next)
         });
         for (own, other) in [(ends[0], ends[1]), (ends[1], ends[0])] {
-            let side = Side { other, is_open: true, is_aborted: false, arrives: Time::ZERO };
+            let side =
+                Side { other, is_open: true, is_aborted: false, dropped_at: None, arrives: Time::ZERO };
             self.sides.insert(own, side);
         }
         ends
@@ -86,7 +89,7 @@ impl Network {
             return;
         }
         side.arrives = at;
-        queue.push(at, side.other.0, Happening::Arrived(side.other.1, bytes));
+        queue.push(at, side.other.0, Happening::Arrived(side.other.1, bytes, at));
     }
 
     /// The time at which what is sent now arrives, behind everything before it.
@@ -103,7 +106,13 @@ impl Network {
         self.sides.get(&end).is_some_and(|side| side.other.0 < schedule.ranks)
     }
 
-    /// Whether bytes, or the end of the connection, still arrive there.
+    /// Whether bytes that arrive there at this time are delivered.
+    pub(super) fn delivers(&self, end: End, at: Time) -> bool {
+        let is_dropped = |own: &Side| self.sides[&own.other].dropped_at.is_some_and(|dropped| at > dropped);
+        self.reaches(end) && self.sides.get(&end).is_some_and(|own| !is_dropped(own))
+    }
+
+    /// Whether the end of the connection still arrives there.
     pub(super) fn reaches(&self, end: End) -> bool {
         self.sides.get(&end).is_some_and(|own| own.is_open && !self.sides[&own.other].is_aborted)
     }
@@ -118,10 +127,22 @@ impl Network {
         }
     }
 
-    pub(super) fn close_all(&mut self, rank: Rank, now: Time, schedule: &Schedule, queue: &mut Queue) {
+    /// A process ends.
+    pub(super) fn close_all(
+        &mut self,
+        rank: Rank,
+        has_crashed: bool,
+        now: Time,
+        schedule: &Schedule,
+        queue: &mut Queue,
+    ) {
         let mut ends: Vec<_> = self.sides.keys().filter(|end| end.0 == rank).copied().collect();
         ends.sort_unstable();
-        ends.into_iter().for_each(|end| self.close(end, now, schedule, queue));
+        for end in ends {
+            let drops = has_crashed && self.is_between_members(end, schedule) && self.random.bool();
+            self.sides.entry(end).and_modify(|side| side.dropped_at = (side.is_open && drops).then_some(now));
+            self.close(end, now, schedule, queue);
+        }
     }
 
     /// The kernel at this end gives up, or learns that the other has. The other one learns it once it is reachable.

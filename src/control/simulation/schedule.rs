@@ -34,8 +34,10 @@ pub(super) struct Schedule {
 impl Schedule {
     pub(super) fn of(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        if seed % 20 == 7 {
-            return Self::cut_until_a_crash(&mut random);
+        match seed % 20 {
+            7 => return Self::cut_until_a_crash(&mut random),
+            8 => return Self::crash_of_a_voter(&mut random),
+            _ => {}
         }
         let ranks = random.usize(2..=6);
         let start = Time::from_secs(3);
@@ -83,6 +85,18 @@ impl Schedule {
         Self { ranks: 3, patience: Time::from_secs(20), minimum: None, delay_us: 2_000, calls, faults }
     }
 
+    /// Ranks 0 and 1 lose each other, and rank 2 ends about when it excludes one of them. So the excluded one may take rank 2 for dead, and
+    /// continue alone. Rank 2 must not have agreed with the other by then.
+    fn crash_of_a_voter(random: &mut fastrand::Rng) -> Self {
+        let start = Time::from_secs(3);
+        let crash = Fault::Crash { rank: 2, at: start + Time::from_millis(random.u64(5_000..9_000)) };
+        let until = start + Time::from_secs(60);
+        let cut = Fault::Cut { from: 0, to: 1, is_both: true, since: start, until };
+        let patience = Time::from_secs(20);
+        let (calls, faults) = (vec![Some(start); 3], vec![cut, crash]);
+        Self { ranks: 3, patience, minimum: None, delay_us: 600_000, calls, faults }
+    }
+
     pub(super) fn of_member(&self, own: Rank) -> Vec<(Time, Happening)> {
         let faults = self.faults.iter().filter_map(|fault| match *fault {
             Fault::Crash { rank, at } | Fault::HostDown { rank, at } if rank == own => {
@@ -103,10 +117,16 @@ impl Schedule {
 
     /// Until when a member does not run.
     pub(super) fn is_stopped(&self, own: Rank, now: Time) -> Option<Time> {
-        self.faults.iter().find_map(|fault| match *fault {
-            Fault::Stop { rank, from, until } if rank == own && (from..until).contains(&now) => Some(until),
-            _ => None,
-        })
+        let stopped = |at| {
+            self.faults.iter().find_map(move |fault| match *fault {
+                Fault::Stop { rank, from, until } if rank == own && (from..until).contains(&at) => {
+                    Some(until)
+                }
+                _ => None,
+            })
+        };
+        // What arrives meanwhile stays in order, so it waits for the end of all stops that overlap.
+        std::iter::successors(stopped(now), |&until| stopped(until)).last()
     }
 
     /// Since when and until when bytes of one member do not reach another, from this time on.
@@ -159,18 +179,30 @@ impl Schedule {
         })
     }
 
+    /// Whether a process does not run while it connects.
+    pub(super) fn stops_early(&self) -> bool {
+        let is_early =
+            |fault: &Fault| matches!(fault, Fault::Stop { from, .. } if *from < Time::from_secs(3));
+        self.faults.iter().any(is_early)
+    }
+
     pub(super) fn calls_at(&self, rank: Rank) -> Option<Time> {
         self.calls[rank]
     }
 
-    /// Whether nothing happens but the end of processes, and all members call.
+    /// Whether nothing happens but the end of processes, and all members call before the first of them loses patience.
     pub(super) fn has_only_crashes(&self) -> bool {
         // All have connected before.
         let is_crash = |fault: &Fault| match *fault {
             Fault::Crash { at, .. } => at >= Time::from_secs(3),
-            Fault::CrashAtSend { sends, .. } => sends > 2 * self.ranks as u32,
+            Fault::CrashAtSend { sends, .. } => sends > 3 * self.ranks as u32,
             _ => false,
         };
-        self.faults.iter().all(is_crash) && self.calls.iter().all(Option::is_some) && self.minimum.is_none()
+        let calls: Vec<_> = self.calls.iter().copied().flatten().collect();
+        let (first, last) = (calls.iter().min(), calls.iter().max());
+        let waits = last
+            .zip(first)
+            .is_some_and(|(last, first)| *last + Time::from_micros(self.delay_us) < *first + self.patience);
+        self.faults.iter().all(is_crash) && calls.len() == self.ranks && waits && self.minimum.is_none()
     }
 }

@@ -73,7 +73,7 @@ impl Strangers {
         let mut at = now;
         for bytes in says {
             at += Time::from_millis(self.random.u64(1..300));
-            queue.push(at, to, Happening::Arrived(end.1, bytes));
+            queue.push(at, to, Happening::Arrived(end.1, bytes, at));
         }
         if self.random.bool() {
             let at = at + Time::from_millis(self.random.u64(1..2_000));

@@ -1,33 +1,31 @@
 //! A bootstrap over TCP, for ranks of several machines: rank 0 listens where all expect it, gathers what the others send, and
 //! answers each with all of it.
 //!
-//! Rank 0 sends every connection a random challenge, and admits the peer that returns its digest under the secret of the job
-//! (`UNISONO_SECRET`). Connections are served together and never block rank 0, so that one which is silent or slow delays no other.
-//! Without a secret, any program that implements the protocol is admitted. Nothing is encrypted.
+//! Both sides prove that they know the secret of the job (`UNISONO_SECRET`). Without one, any program that implements the protocol is
+//! admitted. Nothing is encrypted.
 
 use std::io::{self, ErrorKind};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
+use super::arrivals::introduce;
+use super::peer::{NAP, Peer, wait};
 use super::{Bootstrap, named};
+use crate::control::Claim;
 use crate::error::{Error, Result};
 use crate::system::say;
 
 mod admission;
-mod peer;
 #[cfg(test)]
 mod tests;
 
-use admission::{CHALLENGE_BYTES, admit, hello};
-use peer::{NAP, Peer, wait};
+use admission::admit;
 
 /// The time after which a rank reports which ranks it waits for.
 const WARN_AFTER: Duration = Duration::from_secs(10);
-/// How long the system may take to reach an address, and the process there to send its challenge.
-const REACH: Duration = Duration::from_secs(10);
 /// How long the others may take to read an answer: they wait for it. As much longer than rank 0 they wait for it, so that it can
 /// report who is missing.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -99,7 +97,7 @@ impl Rendezvous {
                     self.timeout.as_secs()
                 ));
             }
-            wait(None, missing.iter().map(|&rank| &self.peers[rank - 1]));
+            wait(&[], missing.iter().map(|&rank| &self.peers[rank - 1]));
         }
     }
 
@@ -164,7 +162,7 @@ fn answer(peers: &mut [Peer], framed: &[u8], within: Duration) -> Result<(), Str
                 within.as_secs()
             ));
         }
-        wait(None, blocked.iter().map(|&rank| &peers[rank - 1]));
+        wait(&[], blocked.iter().map(|&rank| &peers[rank - 1]));
     }
 }
 
@@ -196,7 +194,8 @@ fn reach(address: &str, resolved: &[SocketAddr], joining: Joining<'_>) -> Result
     loop {
         let mut error = io::Error::other("the name has no address");
         for at in resolved {
-            match introduce(at, joining) {
+            let claim = Claim { from: rank, to: 0, tag: ranks as u64 };
+            match introduce(at, joining.secret, claim, timeout) {
                 Ok(answer) => return answer,
                 Err(failed) => error = failed,
             }
@@ -214,15 +213,4 @@ fn reach(address: &str, resolved: &[SocketAddr], joining: Joining<'_>) -> Result
         }
         std::thread::sleep(NAP);
     }
-}
-
-/// Connects to rank 0 at an address. Returns the connection, or the reason why rank 0 refuses this rank.
-fn introduce(address: &SocketAddr, joining: Joining<'_>) -> io::Result<Result<Peer, String>> {
-    let mut peer = Peer::new(TcpStream::connect_timeout(address, REACH.min(joining.timeout))?)?;
-    let challenge = peer.receive(CHALLENGE_BYTES, Instant::now() + REACH)?;
-    let hello = hello(&challenge, joining.secret, joining.world);
-    let hello = hello.ok_or_else(|| io::Error::other("another program, or another version, answers"))?;
-    peer.queue(Peer::framed(&hello));
-    let refusal = peer.receive(LONGEST, Instant::now() + joining.timeout + ANSWER)?;
-    Ok(if refusal.is_empty() { Ok(peer) } else { Err(String::from_utf8_lossy(&refusal).into_owned()) })
 }

@@ -1,61 +1,38 @@
 //! How ranks connect: each listens, tells the others where, and connects to those before it.
 //!
-//! Only who knows the secret of the world is let in, and nobody once all are there.
+//! Only a process that knows the secret of the world is admitted, and none once all are there.
 
-use std::hash::{BuildHasher as _, RandomState};
-use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use bytemuck::{Pod, Zeroable};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
 use super::{Stream, Tcp};
 use crate::config::Interfaces;
+use crate::control::Claim;
 use crate::error::{Error, Result};
 use crate::system;
-use crate::transport::bootstrap::{Bootstrap, gather_bytes};
+use crate::transport::bootstrap::{Arrival, Arrivals, Bootstrap, Peer, gather_bytes, introduce};
 use crate::transport::link::Links;
 
-/// How long the system may take to reach an address, and the rank there to answer.
+/// How long the system may take to reach an address, and the rank there to answer; and how often a rank tries each.
 const REACH: Duration = Duration::from_secs(3);
-const ANSWER: Duration = Duration::from_secs(10);
+const ATTEMPTS: usize = 3;
 /// How long a rank waits for all others to connect.
 const CONNECT: Duration = Duration::from_secs(30);
-/// How long a connection may stay unidentified, and how many may be; beyond it, the oldest are closed.
-const STRANGE: Duration = Duration::from_secs(5);
-const MOST_STRANGERS: usize = 64;
-/// The sleep between looks at the clock.
-const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// What a rank that was let in hears.
-const WELCOME: [u8; 8] = *b"unisono\n";
+/// The tag of claims of these connections.
+pub(super) const TAG: u64 = u64::from_be_bytes(*b"messages");
 
 /// What a rank tells all others before they connect.
 #[derive(Debug, Serialize, Deserialize)]
-struct Door {
-    /// That of rank 0 is the secret of the world.
+struct Ports {
+    /// That of rank 0 is the secret of these connections.
     secret: [u64; 2],
     addresses: Vec<SocketAddr>,
-    /// Why it has no door.
+    /// Why it has none.
     error: Option<String>,
-}
-
-/// What a rank that connects says first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub(super) struct Hello {
-    secret: [u64; 2],
-    from: u64,
-    to: u64,
-}
-
-impl Hello {
-    pub(super) fn of(secret: [u64; 2], from: Rank, to: Rank) -> Self {
-        Self { secret, from: from as u64, to: to as u64 }
-    }
 }
 
 /// Connects this rank with all ranks that are `far`. All ranks of the world call it. If ranks cannot connect, it returns the
@@ -115,30 +92,33 @@ fn sockets(
     interfaces: &Interfaces,
 ) -> Result<std::result::Result<Vec<(Rank, TcpStream)>, String>> {
     let (own, ranks) = (bootstrap.rank(), bootstrap.ranks());
-    let (listeners, door) = open(interfaces);
-    let doors =
-        gather_bytes(bootstrap, &serde_json::to_vec(&door).expect("a door has nothing that JSON has not"))?;
-    let doors: Option<Vec<Door>> = doors.iter().map(|door| serde_json::from_slice(door).ok()).collect();
+    let (listeners, ports) = open(interfaces);
+    let ports = serde_json::to_vec(&ports).expect("ports have nothing that JSON has not");
+    let ports = gather_bytes(bootstrap, &ports)?;
+    let ports: Option<Vec<Ports>> = ports.iter().map(|ports| serde_json::from_slice(ports).ok()).collect();
     let other = || Error::Launch("ranks of different versions of unisono are in one world".to_owned());
-    let doors = doors.ok_or_else(other)?;
-    if let Some((rank, error)) = (0..).zip(&doors).find_map(|(rank, door)| Some((rank, door.error.as_ref()?)))
+    let ports = ports.ok_or_else(other)?;
+    if let Some((rank, error)) =
+        (0..).zip(&ports).find_map(|(rank, ports)| Some((rank, ports.error.as_ref()?)))
     {
         return Ok(Err(format!("rank {rank} cannot listen for others: {error}")));
     }
-    let hello = |from, to| Hello::of(doors[0].secret, from, to);
+    let secret = bytemuck::bytes_of(&ports[0].secret);
     let far: Vec<_> = (0..ranks).filter(|&rank| rank != own && far(rank)).collect();
     let (before, after): (Vec<_>, Vec<_>) = far.into_iter().partition(|&rank| rank < own);
-    let expected: Vec<_> = after.iter().map(|&rank| (rank, hello(rank, own))).collect();
     let (accepted, reached) = std::thread::scope(|scope| {
-        let accepted = scope.spawn(|| accept(&listeners, expected));
-        let reached: Vec<_> =
-            before.iter().map(|&to| (to, reach(&doors[to].addresses, &hello(own, to)))).collect();
+        let accepted = scope.spawn(|| accept(&listeners, secret, after));
+        let claim = |to| Claim { from: own, to, tag: TAG };
+        let reached = before.iter().map(|&to| (to, reach(&ports[to].addresses, secret, claim(to))));
+        let reached: Vec<_> = reached.collect();
         (accepted.join().expect("who accepts does not panic"), reached)
     });
     let mut sockets = Vec::new();
     let mut problem = String::new();
     for (rank, connected) in accepted.into_iter().chain(reached) {
-        match connected.and_then(|socket| ready(socket).map_err(|error| error.to_string())) {
+        match connected.and_then(|peer| peer.into_socket().map_err(|error| error.to_string())) {
+            // Not `TCP_USER_TIMEOUT`: it would also end the connection with a rank that computes for long and does not receive. Who
+            // watches over the ranks sees a cut link.
             Ok(socket) => sockets.push((rank, socket)),
             Err(error) => problem = format!("rank {own} and rank {rank} cannot connect: {error}"),
         }
@@ -152,7 +132,7 @@ fn sockets(
 }
 
 /// Opens this rank's ports.
-fn open(interfaces: &Interfaces) -> (Vec<TcpListener>, Door) {
+fn open(interfaces: &Interfaces) -> (Vec<TcpListener>, Ports) {
     let listening = interfaces
         .check()
         .and_then(|()| system::listen(|name, ip| interfaces.has(name, ip)))
@@ -160,108 +140,49 @@ fn open(interfaces: &Interfaces) -> (Vec<TcpListener>, Door) {
             let addresses: std::io::Result<_> = listeners.iter().map(TcpListener::local_addr).collect();
             Ok((listeners, addresses?))
         });
-    let random = || RandomState::new().hash_one(std::process::id());
-    let secret = [random(), random()];
+    let secret = system::nonce();
     match listening {
-        Ok((listeners, addresses)) => (listeners, Door { secret, addresses, error: None }),
-        Err(error) => (Vec::new(), Door { secret, addresses: Vec::new(), error: Some(error.to_string()) }),
+        Ok((listeners, addresses)) => (listeners, Ports { secret, addresses, error: None }),
+        Err(error) => (Vec::new(), Ports { secret, addresses: Vec::new(), error: Some(error.to_string()) }),
     }
-}
-
-/// A connection for messages.
-fn ready(socket: TcpStream) -> std::io::Result<TcpStream> {
-    socket.set_nonblocking(true)?;
-    // Not `TCP_USER_TIMEOUT`: it would also end the connection with a rank that computes for long and does not receive. Who
-    // watches over the ranks sees a cut link.
-    socket.set_nodelay(true)?;
-    Ok(socket)
 }
 
 /// Connects to a rank, at the first of its addresses where it answers.
-fn reach(addresses: &[SocketAddr], hello: &Hello) -> std::result::Result<TcpStream, String> {
+fn reach(addresses: &[SocketAddr], secret: &[u8], claim: Claim) -> std::result::Result<Peer, String> {
     let mut addresses = addresses.to_vec();
     system::sort_by_nearness(&mut addresses);
     let mut refused = Vec::new();
-    for address in addresses {
-        match knock(&address, hello) {
-            Ok(socket) => return Ok(socket),
+    // Strangers may displace a connection. It is the only one that is closed without an answer.
+    for address in addresses.iter().flat_map(|address| [address; ATTEMPTS]) {
+        match introduce(address, secret, claim, REACH) {
+            Ok(Ok(peer)) => return Ok(peer),
+            Ok(Err(why)) => refused.push(format!("{address}: {why}")),
             Err(error) => refused.push(format!("{address}: {error}")),
         }
     }
+    refused.dedup();
     Err(refused.join(", "))
 }
 
-fn knock(address: &SocketAddr, hello: &Hello) -> std::io::Result<TcpStream> {
-    let mut socket = TcpStream::connect_timeout(address, REACH)?;
-    socket.set_nodelay(true)?;
-    socket.set_read_timeout(Some(ANSWER))?;
-    socket.write_all(bytemuck::bytes_of(hello))?;
-    let mut answer = WELCOME.map(|_| 0);
-    socket.read_exact(&mut answer)?;
-    if answer == WELCOME { Ok(socket) } else { Err(std::io::Error::other("something else answers there")) }
-}
-
-/// A connection that has not said yet who it is.
-struct Stranger {
-    socket: TcpStream,
-    said: [u8; size_of::<Hello>()],
-    here: usize,
-    since: Instant,
-}
-
-/// Accepts connections until each of these ranks has said its hello.
+/// Accepts connections until each of these ranks is there.
 pub(super) fn accept(
     listeners: &[TcpListener],
-    mut expected: Vec<(Rank, Hello)>,
-) -> Vec<(Rank, std::result::Result<TcpStream, String>)> {
-    let (began, mut strangers, mut known) = (Instant::now(), Vec::<Stranger>::new(), Vec::new());
+    secret: &[u8],
+    mut expected: Vec<Rank>,
+) -> Vec<(Rank, std::result::Result<Peer, String>)> {
+    let (began, mut arrivals, mut known) = (Instant::now(), Arrivals::new(listeners, secret), Vec::new());
     while !expected.is_empty() && began.elapsed() < CONNECT {
-        wait(listeners, &strangers);
-        let accepted = listeners.iter().flat_map(|listener| std::iter::from_fn(|| listener.accept().ok()));
-        for (socket, _) in accepted.take(MOST_STRANGERS) {
-            let is_fine = socket.set_nonblocking(true).is_ok();
-            let stranger = Stranger { socket, said: [0; _], here: 0, since: Instant::now() };
-            strangers.extend(is_fine.then_some(stranger));
-        }
-        let surplus = strangers.len().saturating_sub(MOST_STRANGERS);
-        strangers.drain(..surplus);
-        for mut stranger in std::mem::take(&mut strangers) {
-            match stranger.hello() {
-                Ok(None) if stranger.since.elapsed() < STRANGE => strangers.push(stranger),
-                Ok(Some(hello)) => {
-                    let place = expected.iter().position(|(_, expected)| *expected == hello);
-                    if let Some(place) = place.filter(|_| stranger.socket.write_all(&WELCOME).is_ok()) {
-                        known.push((expected.swap_remove(place).0, Ok(stranger.socket)));
-                    }
-                }
-                _ => {}
+        let admit = |claim: Claim| match expected.contains(&claim.from) && claim.tag == TAG {
+            true => Ok(()),
+            false => Err("it is not expected".to_owned()),
+        };
+        for arrival in arrivals.advance(expected.len(), &[], admit) {
+            let Arrival::Member(Claim { from, .. }, peer) = arrival else { continue };
+            if let Some(place) = expected.iter().position(|&rank| rank == from) {
+                known.push((expected.swap_remove(place), Ok(peer)));
             }
         }
     }
-    let missing = |(rank, _)| (rank, Err(format!("it has waited {} s for it", CONNECT.as_secs())));
+    let missing = |rank| (rank, Err(format!("it has waited {} s for it", CONNECT.as_secs())));
     known.into_iter().chain(expected.into_iter().map(missing)).collect()
-}
-
-impl Stranger {
-    /// What it says, once it is whole.
-    fn hello(&mut self) -> std::io::Result<Option<Hello>> {
-        match self.socket.read(&mut self.said[self.here..]) {
-            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
-            Ok(more) => {
-                self.here += more;
-                let is_whole = self.here == self.said.len();
-                Ok(is_whole.then(|| bytemuck::pod_read_unaligned(&self.said)))
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// Sleeps until somebody connects or speaks, for a short time at most.
-fn wait(listeners: &[TcpListener], strangers: &[Stranger]) {
-    let doors = listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN));
-    let speakers = strangers.iter().map(|stranger| PollFd::new(&stranger.socket, PollFlags::IN));
-    // If it fails, the rank looks again at once.
-    let _ = rustix::event::poll(&mut doors.chain(speakers).collect::<Vec<_>>(), Some(&NAP));
 }

@@ -5,31 +5,31 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use super::*;
+use crate::control::Claim;
+use crate::transport::bootstrap::introduce;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
 #[test]
-fn only_who_knows_the_secret_is_let_in() {
+fn only_a_rank_that_knows_the_secret_is_admitted() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
-    let hello = |secret: u64| connect::Hello::of([secret, 2], 1, 0);
-    let knocks = |says: &[u8]| {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        stream.write_all(says).unwrap();
-        stream
-    };
-    let accepted = std::thread::spawn(move || connect::accept(&[listener], vec![(1, hello(1))]));
-    let _silent = knocks(b"");
-    for says in
-        [bytemuck::bytes_of(&hello(3)), b"GET / HTTP/1.1\r\nHost: somebody-who-has-lost-the-way\r\n\r\n"]
+    let connects =
+        |secret: &[u8], from, tag| introduce(&address, secret, Claim { from, to: 0, tag }, DEADLINE);
+    let accepted = std::thread::spawn(move || connect::accept(&[listener], b"secret", vec![1]));
+    let _silent = TcpStream::connect(address).unwrap();
+    let mut stranger = TcpStream::connect(address).unwrap();
+    stranger.set_read_timeout(Some(DEADLINE)).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\nHost: another-program\r\n\r\n").unwrap();
+    assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0, "its connection is closed");
+    for (secret, from, tag) in
+        [(&b"guess"[..], 1, connect::TAG), (b"secret", 2, connect::TAG), (b"secret", 1, 0)]
     {
-        let mut stranger = knocks(says);
-        assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0, "it is hung up on");
+        connects(secret, from, tag).unwrap().unwrap_err();
     }
-    let mut known = knocks(bytemuck::bytes_of(&hello(1)));
-    assert_eq!(known.read(&mut [0]).unwrap(), 1, "it is welcome");
-    let [(1, Ok(_))] = &accepted.join().unwrap()[..] else { panic!("rank 1 is let in, and nobody else") };
-    assert!(TcpStream::connect(address).is_err(), "nobody else is let in");
+    let rank = connects(b"secret", 1, connect::TAG).unwrap().unwrap();
+    rank.into_socket().unwrap();
+    let [(1, Ok(_))] = &accepted.join().unwrap()[..] else { panic!("rank 1 is admitted, and nobody else") };
+    assert!(TcpStream::connect(address).is_err(), "nobody else is admitted");
 }

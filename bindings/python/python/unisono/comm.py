@@ -257,13 +257,17 @@ class Comm:
         group = self._comm.group(list(ranks))
         return None if group is None else Comm(group)
 
-    def shrink(self) -> Comm:
+    def shrink(self, *, minimum_ranks: int | None = None) -> Comm:
         """Returns a communicator of the ranks that are left, after an error that `is_fatal`, and closes this one. All of them call it. They
         keep their order and get new numbers (`former_ranks`). Further ranks may fail meanwhile.
 
         A rank is left out if its process has ended, or if it has closed its communicator. A rank that is alive and does not call this in
         time is a TimeoutError on the others, which names it, and says whether its process is stopped. When the first rank calls this, ranks
-        in a call get an AbortedError, and can call it too. Only ranks that share memory, which are those of one machine, can shrink.
+        in a call get an AbortedError, and can call it too. Ranks that MPI connects cannot shrink.
+
+        Of several machines, the ranks that are left continue if they are most of those that may be alive. Otherwise the error has the code
+        `"partitioned"`. `minimum_ranks`, identical on all ranks, is the number that must be left. It replaces this rule: if the network is
+        divided, and both sides have so many ranks, both continue.
 
         The new communicator inherits the algorithm and the timeout. Groups of the old one are lost. Calls treat arrays from its `empty` as
         any other array.
@@ -282,7 +286,7 @@ class Comm:
                         first = comm.broadcast(np.array([step])), comm.broadcast(weights.copy())
                         step, weights = int(first[0][0]), first[1]
         """
-        return Comm(self._comm.shrink())
+        return Comm(self._comm.shrink(minimum_ranks))
 
     @property
     def former_ranks(self) -> list[int]:

@@ -1,8 +1,10 @@
 //! The rendezvous among honest, silent, slow and hostile peers.
 
 use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 
 use super::*;
+use crate::control::{MOST_STRANGERS, Message};
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Less than the time after which a silent connection is closed.
@@ -132,21 +134,42 @@ fn silent_and_slow_connections_delay_no_rank() {
 }
 
 #[test]
+fn a_thousand_silent_connections_delay_no_rank() {
+    const SILENT: usize = 1000;
+    let address = free_address();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| Rendezvous::new(&address, joining((0, 3), TIMEOUT)).and_then(stay));
+        let silent: Vec<_> = (0..SILENT).map(|_| connect(&address)).collect();
+        let began = Instant::now();
+        let others = [1, 2].map(|rank| {
+            let address = &address;
+            scope.spawn(move || Rendezvous::new(address, joining((rank, 3), TIMEOUT)).and_then(stay))
+        });
+        others.into_iter().for_each(|rank| rank.join().unwrap().unwrap());
+        first.join().unwrap().unwrap();
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        assert!(silent.len() > MOST_STRANGERS);
+    });
+}
+
+#[test]
 fn messages_of_strangers_end_nothing() {
     let address = free_address();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| Rendezvous::new(&address, joining((0, 2), TIMEOUT)).and_then(stay));
-        let magic = u64::from_be_bytes(*b"unisono1");
-        // A message without a proof, as if from a rank of another world; the same with a length and a wrong proof; and garbage.
-        let unproved: Vec<u8> = [magic, 1, 3].iter().flat_map(|word| word.to_le_bytes()).collect();
-        let wrong = Peer::framed(&[0x55; 40]);
-        for said in [&unproved[..], &wrong, b"GET / HTTP/1.1\r\n\r\n", &Peer::framed(b"")] {
+        // A rank without a proof, one with a wrong proof, and garbage.
+        let claim = Claim { from: 1, to: 0, tag: 3 };
+        let prove = Message::Prove { claim, proof: [0; 2] }.to_bytes();
+        let hello = Message::Hello { version: 4, nonce: [1; 2] }.to_bytes();
+        let wrong = [hello, prove.clone()].concat();
+        for said in [&prove[..], &wrong, b"GET / HTTP/1.1\r\n\r\n", &Peer::framed(b"")] {
             let mut stranger = connect(&address);
             stranger.set_read_timeout(Some(TIMEOUT)).unwrap();
             stranger.write_all(said).unwrap();
-            // It closes the connection.
-            let closed = stranger.read_to_end(&mut Vec::new());
-            assert!(closed.is_ok_and(|read| read > 0) || said.len() != wrong.len());
+            // It closes the connection, and answers a greeting alone.
+            let mut answer = Vec::new();
+            stranger.read_to_end(&mut answer).unwrap();
+            assert_eq!(answer.is_empty(), said.len() != wrong.len(), "{said:?}");
         }
         Rendezvous::new(&address, joining((1, 2), TIMEOUT)).and_then(stay).unwrap();
         first.join().unwrap().unwrap();
@@ -164,7 +187,7 @@ fn only_ranks_with_the_secret_are_admitted() {
     let refused: Vec<_> =
         meet_at(&free_address(), &other, drop).into_iter().map(|one| one.unwrap_err().to_string()).collect();
     assert!(refused[0].contains("for rank 1: was each") && refused[0].contains("it refused 127.0.0.1:"));
-    assert_eq!(refused[1], "UNISONO_SECRET differs from that of rank 0: set the same on all ranks");
+    assert_eq!(refused[1], "UNISONO_SECRET differs: set the same on all ranks");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A connection of the rendezvous: messages with a length prefix, over a socket that never blocks.
+//! A connection with another rank before links exist: the frames of the control protocol, over a socket that never blocks.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use crate::control::{Frames, PREFIX};
+
 /// The longest wait for a socket, and the sleep between attempts to connect.
 pub(super) const NAP: Duration = Duration::from_millis(20);
 /// The bytes read at once.
 const CHUNK: usize = 16 << 10;
-const PREFIX: usize = size_of::<u64>();
 
 /// The other side of a connection.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(in crate::transport) struct Peer {
     socket: TcpStream,
-    /// The bytes received, from the start of a message.
-    received: Vec<u8>,
+    received: Frames,
     /// The bytes to send, and how many of the first are sent.
     unsent: VecDeque<Arc<[u8]>>,
     sent: usize,
@@ -29,12 +29,12 @@ impl Peer {
     pub(super) fn new(socket: TcpStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
-        Ok(Self { socket, received: Vec::new(), unsent: VecDeque::new(), sent: 0 })
+        Ok(Self { socket, received: Frames::default(), unsent: VecDeque::new(), sent: 0 })
     }
 
     /// The bytes of a message on the wire.
     pub(super) fn framed(message: &[u8]) -> Vec<u8> {
-        [&(message.len() as u64).to_le_bytes(), message].concat()
+        [&(message.len() as u32).to_le_bytes(), message].concat()
     }
 
     /// Appends whole messages, framed, to what is sent.
@@ -68,23 +68,24 @@ impl Peer {
         while self.received.len() <= PREFIX + longest {
             match self.socket.read(&mut chunk) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(read) => self.received.extend_from_slice(&chunk[..read]),
+                Ok(read) => self.received.extend(&chunk[..read]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(io::Error::other(format!("it sends more than {longest} bytes at once")))
+        Err(too_long(longest))
     }
 
     /// Sends what the socket takes, and returns the next message if it has arrived.
     pub(super) fn poll(&mut self, longest: usize) -> io::Result<Option<Vec<u8>>> {
         // A peer that has ended may have sent the reason first.
-        if let Some(message) = self.take(longest)? {
+        let take = |this: &mut Self| this.received.next_frame(longest).map_err(|_| too_long(longest));
+        if let Some(message) = take(self)? {
             return Ok(Some(message));
         }
         let ended = self.flush().and(self.fill(longest));
-        match self.take(longest)? {
+        match take(self)? {
             Some(message) => Ok(Some(message)),
             None => ended.map(|()| None),
         }
@@ -96,32 +97,35 @@ impl Peer {
             match self.poll(longest)? {
                 Some(message) => return Ok(message),
                 None if Instant::now() >= deadline => return Err(ErrorKind::TimedOut.into()),
-                None => wait(None, std::iter::once(&*self)),
+                None => wait(&[], std::iter::once(&*self)),
             }
         }
     }
 
-    /// The first message among the bytes received, once it is whole.
-    fn take(&mut self, longest: usize) -> io::Result<Option<Vec<u8>>> {
-        let Some((prefix, rest)) = self.received.split_first_chunk::<PREFIX>() else { return Ok(None) };
-        let length = u64::from_le_bytes(*prefix);
-        if length > longest as u64 {
-            return Err(io::Error::other(format!("it announces {length} bytes, more than {longest}")));
+    /// The socket, once nothing is left to send.
+    ///
+    /// # Errors
+    /// If the other side has sent something already, or does not read.
+    pub(in crate::transport) fn into_socket(mut self) -> io::Result<TcpStream> {
+        if self.received.len() > 0 || !self.flush()? {
+            return Err(io::Error::other("it does not follow the protocol"));
         }
-        let Some(message) = rest.get(..length as usize).map(<[u8]>::to_vec) else { return Ok(None) };
-        self.received.drain(..PREFIX + message.len());
-        Ok(Some(message))
+        Ok(self.socket)
     }
 }
 
+fn too_long(longest: usize) -> io::Error {
+    io::Error::other(format!("it sends more than {longest} bytes at once"))
+}
+
 /// Waits until a peer connects, sends, or takes what is queued for it; for a short time at most.
-pub(super) fn wait<'a>(listener: Option<&TcpListener>, peers: impl Iterator<Item = &'a Peer>) {
-    let listening = listener.map(|listener| PollFd::new(listener, PollFlags::IN));
+pub(super) fn wait<'a>(listeners: &[TcpListener], peers: impl Iterator<Item = &'a Peer>) {
+    let listening = listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN));
     let peers = peers.map(|peer| {
         let sends = if peer.unsent.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
         PollFd::new(&peer.socket, PollFlags::IN | sends)
     });
-    let mut sockets: Vec<_> = listening.into_iter().chain(peers).collect();
+    let mut sockets: Vec<_> = listening.chain(peers).collect();
     let nap = Timespec { tv_sec: 0, tv_nsec: NAP.as_nanos() as i64 };
     // If it fails, the caller polls again at once.
     let _ = rustix::event::poll(&mut sockets, Some(&nap));

@@ -1,0 +1,67 @@
+//! An order of messages that the simulation does not produce.
+
+use super::*;
+
+/// Three members, and what they have sent each other and has not arrived.
+struct Members {
+    all: Vec<Agreement>,
+    sent: BTreeMap<(Rank, Rank), VecDeque<(u64, Vote)>>,
+    now: Time,
+}
+
+impl Members {
+    fn new() -> Self {
+        Self {
+            all: (0..3).map(|own| Agreement::new(own, 3)).collect(),
+            sent: BTreeMap::new(),
+            now: Time::ZERO,
+        }
+    }
+
+    fn act(&mut self, rank: Rank, act: impl FnOnce(&mut Agreement, Time)) {
+        act(&mut self.all[rank], self.now);
+        while let Some((to, number, vote)) = self.all[rank].take_vote() {
+            self.sent.entry((rank, to)).or_default().push_back((number, vote));
+        }
+    }
+
+    /// Delivers all that one member has sent another.
+    fn deliver(&mut self, from: Rank, to: Rank) {
+        for (number, vote) in self.sent.remove(&(from, to)).unwrap_or_default() {
+            self.act(to, |member, now| member.handle(from, number, vote, now));
+        }
+    }
+
+    fn lose(&mut self, rank: Rank, other: Rank) {
+        self.act(rank, |member, now| member.fail(other, Evidence::Lost, now));
+    }
+
+    fn outcome(&mut self, rank: Rank) -> Option<Outcome> {
+        self.all[rank].take_outcome()
+    }
+}
+
+/// Rank 0 proposes all three members, and acknowledges that itself. It loses rank 1, which proposes to continue without it. Rank 2 must
+/// not promise the lower ballot of rank 0 any more. Otherwise it acknowledges the proposals of both.
+#[test]
+fn a_member_that_has_promised_a_ballot_promises_no_lower_one() {
+    let mut members = Members::new();
+    (0..3).for_each(|rank| members.act(rank, |member, now| member.call(now, Time::from_secs(30), None)));
+    let pairs = || (0..3).flat_map(|from| (0..3).map(move |to| (from, to)));
+    pairs().for_each(|(from, to)| members.deliver(from, to));
+    // Rank 0's ballot, and the promises. Its proposal does not arrive yet.
+    [(0, 1), (0, 2), (1, 0), (2, 0)].into_iter().for_each(|(from, to)| members.deliver(from, to));
+    members.lose(1, 0);
+    members.deliver(1, 2);
+    members.lose(0, 1);
+    // Twice, since each could be the answer to the other.
+    [(0, 2), (2, 0), (0, 2), (2, 0)].into_iter().for_each(|(from, to)| members.deliver(from, to));
+    assert_eq!(members.outcome(0), None, "rank 2 has not acknowledged its proposal");
+    [(2, 1), (1, 2)].into_iter().for_each(|(from, to)| members.deliver(from, to));
+    members.now += FENCE;
+    members.act(2, Agreement::advance);
+    [(2, 1), (1, 2), (2, 0)].into_iter().for_each(|(from, to)| members.deliver(from, to));
+    let without_0 = Some(Outcome::Agreed(View { number: 1, members: vec![1, 2] }));
+    assert_eq!([members.outcome(1), members.outcome(2)], [without_0.clone(), without_0]);
+    assert_eq!(members.outcome(0), Some(Outcome::Partitioned { lost: vec![1, 2] }));
+}
