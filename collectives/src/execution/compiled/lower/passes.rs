@@ -1,7 +1,7 @@
 //! Passes over memory that all ranks access, without messages.
 
 use super::{CompiledPlan, Instruction, Part, Place, Program};
-use crate::direct::Direct;
+use crate::execution::flow::Direct;
 use crate::operation::Operation;
 use crate::schedule::{Chunks, Combine};
 use crate::world::Rank;
