@@ -1,13 +1,13 @@
 //! A rank's plan, with everything that determines its execution.
 
-use super::flow::{Direct, Flow};
+use super::flow::Flow;
 use super::{BLOCK_BYTES, Capabilities, Execution};
 use crate::algorithm::Algorithm;
 use crate::operation::Operation;
 use crate::order;
 use crate::plan::Plan;
 use crate::program::Program;
-use crate::schedule::Source;
+use crate::schedule::{Chunks, Source};
 use crate::world::{Rank, Topology};
 
 mod lower;
@@ -61,7 +61,7 @@ impl CompiledPlan {
         topology: &Topology,
         rank: Rank,
     ) -> Self {
-        let flow = Some(Flow::of(algorithm, operation, topology, (rank, &plan)));
+        let flow = Some(Flow::of(algorithm, operation, topology));
         let accumulates = accumulates(&plan);
         Self { plan, operation, rank, ranks: topology.ranks(), flow, accumulates }
     }
@@ -95,8 +95,8 @@ impl CompiledPlan {
     }
 
     /// Which rank reduces which chunks, if each chunk is reduced by a single rank.
-    fn direct(&self) -> Option<&Direct> {
-        self.flow.as_ref()?.direct.as_ref()
+    fn owned(&self) -> Option<&[Chunks]> {
+        self.flow.as_ref()?.owned.as_deref()
     }
 
     /// Whether this rank reduces into a sum that it has reduced into already and not sent since. If elements are rounded when they
@@ -107,7 +107,12 @@ impl CompiledPlan {
 
     /// The program of this rank for arrays of `count` elements of `element_size_bytes`.
     pub fn program(&self, count: usize, element_size_bytes: usize, capabilities: &Capabilities) -> Program {
-        lower::lower(self, self.execution(count, element_size_bytes, capabilities))
+        self.lowered((self.rank, &self.plan), self.execution(count, element_size_bytes, capabilities))
+    }
+
+    /// The program of a rank with this plan, of the same algorithm for the same operation.
+    pub(crate) fn lowered(&self, plan: (Rank, &Plan), execution: Execution) -> Program {
+        lower::lower(self, plan, execution)
     }
 
     /// How this rank carries out its plan on arrays of `count` elements of `element_size_bytes`. All decisions are made here.
@@ -137,7 +142,7 @@ impl CompiledPlan {
         // if registered, which not all ranks know of each other.)
         let is_cut = flow.sends_single_chunks;
         let blocks = if is_cut { chunk_bytes.div_ceil(BLOCK_BYTES).max(1) } else { 1 };
-        if flow.direct.is_some() {
+        if flow.owned.is_some() {
             return Execution::SinglePass { blocks };
         }
         // A shorter message is copied anyway, and a single pass would synchronise the ranks twice.
@@ -168,10 +173,10 @@ fn accumulates(plan: &Plan) -> bool {
     let mut is_unsent_sum = vec![false; plan.chunk_count()];
     plan.phases().iter().flat_map(|phase| phase.schedule.steps()).any(|step| {
         if let Some(send) = step.send.filter(|send| send.source == Source::Current) {
-            is_unsent_sum[send.chunks.start..send.chunks.end].fill(false);
+            is_unsent_sum[send.chunks.range()].fill(false);
         }
         let Some(receive) = step.receive else { return false };
-        let target = &mut is_unsent_sum[receive.chunks.start..receive.chunks.end];
+        let target = &mut is_unsent_sum[receive.chunks.range()];
         let reduces = receive.combine.reduces();
         let again = reduces && target.contains(&true);
         target.fill(reduces);

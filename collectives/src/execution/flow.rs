@@ -5,14 +5,18 @@ use std::cmp::Reverse;
 use crate::algorithm::Algorithm;
 use crate::operation::Operation;
 use crate::plan::{Phase, Plan};
-use crate::schedule::{Chunks, Combine, Schedule, Source, Step};
+use crate::schedule::{Chunks, Receive, Schedule, Send, Source, Step};
 use crate::world::{Rank, Topology};
 
-/// What an execution needs of the data flow. All ranks derive the same, except for the order in which a rank reduces.
+/// What an execution needs of the data flow. All ranks derive the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Flow {
-    /// Set in an all-reduce in which each chunk is reduced by a single rank.
-    pub(super) direct: Option<Direct>,
+    /// The chunks that each rank reduces, by rank, in a *direct* all-reduce: a rank alone reduces its own chunks, from the inputs of all
+    /// others, and all others get the result from it.
+    ///
+    /// If all ranks can access all buffers, this needs no messages: each rank reduces its own chunks of all buffers, in the
+    /// order of its schedule, and writes the result to all of them at once. The result is the same to the last bit.
+    pub(super) owned: Option<Vec<Chunks>>,
     /// Whether the operation only moves elements, each from the rank that has it to those that need it, without forwarding. If all
     /// ranks access all buffers, it does not matter which of them moves which part.
     pub(super) moves_directly: bool,
@@ -22,45 +26,25 @@ pub(super) struct Flow {
     pub(super) far_steps: Option<usize>,
 }
 
-/// The part of a rank in a *direct* all-reduce: it alone reduces its own chunks, from the inputs of all others, and all
-/// others get the result from it.
-///
-/// If all ranks can access all buffers, this needs no messages: each rank reduces its own chunks of all buffers, in the
-/// order of the schedule, and writes the result to all of them at once. The result is the same to the last bit.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Direct {
-    /// The chunks that each rank reduces, by rank: a partition.
-    pub(super) owned: Vec<Chunks>,
-    /// The other ranks, in the order in which their inputs are reduced into this rank's own, and on which side.
-    pub(super) from: Vec<(Rank, Combine)>,
-}
-
 impl Flow {
-    /// The flow of an algorithm that offers the operation, with this plan for this rank.
-    ///
-    /// A few plans represent those of all ranks. (If an all-reduce is direct for one rank, it is for all, provided that plans are
-    /// correct.)
-    pub(super) fn of(
-        algorithm: Algorithm,
-        operation: Operation,
-        topology: &Topology,
-        (rank, plan): (Rank, &Plan),
-    ) -> Self {
+    /// The flow of an algorithm that offers the operation. A few plans represent those of all ranks: what they send directly, all do, if
+    /// the plans are correct.
+    pub(super) fn of(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Self {
         let (ranks, root) = (topology.ranks(), operation.root().unwrap_or(0));
         let plan_of = |rank| algorithm.plan(operation, topology, rank);
-        let plans: Vec<_> = samples(topology).filter_map(plan_of).collect();
-        let is_reduced_by_all = operation == Operation::AllReduce;
-        let moves = |plan: Plan| Messages::of(&plan.flattened()).move_directly(operation, ranks);
+        let plans: Vec<_> = samples(topology, root).filter_map(plan_of).collect();
+        let messages = plans.first().map(|plan| Messages::of(&plan.flattened())).unwrap_or_default();
+        let all_reduce = operation == Operation::AllReduce;
         Self {
-            direct: is_reduced_by_all.then(|| Messages::of(&plan.flattened()).direct(rank, ranks)).flatten(),
-            moves_directly: !operation.reduces() && plan_of(root).is_some_and(moves),
+            owned: all_reduce.then(|| messages.owned(root, ranks)).flatten(),
+            moves_directly: !operation.reduces() && messages.move_directly(operation, ranks),
             sends_single_chunks: plans.iter().all(sends_single_chunks),
             far_steps: algorithm.descriptor().levels.and_then(|_| far_steps(&plans)),
         }
     }
 }
 
-/// The messages of one rank's schedule, in order, by what they carry.
+/// The messages of one rank's schedule, by what they carry.
 #[derive(Debug, Default)]
 struct Messages {
     chunk_count: usize,
@@ -69,7 +53,6 @@ struct Messages {
     /// Sends of anything else.
     results: Vec<(Rank, Chunks)>,
     reduced: Vec<(Rank, Chunks)>,
-    sides: Vec<Combine>,
     replaced: Vec<(Rank, Chunks)>,
     /// Whether it reduces after a result has been sent.
     sends_partial_results: bool,
@@ -77,49 +60,47 @@ struct Messages {
 
 impl Messages {
     fn of(schedule: &Schedule) -> Self {
-        let mut messages = Self { chunk_count: schedule.chunk_count(), ..Self::default() };
+        let chunk_count = schedule.chunk_count();
+        let mut messages = Self { chunk_count, ..Self::default() };
+        let mut received = vec![false; chunk_count];
         for step in schedule.steps() {
-            if let Some(send) = step.send {
-                let mut received = messages.reduced.iter().chain(&messages.replaced);
-                let is_input = send.source == Source::Original
-                    || !received.any(|(_, chunks)| chunks.overlaps(send.chunks));
+            if let Some(Send { to, chunks, source }) = step.send {
+                let is_input = source == Source::Original || !received[chunks.range()].contains(&true);
                 let sends = if is_input { &mut messages.inputs } else { &mut messages.results };
-                sends.push((send.to, send.chunks));
+                sends.push((to, chunks));
             }
-            match step.receive {
-                Some(receive) if receive.combine.reduces() => {
-                    messages.sends_partial_results |= !messages.results.is_empty();
-                    messages.reduced.push((receive.from, receive.chunks));
-                    messages.sides.push(receive.combine);
-                }
-                Some(receive) => messages.replaced.push((receive.from, receive.chunks)),
-                None => {}
+            if let Some(Receive { from, chunks, combine }) = step.receive {
+                received[chunks.range()].fill(true);
+                messages.sends_partial_results |= combine.reduces() && !messages.results.is_empty();
+                let receives = if combine.reduces() { &mut messages.reduced } else { &mut messages.replaced };
+                receives.push((from, chunks));
             }
         }
         messages
     }
 
-    /// The part of rank `rank`, if it is that of a direct all-reduce: every other rank gets this rank's input where its own result
-    /// comes from, and the other way round.
-    fn direct(&self, rank: Rank, ranks: usize) -> Option<Direct> {
+    /// The chunks that each rank reduces, if these are the messages of rank `rank` in a direct all-reduce: it sends its input where its
+    /// result comes from, and nothing else but its own result.
+    fn owned(&self, rank: Rank, ranks: usize) -> Option<Vec<Chunks>> {
         let own = self.reduced.first()?.1;
         let with_own = |messages: &[(Rank, Chunks)]| {
             are_all_others(messages, ranks) && messages.iter().all(|(_, chunks)| *chunks == own)
         };
-        let mut owned = self.replaced.clone();
-        let mut inputs = self.inputs.clone();
-        owned.sort_by_key(|(other, _)| *other);
-        inputs.sort_by_key(|(other, _)| *other);
+        let by_rank = |messages: &[(Rank, Chunks)]| {
+            let mut messages = messages.to_vec();
+            messages.sort_by_key(|(other, _)| *other);
+            messages
+        };
+        let mut owned = by_rank(&self.replaced);
         let is_direct = with_own(&self.reduced)
             && with_own(&self.results)
             && !self.sends_partial_results
             && are_all_others(&owned, ranks)
-            && inputs == owned;
+            && by_rank(&self.inputs) == owned;
         owned.insert(rank.min(owned.len()), (rank, own));
         let owned: Vec<_> = owned.into_iter().map(|(_, chunks)| chunks).collect();
         let is_partition = owned.iter().map(|chunks| chunks.count()).sum::<usize>() == self.chunk_count;
-        let from = self.reduced.iter().map(|(other, _)| *other).zip(self.sides.iter().copied()).collect();
-        (is_direct && is_partition).then_some(Direct { owned, from })
+        (is_direct && is_partition).then_some(owned)
     }
 
     /// Whether elements move directly in an operation without reduction, given the messages of its root, or of any rank without one.
@@ -148,13 +129,16 @@ fn are_all_others(messages: &[(Rank, Chunks)], ranks: usize) -> bool {
     messages.len() + 1 == ranks && others.len() == messages.len()
 }
 
-/// The ranks whose plans represent all: if the world is not a power of two, rank 0 and its node act for others; and no node has
+/// The ranks whose plans represent all, the root first: if the world is not a power of two, rank 0 and its node act for others; and no node has
 /// more work inside than the largest one.
-fn samples(topology: &Topology) -> impl Iterator<Item = Rank> {
+fn samples(topology: &Topology, root: Rank) -> impl Iterator<Item = Rank> {
     let nodes = (0..topology.nodes()).map(|node| topology.node(node));
     let largest = nodes.max_by_key(|node| (node.ranks(), Reverse(node.member(0))));
-    let leader = largest.map(|node| node.member(0)).filter(|&leader| leader != 0);
-    [0].into_iter().chain(leader)
+    let leader = largest.map(|node| node.member(0));
+    let mut samples = vec![root];
+    samples.extend([0].into_iter().chain(leader).filter(|&rank| rank != root));
+    samples.dedup();
+    samples.into_iter()
 }
 
 /// Both halves of a step count: a rank that sends one chunk may receive two.
@@ -189,48 +173,33 @@ fn far_steps(plans: &[Plan]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn flows(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Option<Vec<Flow>> {
-        let plans = algorithm.plans(operation, topology)?;
-        let of = |plan| Flow::of(algorithm, operation, topology, plan);
-        Some(plans.iter().enumerate().map(of).collect())
+    fn flow(algorithm: Algorithm, operation: Operation, ranks: usize) -> Flow {
+        Flow::of(algorithm, operation, &Topology::single_node(ranks))
     }
 
     #[test]
     fn round_robin_is_direct_in_every_world() {
         for ranks in 2..=20 {
-            let world = Topology::single_node(ranks);
-            for flow in flows(Algorithm::RoundRobin, Operation::AllReduce, &world).unwrap() {
-                let Direct { owned, from } = flow.direct.expect("round robin is direct");
-                assert!(owned.into_iter().eq((0..ranks).map(Chunks::one)));
-                assert_eq!(from.len(), ranks - 1);
-            }
+            let owned = flow(Algorithm::RoundRobin, Operation::AllReduce, ranks).owned;
+            assert!(owned.expect("round robin is direct").into_iter().eq((0..ranks).map(Chunks::one)));
         }
-    }
-
-    #[test]
-    fn a_direct_rank_reduces_in_the_order_of_its_schedule() {
-        let flows = flows(Algorithm::RoundRobin, Operation::AllReduce, &Topology::single_node(4)).unwrap();
-        let from = [3, 2, 1].map(|rank| (rank, Combine::Reduce)).to_vec();
-        assert_eq!(flows[0].direct.as_ref().unwrap().from, from);
     }
 
     #[test]
     fn an_algorithm_is_direct_for_all_ranks_or_for_none() {
         for algorithm in Algorithm::ALL {
             for ranks in 2..=16 {
-                let flows = flows(algorithm, Operation::AllReduce, &Topology::single_node(ranks)).unwrap();
-                let owned = |flow: &Flow| flow.direct.as_ref().map(|direct| direct.owned.clone());
-                assert!(
-                    flows.iter().all(|flow| owned(flow) == owned(&flows[0])),
-                    "{algorithm}, {ranks}: who reduces what"
-                );
+                let plans = algorithm.plans(Operation::AllReduce, &Topology::single_node(ranks)).unwrap();
+                let owned = |rank: Rank| Messages::of(&plans[rank].flattened()).owned(rank, ranks);
+                assert!((1..ranks).all(|rank| owned(rank) == owned(0)), "{algorithm}, {ranks}");
                 // On two ranks, all algorithms that send halves are the same.
-                let is_direct = owned(&flows[0]).is_some();
-                assert!(ranks == 2 || is_direct == (algorithm == Algorithm::RoundRobin), "{algorithm}");
+                assert!(
+                    ranks == 2 || owned(0).is_some() == (algorithm == Algorithm::RoundRobin),
+                    "{algorithm}"
+                );
             }
         }
-        let ring = flows(Algorithm::Ring, Operation::AllReduce, &Topology::single_node(2)).unwrap();
-        assert!(ring[0].direct.is_some());
+        assert!(flow(Algorithm::Ring, Operation::AllReduce, 2).owned.is_some());
     }
 
     #[test]
@@ -246,12 +215,14 @@ mod tests {
             let world = Topology::single_node(ranks);
             for algorithm in Algorithm::ALL {
                 for operation in Operation::all(2) {
-                    let Some(flows) = flows(algorithm, operation, &world) else { continue };
+                    if algorithm.plan(operation, &world, 0).is_none() {
+                        continue;
+                    }
                     let moves_directly = direct.contains(&(algorithm, operation))
                         // A tree over three ranks has no rank between.
                         || (ranks, algorithm, operation) == (3, Algorithm::Tree, Operation::Broadcast { root: 2 });
-                    let expected = flows.iter().all(|flow| flow.moves_directly == moves_directly);
-                    assert!(expected, "{algorithm}, {operation}, {ranks}");
+                    let found = flow(algorithm, operation, ranks).moves_directly;
+                    assert_eq!(found, moves_directly, "{algorithm}, {operation}, {ranks}");
                 }
             }
         }
@@ -313,7 +284,7 @@ mod tests {
                 for operation in Operation::all(topology.ranks() / 3) {
                     let Some(plans) = algorithm.plans(operation, &topology) else { continue };
                     let Flow { moves_directly, sends_single_chunks, far_steps, .. } =
-                        Flow::of(algorithm, operation, &topology, (0, &plans[0]));
+                        Flow::of(algorithm, operation, &topology);
                     let seen = (moves_directly, sends_single_chunks, far_steps);
                     let all = of_all(algorithm, operation, &plans);
                     assert_eq!(seen, all, "{algorithm}, {operation:?}, {topology:?}");
