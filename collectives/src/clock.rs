@@ -18,13 +18,12 @@
 //! needs no messages ([`Machine::one_pass`]): each rank waits for all others, and processes its own part of all arrays in a
 //! single pass.
 //!
-//! If a node has fewer cores ([`Machine::cores`]) than ranks, the ranks take turns. On a single node, every turn is simulated. On
-//! several nodes, a rank that waits for a message gets its core back after every other rank of that core has had a turn, and no node
-//! finishes before its cores have done all the work of its ranks.
+//! If a node has fewer cores ([`Machine::cores`]) than ranks, the ranks take turns, and every turn is simulated.
 //!
-//! The clock predicts the [`Execution`] that would run. Hierarchical plans run in lanes between nodes if the machine
-//! supports them ([`Machine::segment_bytes`]): that takes the time of one block, plus that of the slowest stage for each
-//! further block. Nothing else is pipelined, so an executor that splits messages into segments may be faster.
+//! The clock interprets the [`Program`](crate::Program)s that would run. Short messages among ranks that share memory are eager: their
+//! senders go on. Between nodes, hierarchical plans run in lanes if the machine supports them ([`Machine::segment_bytes`]): that takes the
+//! time of one block, plus that of the slowest stage for each further block. Nothing else is pipelined, so an executor that splits messages
+//! into segments may be faster.
 //!
 //! A ring of 16 384 ranks has 537 million messages. But all its nodes do the same at the same time, relative to their
 //! neighbours. If the plans have this symmetry, only the ranks of one node are simulated, each representing all ranks with
@@ -35,19 +34,18 @@
 //! 1995; the rendezvous and the ports are ours.
 
 use crate::algorithm::Algorithm;
-use crate::execution::{Capabilities, CompiledPlan, Execution};
-use crate::model::Machine;
+use crate::execution::{Capabilities, CompiledPlan, Execution, LANES_DEPTH};
+use crate::model::{Link, Machine};
 use crate::operation::Operation;
+use crate::partition::Partition;
 use crate::plan::Plan;
 use crate::world::{Rank, Topology};
 
-mod lanes;
 mod outline;
 mod play;
-mod turns;
 
 use outline::{LIMITS, World};
-use turns::Acts;
+use play::play;
 
 /// The prediction for a collective.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -109,92 +107,66 @@ pub fn predict(
     element_size_bytes: usize,
 ) -> Result<Prediction, Unpredictable> {
     assert!(element_size_bytes > 0, "{size_bytes} bytes in elements of 0 bytes");
-    let plan =
-        algorithm.planner(operation, topology).ok_or(Unpredictable::NotOffered { algorithm, operation })?;
+    let not_offered = Unpredictable::NotOffered { algorithm, operation };
+    let plan = algorithm.planner(operation, topology).ok_or(not_offered.clone())?;
+    let compiled = CompiledPlan::new(algorithm, operation, topology, 0).ok_or(not_offered)?;
     // A partial element counts as one.
     let count = size_bytes.div_ceil(element_size_bytes);
+    let execution = compiled.execution(count, element_size_bytes, &Capabilities::of(machine, topology));
+    // Ranks of a node that take turns are not symmetric: one has its turn first.
     let takes_turns = topology.nodes() == 1 && topology.ranks() > machine.cores;
-    // Ranks that take turns are not symmetric: one has its turn first.
     let stride = if takes_turns { topology.ranks() } else { topology.stride() };
-    let world = World::folded(&plan, topology, stride, count, LIMITS)?;
-    let execution = execution(algorithm, operation, topology, machine, (count, element_size_bytes));
-    let messages_us = |earliest| match takes_turns {
-        true => turns::play(&Acts::of_steps(&world, machine, element_size_bytes, earliest)?, machine),
-        false => Ok(play::play(&world, machine, element_size_bytes)?.time_us(&world, machine)),
+    let mut busiest = Prediction { time_us: 0.0, steps: 0, messages: 0, sent_bytes: 0 };
+    let mut world = |count, execution| {
+        let program = |rank| {
+            let plan = plan(rank);
+            busiest.see(&plan, rank, (count, element_size_bytes));
+            compiled.lowered((rank, &plan), execution)
+        };
+        World::folded(program, topology, stride, count, LIMITS)
     };
     let time_us = match execution {
-        Execution::SinglePass { .. } | Execution::Moves { .. } => {
-            let work_us = one_pass_us(operation, topology.ranks(), machine, count * element_size_bytes);
-            if takes_turns {
-                turns::play(&Acts::of_one_pass(topology.ranks(), machine, work_us), machine)?
-            } else {
-                machine.call_us + work_us
+        Execution::Lanes { blocks, far_steps } => {
+            let block_count = count.div_ceil(blocks);
+            let steps = Execution::Messages { blocks: 1 };
+            let (block, whole) = (world(block_count, steps)?, world(count, steps)?);
+            let no_wire = Link::uniform(0.0, f64::MAX).expect("an infinitely fast link is valid");
+            let no_wire = Machine { inter: no_wire, call_us: 0.0, ..machine.clone() };
+            let alone = play(&block, machine, (block_count, element_size_bytes))?;
+            let inside_us = play(&block, &no_wire, (block_count, element_size_bytes))?.time_us();
+            let whole = play(&whole, machine, (count, element_size_bytes))?;
+            // In the node, ranks work on one block at a time. A port carries one block after the other, at the rate of the whole: buffers
+            // on the way make a single block faster than a long sequence. And between the start and the end of a step between nodes,
+            // `LANES_DEPTH` blocks are in flight.
+            let step_us = (alone.time_us() - inside_us) / (LANES_DEPTH * far_steps.max(1)) as f64;
+            let port_us = whole.busiest_port_us / blocks as f64;
+            let stages_us = [inside_us, alone.busiest_port_us, port_us, step_us];
+            alone.time_us() + (blocks - 1) as f64 * stages_us.into_iter().fold(0.0, f64::max)
+        }
+        _ => play(&world(count, execution)?, machine, (count, element_size_bytes))?.time_us(),
+    };
+    Ok(Prediction { time_us, ..busiest })
+}
+
+impl Prediction {
+    /// Takes the steps and messages of a rank into account.
+    fn see(&mut self, plan: &Plan, rank: Rank, (count, element_size_bytes): (usize, usize)) {
+        let partition = Partition::fair(count, plan.chunk_count());
+        let (mut steps, mut messages, mut sent_count) = (0, 0, 0);
+        for phase in plan.phases() {
+            steps += phase.schedule.steps().len();
+            for send in phase.schedule.steps().iter().filter_map(|step| step.send) {
+                // A message to oneself costs nothing here.
+                if phase.group.member(send.to) != rank {
+                    messages += 1;
+                    sent_count += partition.elements(send.chunks).len();
+                }
             }
         }
-        Execution::Eager => messages_us(Some(|rank| plan(rank).flattened().earliest_sends()))?,
-        Execution::Messages { .. } | Execution::ByVendor => messages_us(None)?,
-        Execution::Lanes { blocks, far_steps } => {
-            let block = World::folded(&plan, topology, stride, count.div_ceil(blocks), LIMITS)?;
-            lanes::time_us((&world, &block), (blocks, far_steps), machine, element_size_bytes)?
-        }
-    };
-    Ok(Prediction {
-        time_us,
-        steps: world.busiest.steps,
-        messages: world.busiest.messages,
-        sent_bytes: world.busiest.sent_count * element_size_bytes,
-    })
-}
-
-/// The execution of the first rank, and so of all others.
-fn execution(
-    algorithm: Algorithm,
-    operation: Operation,
-    topology: &Topology,
-    machine: &Machine,
-    (count, element_size_bytes): (usize, usize),
-) -> Execution {
-    let capabilities = Capabilities::of(machine, topology);
-    // Only the outline is needed, and the plans of large worlds are long.
-    let has_lanes = capabilities.has_lanes && algorithm.descriptor().levels.is_some();
-    let compiled = (capabilities.is_shared || has_lanes)
-        .then(|| CompiledPlan::new(algorithm, operation, topology, 0))
-        .flatten();
-    compiled.map_or(Execution::Messages { blocks: 1 }, |compiled| {
-        compiled.execution(count, element_size_bytes, &capabilities)
-    })
-}
-
-/// The time that each rank works if the operation runs in a single pass.
-fn one_pass_us(operation: Operation, ranks: usize, machine: &Machine, size_bytes: usize) -> f64 {
-    let link = machine.one_pass.as_ref().expect("only ranks that share memory make a single pass");
-    let others = match operation {
-        Operation::Gather { .. } | Operation::Scatter { .. } => 1.min(ranks - 1),
-        _ => ranks - 1,
-    };
-    let held_bytes = machine.held_bytes(size_bytes, ranks);
-    others as f64 * link.time_among_us(size_bytes.div_ceil(ranks), held_bytes, true)
-}
-
-/// Predicts when each rank finishes its plan, in microseconds after all have started; `plans` are those of all ranks, rank
-/// 0's first, and arrays have `count` elements of `element_size_bytes`.
-///
-/// Every rank is simulated, by messages, and has a core of its own.
-///
-/// # Errors
-/// [`Unpredictable::DoesNotFinish`] if the plans are defective.
-///
-/// # Panics
-/// If there is not one plan for each rank, or a plan names ranks or chunks that do not exist; and as [`predict`].
-pub fn finish_us(
-    plans: &[Plan],
-    topology: &Topology,
-    machine: &Machine,
-    count: usize,
-    element_size_bytes: usize,
-) -> Result<Vec<f64>, Unpredictable> {
-    assert_eq!(plans.len(), topology.ranks(), "one plan for each rank");
-    Ok(play::play(&World::whole(plans, topology, count), machine, element_size_bytes)?.finish_us)
+        self.steps = self.steps.max(steps);
+        self.messages = self.messages.max(messages);
+        self.sent_bytes = self.sent_bytes.max(sent_count * element_size_bytes);
+    }
 }
 
 #[cfg(test)]

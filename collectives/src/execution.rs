@@ -23,14 +23,13 @@ use crate::model::Machine;
 use crate::world::Topology;
 
 mod compiled;
+mod flow;
 mod segments;
 mod staged;
-mod traits;
 
 pub use compiled::CompiledPlan;
 pub(crate) use compiled::LANES_DEPTH;
 pub use staged::{StagedAct, StagedPlan, acts as staged_acts};
-pub use traits::Traits;
 
 /// The part of a chunk worked on at a time where ranks share memory: a few of them fit a core's cache.
 pub const BLOCK_BYTES: usize = 512 << 10;

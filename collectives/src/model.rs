@@ -155,7 +155,7 @@ impl Link {
 pub struct Machine {
     /// The link between two ranks of a node.
     pub intra: Link,
-    /// In a [direct](crate::Direct) all-reduce among ranks of a node that share memory: the cost of each other rank, by the
+    /// In a [single pass](crate::Execution::SinglePass) of ranks that share memory: the cost of each other rank, by the
     /// size of the part that a rank reduces. The rate of reducing is that of a single pass: reducing the other's part into
     /// this rank's own, and writing the result to the other. `None` if such an all-reduce uses messages too.
     pub one_pass: Option<Link>,

@@ -1,7 +1,7 @@
 //! Steps and schedules: what one rank does, in order, by chunks.
 
-use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 
 use crate::world::Rank;
 
@@ -28,6 +28,10 @@ impl Chunks {
     /// The number of chunks in the range.
     pub fn count(self) -> usize {
         self.end.saturating_sub(self.start)
+    }
+
+    pub(crate) fn range(self) -> Range<usize> {
+        self.start..self.end
     }
 
     /// Whether two ranges share a chunk.
@@ -210,25 +214,26 @@ impl Schedule {
     /// rank keeps its steps.
     pub fn earliest_sends(&self) -> Vec<usize> {
         let mut written = vec![0; self.chunk_count];
-        let mut to_rank = HashMap::<Rank, (usize, usize)>::new();
+        let ranks = self.steps.iter().filter_map(|step| step.send.map(|send| send.to + 1)).max();
+        let mut to_rank = vec![(0, 0); ranks.unwrap_or(0)];
         let mut earliest = Vec::with_capacity(self.steps.len());
         for (number, step) in self.steps.iter().enumerate() {
             earliest.push(number);
             if let Some(send) = step.send {
-                let chunks = send.chunks.start..send.chunks.end;
+                let chunks = send.chunks.range();
                 let known = match send.source {
                     Source::Original => 0,
                     Source::Current => written[chunks].iter().copied().max().unwrap_or(0),
                 };
-                let (sends, before) = to_rank.entry(send.to).or_default();
+                let (sends, before): &mut (usize, usize) = &mut to_rank[send.to];
                 (*sends, *before) = (*sends + 1, known.max(*before));
                 earliest[number] = *before;
             }
             if let Some(receive) = step.receive {
-                written[receive.chunks.start..receive.chunks.end].fill(number + 1);
+                written[receive.chunks.range()].fill(number + 1);
             }
         }
-        if to_rank.values().any(|(sends, _)| *sends > SENDS_AHEAD) {
+        if to_rank.iter().any(|(sends, _)| *sends > SENDS_AHEAD) {
             return (0..self.steps.len()).collect();
         }
         earliest

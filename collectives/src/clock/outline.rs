@@ -1,9 +1,10 @@
-//! The parts of plans that the clock needs, and the detection of ranks that represent others.
+//! The parts of programs that the clock needs, and the detection of ranks that represent others.
+
+use std::num::NonZeroU32;
 
 use super::Unpredictable;
-use crate::model::Machine;
 use crate::partition::Partition;
-use crate::plan::Plan;
+use crate::program::{Incoming, Instruction, Outgoing, Part, Program};
 use crate::schedule::Source;
 use crate::world::{Rank, Topology};
 
@@ -19,38 +20,46 @@ pub(super) struct Limits {
 /// About a second each, and some 100 MB.
 pub(super) const LIMITS: Limits = Limits { played: 1 << 22, compared: 1 << 24 };
 
-/// A step without its chunks. Other ranks are given by their distance from this one, around the world; so ranks that do the
-/// same relative to their neighbours have equal outlines.
+/// An instruction without its parts. Other ranks are given by their distance from this one, around the world; so ranks that do the
+/// same relative to their neighbours have equal acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Outline {
-    /// The distance to the rank that it sends to.
-    pub(super) to: Option<u32>,
-    /// The distance to the rank that it receives from.
-    pub(super) from: Option<u32>,
+pub(super) enum Act {
+    /// The beginning of the call.
+    Call,
+    Message(Halves),
+    /// A barrier of all ranks.
+    Sync,
+    /// The accesses of a pass: the number of other ranks, and that of the elements accessed in the buffer of each.
+    Pass {
+        others: usize,
+        count: usize,
+    },
+}
+
+/// A send and a receive, which the rank waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Halves {
+    /// The distance to the rank that it sends to; all around the world to itself.
+    pub(super) to: Option<NonZeroU32>,
+    /// The distance from the rank that it receives from to this one.
+    pub(super) from: Option<NonZeroU32>,
     /// The number of elements sent.
     pub(super) sent_count: usize,
     /// Whether received elements are reduced.
     pub(super) reduces: bool,
-    /// Whether elements to send are copied first, since the step also reduces into them.
+    /// Whether elements to send are copied first, since the instruction also reduces into them.
     pub(super) copies: bool,
+    /// Whether the rank goes on before the message that it sends has been received.
+    pub(super) is_eager: bool,
+    /// Whether it is a part of a step that a later receive completes.
+    pub(super) is_part: bool,
 }
 
-/// The maximum of each over all ranks.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Busiest {
-    pub(super) steps: usize,
-    pub(super) messages: usize,
-    pub(super) sent_count: usize,
-}
-
-/// The steps of the simulated ranks. If these are fewer than all, rank r does the same as rank r modulo their number.
+/// The acts of the simulated ranks. If these are fewer than all, rank r does the same as rank r modulo their number.
 #[derive(Debug)]
 pub(super) struct World<'a> {
     pub(super) topology: &'a Topology,
-    /// The number of elements of an array.
-    pub(super) count: usize,
-    pub(super) played: Vec<Vec<Outline>>,
-    pub(super) busiest: Busiest,
+    pub(super) played: Vec<Vec<Act>>,
 }
 
 /// Whether the compared ranks do the same as those with the same local rank in the first node.
@@ -63,52 +72,38 @@ enum Alike {
 }
 
 impl<'a> World<'a> {
-    /// A world in which all ranks are simulated.
-    pub(super) fn whole(plans: &[Plan], topology: &'a Topology, count: usize) -> Self {
-        let mut world = Self { topology, count, played: Vec::new(), busiest: Busiest::default() };
-        for (rank, plan) in plans.iter().enumerate() {
-            let mut steps = Vec::new();
-            outline(plan, rank, topology.ranks(), count, &mut steps);
-            world.busiest.see(&steps);
-            world.played.push(steps);
-        }
-        world
-    }
-
     /// A world with the ranks of one node if they represent all others, and with all ranks otherwise. If they do so except
     /// for single elements, they are used only if there are too many ranks.
     ///
     /// `stride` is the shift under which the topology is invariant ([`Topology::stride`]); the number of ranks if no rank
     /// represents another.
     ///
-    /// Only needed plans are kept. All are compared, or, if there are too many ranks for that too, those of sampled nodes.
+    /// Only what is needed is kept. All are compared, or, if there are too many ranks for that too, those of sampled nodes.
     pub(super) fn folded(
-        plan: impl Fn(Rank) -> Plan,
+        mut program: impl FnMut(Rank) -> Program,
         topology: &'a Topology,
         stride: usize,
         count: usize,
         limits: Limits,
     ) -> Result<Self, Unpredictable> {
         let ranks = topology.ranks();
-        let mut world = Self { topology, count, played: Vec::new(), busiest: Busiest::default() };
+        let mut world = Self { topology, played: Vec::new() };
         let mut alike = if stride < ranks { Alike::Exactly } else { Alike::No };
         let mut seen = 0;
-        let mut steps = Vec::new();
         let mut rank = 0;
         while rank < ranks {
-            steps.clear();
-            outline(&plan(rank), rank, ranks, count, &mut steps);
-            world.busiest.see(&steps);
+            let acts = outline(&program(rank), (rank, ranks), count);
+            let steps = acts.len();
             if rank >= stride && alike > Alike::No {
-                alike = alike.min(compare(&world.played[rank % stride], &steps));
+                alike = alike.min(compare(&world.played[rank % stride], &acts));
             }
-            seen += steps.len();
+            seen += steps;
             let fits = seen <= limits.played;
             if !fits && (rank < stride || alike == Alike::No) {
                 return Err(Unpredictable::TooManyMessages { more_than: limits.played });
             }
             if fits {
-                world.played.push(steps.clone());
+                world.played.push(acts);
             } else {
                 world.played.truncate(stride);
             }
@@ -116,7 +111,7 @@ impl<'a> World<'a> {
             if !fits && rank.is_multiple_of(stride) {
                 // Skips an even number of nodes, so that nodes at odd distances are compared: algorithms favour powers of
                 // two.
-                let left_out = (ranks * steps.len() / limits.compared).next_multiple_of(2);
+                let left_out = (ranks * steps / limits.compared).next_multiple_of(2);
                 rank += stride * left_out;
             }
         }
@@ -126,66 +121,92 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
-    /// [`Machine::held_bytes`] on the largest node.
-    pub(super) fn held_bytes(&self, machine: &Machine, element_size_bytes: usize) -> usize {
-        machine.held_bytes(self.count * element_size_bytes, self.topology.ranks_of_largest_node())
-    }
-
-    /// How long a rank waits for its core after its message has arrived, on the largest of several nodes: until every other rank of
-    /// that core has had a turn. (On a single node, turns are [simulated](super::turns).)
-    pub(super) fn turn_us(&self, machine: &Machine) -> f64 {
-        if self.topology.nodes() == 1 {
-            return 0.0;
-        }
-        let on_core = self.topology.ranks_of_largest_node().div_ceil(machine.cores.max(1));
-        on_core.saturating_sub(1) as f64 * machine.hand_over_us
-    }
-
     /// The simulated rank that represents `rank`.
     pub(super) fn played(&self, rank: Rank) -> Rank {
         rank % self.played.len()
     }
 }
 
-impl Busiest {
-    fn see(&mut self, steps: &[Outline]) {
-        // A message to oneself costs nothing here.
-        let sent = || steps.iter().filter(|step| step.to.is_some_and(|places| places > 0));
-        self.steps = self.steps.max(steps.len());
-        self.messages = self.messages.max(sent().count());
-        self.sent_count = self.sent_count.max(sent().map(|step| step.sent_count).sum());
+/// Returns the acts of a rank: those of all rounds as one, with the elements of all.
+fn outline(program: &Program, (rank, ranks): (Rank, usize), count: usize) -> Vec<Act> {
+    let partition = Partition::fair(count, program.chunk_count);
+    // (Of two halves of a chunk, one is swapped: as many elements move.)
+    let count = |part: Part| partition.elements(part.chunks).len();
+    let places = |from: Rank, to: Rank| {
+        let places = if to <= from { to + ranks - from } else { to - from };
+        NonZeroU32::new(u32::try_from(places).expect("a world has fewer than 2^32 ranks"))
+    };
+    let halves = |send: Option<Outgoing>, receive: Option<Incoming>| Halves {
+        to: send.and_then(|send| places(rank, send.to)),
+        from: receive.and_then(|receive| places(receive.from, rank)),
+        sent_count: send.map_or(0, |send| count(send.part)),
+        reduces: receive.is_some_and(|receive| receive.combine.reduces()),
+        ..Halves::default()
+    };
+    let is_receive = |instruction: &Instruction| matches!(instruction, Instruction::Receive(_));
+    let receives = program.instructions.iter().filter(|(_, instruction)| is_receive(instruction));
+    let receives: Vec<_> = receives.map(|(place, _)| (place.phase, place.step)).collect();
+    let mut acts = Vec::with_capacity(program.instructions.len() + 1);
+    acts.push(Act::Call);
+    // The other ranks of the current pass.
+    let mut others = Vec::new();
+    let mut instructions = program.instructions.iter().peekable();
+    while let Some((place, instruction)) = instructions.next() {
+        match *instruction {
+            Instruction::Exchange(send, receive) => {
+                let copies = send.zip(receive).is_some_and(|(send, receive)| {
+                    send.source == Source::Current && send.part.chunks.overlaps(receive.part.chunks)
+                });
+                acts.push(Act::Message(Halves { copies, ..halves(send, receive) }));
+            }
+            Instruction::Send(send) => {
+                // The receive of its step follows at once, or later.
+                let receive = match instructions.next_if(|(at, next)| at == place && is_receive(next)) {
+                    Some((_, Instruction::Receive(receive))) => Some(*receive),
+                    _ => None,
+                };
+                let is_part = receive.is_none() && receives.binary_search(&(place.phase, place.step)).is_ok();
+                acts.push(Act::Message(Halves { is_eager: true, is_part, ..halves(Some(send), receive) }));
+            }
+            Instruction::Receive(receive) => acts.push(Act::Message(halves(None, Some(receive)))),
+            Instruction::Original { from: part, combine, .. } => {
+                let send = Outgoing { to: rank, part, source: Source::Original };
+                let receive = Incoming { from: rank, part, combine };
+                acts.push(Act::Message(halves(Some(send), Some(receive))));
+            }
+            Instruction::Read { of: other, own, .. }
+            | Instruction::Write { to: other, own, .. }
+            | Instruction::Swap { with: other, own, .. } => others.push((other, count(own))),
+            Instruction::Sync => {
+                let count = others.iter().map(|&(_, count)| count).max();
+                others.sort_unstable();
+                others.dedup_by_key(|(other, _)| *other);
+                acts.extend(count.map(|count| Act::Pass { others: others.len(), count }));
+                others.clear();
+                acts.push(Act::Sync);
+            }
+            Instruction::Lend { .. } => {}
+            Instruction::Post(..) | Instruction::Complete | Instruction::Vendor { .. } => {
+                unreachable!("lanes are predicted from one block, and a vendor not at all")
+            }
+        }
     }
+    acts
 }
 
-/// Appends the steps of a rank's plan to `steps`.
-fn outline(plan: &Plan, rank: Rank, ranks: usize, count: usize, steps: &mut Vec<Outline>) {
-    let partition = Partition::fair(count, plan.chunk_count());
-    for phase in plan.phases() {
-        let places = |position: Rank| {
-            let other = phase.group.member(position);
-            let places = if other < rank { other + ranks - rank } else { other - rank };
-            u32::try_from(places).expect("a world has fewer than 2^32 ranks")
-        };
-        let outline = phase.schedule.steps().iter().map(|step| Outline {
-            to: step.send.map(|send| places(send.to)),
-            from: step.receive.map(|receive| places(receive.from)),
-            sent_count: step.send.map_or(0, |send| partition.elements(send.chunks).len()),
-            reduces: step.receive.is_some_and(|receive| receive.combine.reduces()),
-            copies: step.send.zip(step.receive).is_some_and(|(send, receive)| {
-                send.source == Source::Current && send.chunks.overlaps(receive.chunks)
-            }),
-        });
-        steps.extend(outline);
-    }
-}
-
-fn compare(one: &[Outline], other: &[Outline]) -> Alike {
+fn compare(one: &[Act], other: &[Act]) -> Alike {
     if one == other {
         return Alike::Exactly;
     }
-    let near = |(one, other): (&Outline, &Outline)| {
-        one.sent_count.abs_diff(other.sent_count) <= 1
-            && Outline { sent_count: one.sent_count, ..*other } == *one
+    let near = |(one, other): (&Act, &Act)| match (*one, *other) {
+        (Act::Message(one), Act::Message(other)) => {
+            one.sent_count.abs_diff(other.sent_count) <= 1
+                && Halves { sent_count: one.sent_count, ..other } == one
+        }
+        (Act::Pass { others: one, count }, Act::Pass { others: other, count: other_count }) => {
+            one == other && count.abs_diff(other_count) <= 1
+        }
+        (one, other) => one == other,
     };
     let nearly = one.len() == other.len() && one.iter().zip(other).all(near);
     if nearly { Alike::Nearly } else { Alike::No }
@@ -196,12 +217,13 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::{Algorithm, Operation};
+    use crate::{Algorithm, Operation, Plan};
 
     /// The number of simulated ranks.
     fn played(algorithm: Algorithm, topology: &Topology, count: usize) -> usize {
         let plan = algorithm.planner(Operation::AllReduce, topology).unwrap();
-        World::folded(plan, topology, topology.stride(), count, LIMITS).unwrap().played.len()
+        let program = |rank| Program::of_schedule(&plan(rank).flattened());
+        World::folded(program, topology, topology.stride(), count, LIMITS).unwrap().played.len()
     }
 
     #[test]
@@ -233,7 +255,7 @@ mod tests {
         let looked_at = RefCell::new(Vec::new());
         let look = |rank| {
             looked_at.borrow_mut().push(rank);
-            plan(rank)
+            Program::of_schedule(&plan(rank).flattened())
         };
         let limits = Limits { played: 1000, compared: 2000 };
         let world = World::folded(look, topology, topology.stride(), 4096, limits);

@@ -1,287 +1,450 @@
-//! The simulation: processes messages in the order in which they start.
+//! The simulation: runs the acts of all ranks in time.
+//!
+//! A core runs the acts of a rank until the rank must wait. If other ranks share the core, it then hands over to the next one,
+//! [`Machine::hand_over_us`] later, and comes back when all others have had their turn: what a rank waits for takes effect not when it
+//! arrives, but in the rank's next turn. Ranks that have finished still get their turns: they wait for the next call. (With 8 ranks on 2
+//! cores these turns are nearly all the time of a short all-reduce.) The kernel's placement of ranks is unknown; here local rank r is on
+//! core r modulo the number of cores.
+//!
+//! What a rank does depends on others only through messages and barriers, so a rank with its own core runs ahead until it waits for
+//! something that no rank has done yet. Turns and ports depend on what comes first: these events follow each other in time, each when no
+//! rank can run ahead.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::num::NonZeroU32;
 
 use super::Unpredictable;
-use super::outline::{Outline, World};
+use super::outline::{Act, Halves, World};
 use crate::model::Machine;
 use crate::world::Rank;
 
-/// A time in microseconds that can be ordered.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Time(pub(super) f64);
-
-impl Ord for Time {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
-impl PartialOrd for Time {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Time {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Time {}
-
-/// A message whose two ends are ready, or a message from another node whose first byte has reached the incoming port.
+/// What happens in the order of time.
 ///
 /// Messages at the same time are processed in this order. It compares positions relative to nodes before ranks, so that no
 /// node is preferred: what holds for one node holds for all that do the same, which allows ranks to represent others.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Message {
-    at: Time,
-    arrives: bool,
+enum Event {
+    /// A core that ranks share runs one of them.
+    Turn(usize),
+    /// A message between nodes, whose two ends are ready.
+    Leave(Route),
+    /// Its first byte has reached the incoming port.
+    Arrive(Route),
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Route {
     /// The sender's local rank.
     local_rank: Rank,
     /// The distance from the sender's node to the receiver's.
     nodes: usize,
-    /// The sender, one of the simulated ranks.
     from: Rank,
     to: Rank,
 }
 
-/// A rank in a step.
-#[derive(Debug, Clone)]
+/// A message that a rank has sent.
+#[derive(Debug, Clone, Copy)]
+struct Message {
+    from: Rank,
+    /// The distance from the sender to the receiver, in ranks and in nodes.
+    places: NonZeroU32,
+    nodes: usize,
+    size_bytes: usize,
+    sent_us: f64,
+    /// Whether the sender waits until it has been received.
+    is_awaited: bool,
+}
+
+/// How far a rank has come with an act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Stage {
+    #[default]
+    Begin,
+    Receive,
+    End,
+}
+
+/// A simulated rank.
+#[derive(Debug, Default)]
 struct Present {
-    step: usize,
+    core: usize,
+    /// Its index among the ranks of the core.
+    turn: usize,
+    act: usize,
+    stage: Stage,
+    /// When it can go on with its act; infinity while that is not known.
+    awaited_us: f64,
+    /// When it began to receive.
     ready_us: f64,
-    /// Whether the step sends, and the receiver is not ready yet.
-    sending: bool,
-    /// Whether the step receives, and the sender is not ready yet.
-    receiving: bool,
-    /// The number of halves of the step that have not ended.
-    halves: usize,
-    /// The latest known end of a half, or else the end of the previous step.
-    ended_us: f64,
-    /// The time that the rank's core has worked on messages in the node.
-    worked_us: f64,
+    /// Messages to it that it has not received.
+    inbox: Vec<Message>,
+    /// The message from another node that it receives.
+    in_transit: Option<Message>,
+    /// When the message that it has sent is received by another rank, if it waits for that.
+    received_us: f64,
+    barriers: usize,
+    /// When it did its latest act.
+    finish_us: f64,
 }
 
-/// The result of a simulation.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Played {
-    /// The time at which each rank finishes.
-    pub(super) finish_us: Vec<f64>,
-    /// The time that the core of each rank has worked.
-    worked_us: Vec<f64>,
-    /// The time that the busiest port was occupied.
-    busiest_port_us: f64,
-}
-
-impl Played {
-    /// The time that the busiest port was occupied.
-    pub(super) fn busiest_port_us(&self) -> f64 {
-        self.busiest_port_us
-    }
-
-    /// The time at which all finish, on nodes with this many cores.
-    pub(super) fn time_us(&self, world: &World<'_>, machine: &Machine) -> f64 {
-        assert!(machine.cores > 0, "a machine without a core");
-        let mut nodes_us = vec![0.0; world.topology.nodes()];
-        for rank in 0..world.topology.ranks() {
-            nodes_us[world.topology.node_of(rank)] += self.worked_us[world.played(rank)];
-        }
-        let busiest_us = nodes_us.into_iter().fold(0.0, f64::max);
-        let last_us = self.finish_us.iter().copied().fold(0.0, f64::max);
-        last_us.max(machine.call_us + busiest_us / machine.cores as f64)
-    }
+/// A core, with the ranks that take turns on it.
+#[derive(Debug, Default)]
+struct Core {
+    ranks: Vec<Rank>,
+    /// The index of the rank whose turn it is.
+    turn: usize,
+    at_us: f64,
+    /// The time of its next event; infinity without one.
+    next_us: f64,
 }
 
 struct Clock<'a> {
     world: &'a World<'a>,
     machine: &'a Machine,
     element_size_bytes: usize,
-    /// [`Machine::held_bytes`] of the largest node.
+    /// [`Machine::held_bytes`] on the largest node.
     held_bytes: usize,
-    /// [`World::turn_us`].
-    turn_us: f64,
     present: Vec<Present>,
-    messages: BinaryHeap<Reverse<Message>>,
-    /// For each node, when its outgoing and its incoming port are free.
-    ports: Vec<[f64; 2]>,
-    /// The time that each was occupied.
-    occupied_us: Vec<[f64; 2]>,
+    cores: Vec<Core>,
+    /// Cores of a single rank that may run ahead.
+    ahead: Vec<usize>,
+    /// By time, whose bits have the order of the number, since it is not negative.
+    events: BinaryHeap<Reverse<(u64, Event)>>,
+    /// For each barrier, the number of ranks that have reached it, and when the last one did.
+    barriers: Vec<(usize, f64)>,
+    /// For each node, when its outgoing and its incoming port are free, and the time that each was occupied.
+    ports: Vec<[(f64, f64); 2]>,
 }
 
-/// Simulates the ranks to their end.
+/// The result of a simulation.
+#[derive(Debug)]
+pub(super) struct Played {
+    /// When each simulated rank finishes.
+    pub(super) finish_us: Vec<f64>,
+    /// The time that the busiest port was occupied.
+    pub(super) busiest_port_us: f64,
+}
+
+impl Played {
+    pub(super) fn time_us(&self) -> f64 {
+        self.finish_us.iter().copied().fold(0.0, f64::max)
+    }
+}
+
+/// Simulates the ranks to their end, with arrays of `count` elements.
 pub(super) fn play(
     world: &World<'_>,
     machine: &Machine,
-    element_size_bytes: usize,
+    (count, element_size_bytes): (usize, usize),
 ) -> Result<Played, Unpredictable> {
     for time_us in [machine.step_us, machine.call_us] {
         assert!(time_us.is_finite() && time_us >= 0.0, "a machine that takes {time_us} us");
     }
-    let before = Present {
-        step: 0,
-        ready_us: 0.0,
-        sending: false,
-        receiving: false,
-        halves: 0,
-        ended_us: machine.call_us,
-        worked_us: 0.0,
-    };
+    assert!(machine.cores > 0, "a machine without a core");
+    let topology = world.topology;
     let mut clock = Clock {
         world,
         machine,
         element_size_bytes,
-        held_bytes: world.held_bytes(machine, element_size_bytes),
-        turn_us: world.turn_us(machine),
-        present: vec![before; world.played.len()],
-        messages: BinaryHeap::new(),
-        ports: vec![[0.0; 2]; world.topology.nodes()],
-        occupied_us: vec![[0.0; 2]; world.topology.nodes()],
+        held_bytes: machine.held_bytes(count * element_size_bytes, topology.ranks_of_largest_node()),
+        present: Vec::with_capacity(world.played.len()),
+        cores: Vec::new(),
+        ahead: Vec::new(),
+        events: BinaryHeap::new(),
+        barriers: Vec::new(),
+        ports: vec![[(0.0, 0.0); 2]; topology.nodes()],
     };
-    for rank in 0..world.played.len() {
-        clock.enter(rank, 0);
-    }
-    while let Some(Reverse(message)) = clock.messages.pop() {
-        match (message.nodes, message.arrives) {
-            (0, _) => clock.copy(&message),
-            (_, false) => clock.send(message),
-            (_, true) => clock.receive(&message),
+    clock.place_ranks();
+    (0..world.played.len()).for_each(|rank| clock.wake(rank, 0.0));
+    loop {
+        if let Some(core) = clock.ahead.pop() {
+            clock.run(core, f64::MAX);
+        } else if let Some(Reverse((at, event))) = clock.events.pop() {
+            match (f64::from_bits(at), event) {
+                (at_us, Event::Turn(core)) => clock.run(core, at_us),
+                (at_us, Event::Leave(route)) => clock.leave(at_us, route),
+                (at_us, Event::Arrive(route)) => clock.arrive(at_us, &route),
+            }
+        } else {
+            break;
         }
     }
-    let finished = |(rank, present): (Rank, Present)| {
-        let finished = present.step == world.played[rank].len();
-        if finished { Ok(present.ended_us) } else { Err(Unpredictable::DoesNotFinish { rank }) }
-    };
-    let busiest_port_us = clock.occupied_us.iter().flatten().copied().fold(0.0, f64::max);
-    let worked_us = clock.present.iter().map(|present| present.worked_us).collect();
-    let finish_us = clock.present.into_iter().enumerate().map(finished).collect::<Result<_, _>>()?;
-    Ok(Played { finish_us, worked_us, busiest_port_us })
+    let unfinished = (0..world.played.len()).find(|&rank| clock.act(rank).is_some());
+    let not_received = clock.present.iter().flat_map(|present| &present.inbox).map(|message| message.from);
+    if let Some(rank) = unfinished.into_iter().chain(not_received).next() {
+        return Err(Unpredictable::DoesNotFinish { rank });
+    }
+    let busiest_port_us = clock.ports.iter().flatten().map(|(_, occupied_us)| *occupied_us);
+    Ok(Played {
+        finish_us: clock.present.iter().map(|present| present.finish_us).collect(),
+        busiest_port_us: busiest_port_us.fold(0.0, f64::max),
+    })
 }
 
 impl Clock<'_> {
-    fn step(&self, rank: Rank) -> Option<Outline> {
-        self.world.played[rank].get(self.present[rank].step).copied()
-    }
-
-    /// The world rank at a distance from a rank, and the simulated rank that represents it.
-    fn after(&self, rank: Rank, places: u32) -> (Rank, Rank) {
-        let other = (rank + places as usize) % self.world.topology.ranks();
-        (other, self.world.played(other))
-    }
-
-    /// Moves a rank to its next step, and starts messages with ranks that wait for it there.
-    fn enter(&mut self, rank: Rank, step: usize) {
-        let steps = &self.world.played[rank];
-        let busy = |step: &Outline| step.to.is_some() || step.from.is_some();
-        let machine = self.machine;
-        let present = &mut self.present[rank];
-        // Empty steps take no time.
-        present.step = steps[step..].iter().position(busy).map_or(steps.len(), |idle| step + idle);
-        let Some(&outline) = steps.get(present.step) else { return };
-        let copied_bytes = if outline.copies { outline.sent_count * self.element_size_bytes } else { 0 };
-        let copy_us = machine.copy_us(copied_bytes);
-        present.worked_us += copy_us;
-        present.ready_us = present.ended_us + machine.step_us + copy_us;
-        present.ended_us = present.ready_us;
-        present.sending = outline.to.is_some();
-        present.receiving = outline.from.is_some();
-        present.halves = usize::from(present.sending) + usize::from(present.receiving);
-        if let Some(places) = outline.to {
-            self.meet(rank, self.after(rank, places).1);
-        }
-        if let Some(places) = outline.from {
-            self.meet(self.after(rank, places).1, rank);
+    /// Gives each simulated rank a core of its node.
+    fn place_ranks(&mut self) {
+        let topology = self.world.topology;
+        let mut of_nodes = vec![Vec::new(); topology.nodes()];
+        for rank in 0..self.world.played.len() {
+            let of_node = &mut of_nodes[topology.node_of(rank)];
+            let number = topology.local_rank(rank) % self.machine.cores;
+            if number == of_node.len() {
+                of_node.push(self.cores.len());
+                self.cores.push(Core { next_us: f64::INFINITY, ..Core::default() });
+            }
+            let core = of_node[number];
+            let turn = self.cores[core].ranks.len();
+            self.cores[core].ranks.push(rank);
+            self.present.push(Present { core, turn, ..Present::default() });
         }
     }
 
-    /// Queues the message between two ranks if both are ready for it.
-    fn meet(&mut self, from: Rank, to: Rank) {
-        if !(self.present[from].sending && self.present[to].receiving) {
+    fn act(&self, rank: Rank) -> Option<Act> {
+        self.world.played[rank].get(self.present[rank].act).copied()
+    }
+
+    /// The distance between the nodes of a rank and of the one so many places after it, and the simulated rank that represents that.
+    fn after(&self, rank: Rank, places: NonZeroU32) -> (usize, Rank) {
+        let topology = self.world.topology;
+        let other = (rank + places.get() as usize) % topology.ranks();
+        let nodes = topology.node_of(other) + topology.nodes() - topology.node_of(rank);
+        (nodes % topology.nodes(), self.world.played(other))
+    }
+
+    /// When a core can go on with one of its ranks: at the first turn of that at which something that it waits for is there.
+    fn turn_us(&self, core: &Core, turn: usize) -> f64 {
+        let (ranks, hand_over_us) = (core.ranks.len(), self.machine.hand_over_us);
+        let awaited_us = self.present[core.ranks[turn]].awaited_us;
+        if ranks == 1 || hand_over_us == 0.0 {
+            return awaited_us.max(core.at_us);
+        }
+        let at_us = core.at_us + ((turn + ranks - core.turn) % ranks) as f64 * hand_over_us;
+        // What happens at the time of its turn is not there yet.
+        let is_there = awaited_us == 0.0 || awaited_us < at_us;
+        let around_us = ranks as f64 * hand_over_us;
+        let rounds = if is_there { 0.0 } else { ((awaited_us - at_us) / around_us + 1.0).floor() };
+        at_us + rounds * around_us
+    }
+
+    /// When a core can go on with any of its ranks, and the index of that.
+    fn next_turn(&self, core: &Core) -> (f64, usize) {
+        let mut first = (f64::INFINITY, 0);
+        for times in 0..core.ranks.len() {
+            if core.at_us + times as f64 * self.machine.hand_over_us >= first.0 {
+                break;
+            }
+            let turn = (core.turn + times) % core.ranks.len();
+            let at_us = self.turn_us(core, turn);
+            if at_us < first.0 {
+                first = (at_us, turn);
+            }
+        }
+        first
+    }
+
+    /// Runs the ranks of a core until all must wait, or at most to this time. (Other cores may do something before a later one.)
+    fn run(&mut self, number: usize, until_us: f64) {
+        let core = &mut self.cores[number];
+        if core.ranks.len() > 1 && core.next_us != until_us {
+            // It has had a turn before.
             return;
         }
-        let (Some(Outline { to: Some(onwards), .. }), Some(Outline { from: Some(back), .. })) =
-            (self.step(from), self.step(to))
-        else {
+        core.next_us = f64::INFINITY;
+        loop {
+            let (at_us, turn) = self.next_turn(&self.cores[number]);
+            if at_us > until_us {
+                return self.schedule(number, at_us);
+            }
+            let core = &mut self.cores[number];
+            (core.at_us, core.turn) = (at_us, turn);
+            let rank = core.ranks[turn];
+            self.advance(rank);
+            self.present[rank].finish_us = self.cores[number].at_us;
+        }
+    }
+
+    /// Lets a rank go on with its act at this time, or later.
+    fn wake(&mut self, rank: Rank, awaited_us: f64) {
+        self.present[rank].awaited_us = awaited_us;
+        let Present { core, turn, .. } = self.present[rank];
+        match self.cores[core].ranks.len() {
+            1 => self.ahead.push(core),
+            _ => self.schedule(core, self.turn_us(&self.cores[core], turn)),
+        }
+    }
+
+    /// Lets a core go on at this time, unless it does before.
+    fn schedule(&mut self, core: usize, at_us: f64) {
+        if at_us < self.cores[core].next_us {
+            self.cores[core].next_us = at_us;
+            self.push(at_us, Event::Turn(core));
+        }
+    }
+
+    fn push(&mut self, at_us: f64, event: Event) {
+        self.events.push(Reverse((at_us.to_bits(), event)));
+    }
+
+    /// Goes on with the act of a rank, which need not wait, at the time of its core.
+    fn advance(&mut self, rank: Rank) {
+        let act = self.act(rank).expect("a rank that has finished waits");
+        match (self.present[rank].stage, act) {
+            (Stage::Begin, Act::Call) => self.work(rank, self.machine.call_us),
+            (Stage::Begin, Act::Pass { others, count }) => self.work(rank, self.pass_us(others, count)),
+            (Stage::Begin, Act::Sync) => return self.reach_barrier(rank),
+            (Stage::Begin, Act::Message(halves)) => return self.send(rank, halves),
+            (Stage::Receive, Act::Message(halves)) => return self.receive(rank, halves),
+            (Stage::Receive | Stage::End, _) => {}
+        }
+        self.next_act(rank);
+    }
+
+    fn next_act(&mut self, rank: Rank) {
+        let present = &mut self.present[rank];
+        (present.act, present.stage, present.awaited_us) = (present.act + 1, Stage::Begin, 0.0);
+        if present.act == self.world.played[rank].len() {
+            present.awaited_us = f64::INFINITY;
+        }
+    }
+
+    fn work(&mut self, rank: Rank, work_us: f64) {
+        self.cores[self.present[rank].core].at_us += work_us;
+    }
+
+    fn pass_us(&self, others: usize, count: usize) -> f64 {
+        let link = self.machine.one_pass.as_ref().expect("only ranks that share memory make a single pass");
+        others as f64 * link.time_among_us(count * self.element_size_bytes, self.held_bytes, true)
+    }
+
+    fn reach_barrier(&mut self, rank: Rank) {
+        let present = &mut self.present[rank];
+        (present.stage, present.awaited_us) = (Stage::Receive, f64::INFINITY);
+        present.barriers += 1;
+        let number = present.barriers - 1;
+        self.barriers.resize(self.barriers.len().max(number + 1), (0, 0.0));
+        let (reached, last_us) = &mut self.barriers[number];
+        (*reached, *last_us) = (*reached + 1, last_us.max(self.cores[present.core].at_us));
+        if let (reached, last_us) = self.barriers[number]
+            && reached == self.present.len()
+        {
+            self.next_act(rank);
+            (0..reached).filter(|&other| other != rank).for_each(|other| self.wake(other, last_us));
+        }
+    }
+
+    /// Sends the message of an act, if any, and begins to receive.
+    fn send(&mut self, rank: Rank, halves: Halves) {
+        let size_bytes = halves.sent_count * self.element_size_bytes;
+        let step_us = if halves.is_part { 0.0 } else { self.machine.step_us };
+        self.work(rank, step_us + self.machine.copy_us(if halves.copies { size_bytes } else { 0 }));
+        let sent_us = self.cores[self.present[rank].core].at_us;
+        self.present[rank].received_us = 0.0;
+        if let Some(places) = halves.to {
+            let (nodes, to) = self.after(rank, places);
+            // A short message within a node is copied at once.
+            let is_awaited = !halves.is_eager && (nodes > 0 || size_bytes > self.machine.eager_bytes);
+            if is_awaited {
+                self.present[rank].received_us = f64::INFINITY;
+            } else if halves.from.is_none() && !halves.is_part {
+                // (The time of a message includes this, but for a rank that receives none.)
+                self.work(rank, self.machine.intra.occupied_us(size_bytes));
+            }
+            let message = Message { from: rank, places, nodes, size_bytes, sent_us, is_awaited };
+            self.present[to].inbox.push(message);
+            self.meet(to);
+        }
+        let present = &mut self.present[rank];
+        (present.stage, present.awaited_us, present.ready_us) = (Stage::Receive, f64::INFINITY, sent_us);
+        match halves.from {
+            Some(_) => self.meet(rank),
+            None => self.end(rank),
+        }
+    }
+
+    /// Lets a rank receive its next message, if that has been sent and it waits for it. From another node, it leaves now.
+    fn meet(&mut self, to: Rank) {
+        let act = self.act(to);
+        let present = &mut self.present[to];
+        let is_waiting = present.stage == Stage::Receive && present.in_transit.is_none();
+        let Some(Act::Message(Halves { from: Some(places), .. })) = act.filter(|_| is_waiting) else {
             return;
         };
-        // Each must name the other itself, not another rank that is represented by the same one.
-        let around = (onwards as usize + back as usize) % self.world.topology.ranks();
-        let (receiver, played) = self.after(from, onwards);
-        if around != 0 || played != to {
-            return;
+        let Some(index) = present.inbox.iter().position(|message| message.places == places) else { return };
+        let message @ Message { from, nodes, sent_us, .. } = present.inbox[index];
+        if nodes == 0 {
+            // A message to itself is there at once.
+            return self.wake(to, if from == to { 0.0 } else { sent_us });
         }
-        self.present[from].sending = false;
-        self.present[to].receiving = false;
-        let topology = self.world.topology;
-        let nodes = topology.node_of(receiver) + topology.nodes() - topology.node_of(from);
-        self.messages.push(Reverse(Message {
-            at: Time(self.present[from].ready_us.max(self.present[to].ready_us)),
-            arrives: false,
-            local_rank: topology.local_rank(from),
-            nodes: nodes % topology.nodes(),
-            from,
-            to,
-        }));
+        present.inbox.remove(index);
+        present.in_transit = Some(message);
+        let at_us = sent_us.max(present.ready_us);
+        let local_rank = self.world.topology.local_rank(from);
+        self.push(at_us, Event::Leave(Route { local_rank, nodes, from, to }));
     }
 
-    /// The size of a message, and whether it is reduced.
-    fn content(&self, message: &Message) -> (usize, bool) {
-        let sent_count = self.step(message.from).map_or(0, |step| step.sent_count);
-        let reduces = self.step(message.to).is_some_and(|step| step.reduces);
-        (sent_count * self.element_size_bytes, reduces)
+    /// Receives the message of an act. One from another node needs no work of the core.
+    fn receive(&mut self, rank: Rank, halves: Halves) {
+        let Present { core, in_transit, inbox, .. } = &mut self.present[rank];
+        let core = *core;
+        if in_transit.take().is_none() {
+            let index = inbox.iter().position(|message| Some(message.places) == halves.from);
+            let message = inbox.remove(index.expect("a rank waits for its message"));
+            let link = &self.machine.intra;
+            self.work(rank, link.time_among_us(message.size_bytes, self.held_bytes, halves.reduces));
+            self.received(message, self.cores[core].at_us);
+        }
+        self.end(rank);
     }
 
-    /// A message within a node: the receiver's core is available, since it has only one receive at a time.
-    fn copy(&mut self, message: &Message) {
-        let (size_bytes, reduces) = self.content(message);
-        let Time(ready_us) = message.at;
-        let work_us = self.machine.intra.time_among_us(size_bytes, self.held_bytes, reduces);
-        self.present[message.to].worked_us += work_us;
-        self.end(message, ready_us + work_us);
+    /// Lets the sender of a message go on once it has been received.
+    fn received(&mut self, Message { from, is_awaited, .. }: Message, at_us: f64) {
+        if is_awaited {
+            self.present[from].received_us = at_us;
+            if self.present[from].stage == Stage::End {
+                self.wake(from, at_us);
+            }
+        }
+    }
+
+    /// Ends an act, once the message that the rank has sent is received.
+    fn end(&mut self, rank: Rank) {
+        let present = &mut self.present[rank];
+        (present.stage, present.awaited_us) = (Stage::End, present.received_us);
+        if present.awaited_us == 0.0 {
+            self.next_act(rank);
+        }
     }
 
     /// A message leaves the node after those before it.
-    fn send(&mut self, message: Message) {
-        let (size_bytes, _) = self.content(&message);
-        let link = &self.machine.inter;
-        let node = self.world.topology.node_of(message.from);
-        self.occupied_us[node][0] += link.occupied_us(size_bytes);
-        let [out_free_us, _] = &mut self.ports[node];
-        let leaves_us = message.at.0.max(*out_free_us);
-        *out_free_us = leaves_us + link.occupied_us(size_bytes);
-        let arrives_us = leaves_us + link.latency_us(size_bytes);
-        self.messages.push(Reverse(Message { at: Time(arrives_us), arrives: true, ..message }));
+    fn leave(&mut self, at_us: f64, route: Route) {
+        let size_bytes = self.in_transit(route.to).size_bytes;
+        let leaves_us = self.pass_port(at_us, (route.from, 0), size_bytes);
+        self.push(leaves_us + self.machine.inter.latency_us(size_bytes), Event::Arrive(route));
     }
 
     /// A message enters the node after those that arrived before it.
-    fn receive(&mut self, message: &Message) {
-        let (size_bytes, reduces) = self.content(message);
+    fn arrive(&mut self, at_us: f64, &Route { to, .. }: &Route) {
+        let reduces = matches!(self.act(to), Some(Act::Message(Halves { reduces: true, .. })));
+        let message @ Message { size_bytes, .. } = self.in_transit(to);
         let link = &self.machine.inter;
-        let node = self.world.topology.node_of(message.to);
-        self.occupied_us[node][1] += link.occupied_us(size_bytes);
-        let [_, in_free_us] = &mut self.ports[node];
-        let comes_in_us = message.at.0.max(*in_free_us);
-        *in_free_us = comes_in_us + link.occupied_us(size_bytes);
         let after_first_byte_us = link.time_us(size_bytes, reduces) - link.latency_us(size_bytes);
-        self.end(message, comes_in_us + after_first_byte_us);
+        let done_us = self.pass_port(at_us, (to, 1), size_bytes) + after_first_byte_us;
+        self.wake(to, done_us);
+        self.received(message, done_us);
     }
 
-    fn end(&mut self, message: &Message, done_us: f64) {
-        self.end_half(message.from, done_us);
-        self.end_half(message.to, done_us + self.turn_us);
+    fn in_transit(&self, to: Rank) -> Message {
+        self.present[to].in_transit.expect("a rank receives one message at a time")
     }
 
-    /// Ends one half of a rank's step; after the second one the rank continues.
-    fn end_half(&mut self, rank: Rank, done_us: f64) {
-        let present = &mut self.present[rank];
-        present.ended_us = present.ended_us.max(done_us);
-        present.halves -= 1;
-        if present.halves == 0 {
-            let next = present.step + 1;
-            self.enter(rank, next);
-        }
+    /// Occupies a port of a rank's node, the outgoing or the incoming one, once it is free. Returns when.
+    fn pass_port(&mut self, at_us: f64, (rank, port): (Rank, usize), size_bytes: usize) -> f64 {
+        let busy_us = self.machine.inter.occupied_us(size_bytes);
+        let (free_us, occupied_us) = &mut self.ports[self.world.topology.node_of(rank)][port];
+        let begins_us = at_us.max(*free_us);
+        (*free_us, *occupied_us) = (begins_us + busy_us, *occupied_us + busy_us);
+        begins_us
     }
 }

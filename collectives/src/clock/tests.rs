@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::{Link, Range};
+use crate::program::Program;
 use crate::schedule::{Chunks, Schedule, Step};
 
 /// Powers of two, for which the times below are exact.
@@ -33,6 +34,18 @@ fn network_only() -> Machine {
 
 fn all_reduce(algorithm: Algorithm, topology: &Topology, machine: &Machine, size_bytes: usize) -> f64 {
     predict(algorithm, Operation::AllReduce, topology, machine, size_bytes, 4).unwrap().time_us
+}
+
+/// When each rank finishes its plan, if it is carried out by messages, and every rank simulated.
+fn finish_us(
+    plans: &[Plan],
+    topology: &Topology,
+    machine: &Machine,
+    (count, element_size_bytes): (usize, usize),
+) -> Result<Vec<f64>, Unpredictable> {
+    let program = |rank: Rank| Program::of_schedule(&plans[rank].flattened());
+    let world = World::folded(program, topology, topology.ranks(), count, LIMITS)?;
+    Ok(play(&world, machine, (count, element_size_bytes))?.finish_us)
 }
 
 #[track_caller]
@@ -118,8 +131,9 @@ fn ranks_that_take_turns_wait_for_the_work_of_all() {
     // Eight messages, in pairs one after the other; or six, one at a time.
     close(time(Algorithm::RecursiveDoubling, 4), 2.0 * each_us);
     close(time(Algorithm::RecursiveDoubling, 1), 8.0 * each_us);
-    close(time(Algorithm::MasterWorker, 4), 6.0 * each_us);
-    close(time(Algorithm::MasterWorker, 1), 6.0 * each_us);
+    // The root goes on once it has copied a message, and the others receive at the same time.
+    close(time(Algorithm::MasterWorker, 4), 4.0 * each_us + 2.0 * KIB_US);
+    close(time(Algorithm::MasterWorker, 1), 6.0 * (each_us + KIB_US));
     // One rank represents all.
     close(time(Algorithm::Ring, 1), 24.0 * (ALPHA_US + KIB_US / 4.0));
 }
@@ -134,11 +148,11 @@ fn a_core_that_goes_from_rank_to_rank_takes_time() {
     close(all_reduce(algorithm, &two, &machine, 1024), 2.0 * 4.0 + 2.0 * short_us);
     // Rank 1 must also see that its message was taken.
     close(all_reduce(algorithm, &two, &machine, 2048), 3.0 * 4.0 + 2.0 * long_us);
-    // Rank 0 waits, 1 sends and waits, 2 sends and waits, 0 receives both and sends twice, 1 and 2 receive.
-    close(all_reduce(Algorithm::MasterWorker, &three, &machine, 1024), 5.0 * 4.0 + 4.0 * short_us);
+    // Rank 0 waits, 1 sends and waits, 2 sends and waits, 0 receives both and sends twice, 1 and 2 receive. Each copies what it sends.
+    close(all_reduce(Algorithm::MasterWorker, &three, &machine, 1024), 5.0 * 4.0 + 4.0 * (short_us + KIB_US));
     // Rank 2 has a core of its own with rank 1 on two cores, and sees at once what is there.
     let machine = Machine { cores: 2, ..machine };
-    close(all_reduce(Algorithm::MasterWorker, &three, &machine, 1024), 3.0 * 4.0 + 3.0 * short_us);
+    close(all_reduce(Algorithm::MasterWorker, &three, &machine, 1024), 3.0 * (4.0 + short_us + KIB_US));
     // One pass: all have opened when rank 1 has, which works and closes; then rank 0 does, and rank 1 sees it.
     let pass = Some(Link::uniform(1.0, GB_PER_S).unwrap());
     let machine = Machine { one_pass: pass, cores: 1, ..machine };
@@ -189,7 +203,7 @@ fn ranks_of_a_node_share_its_port() {
     let plans: Vec<_> = (0..4).map(pair).collect();
     let alone_us = ALPHA_US + 64.0 * KIB_US;
     let behind_us = ALPHA_US + 128.0 * KIB_US;
-    let finish_us = |topology: &Topology| finish_us(&plans, topology, &uniform(), 64 << 10, 1).unwrap();
+    let finish_us = |topology: &Topology| finish_us(&plans, topology, &uniform(), (64 << 10, 1)).unwrap();
     assert_eq!(finish_us(&topology), [alone_us, behind_us, alone_us, behind_us]);
     // With a node, and so a port, for each rank, none waits. If two share only the incoming port, the nearer goes first.
     assert_eq!(finish_us(&Topology::uniform(4, 1)), [alone_us; 4]);
@@ -211,7 +225,7 @@ fn what_waits_at_a_port_keeps_no_port_that_is_idle() {
         Step::new().replace(2, whole),
     ];
     let plan = |step| Plan::single("star", topology.world(), Schedule::new(1, [step]));
-    let finish_us = finish_us(&steps.map(plan), &topology, &uniform(), 1024, 1).unwrap();
+    let finish_us = finish_us(&steps.map(plan), &topology, &uniform(), (1024, 1)).unwrap();
     let alone_us = ALPHA_US + KIB_US;
     assert_eq!(finish_us[3..], [alone_us, alone_us + KIB_US, alone_us]);
 }
@@ -277,9 +291,14 @@ fn between_nodes_a_rank_without_its_own_core_waits_for_its_turn() {
     let fast = Machine { intra: Link::uniform(0.0, 1e12).unwrap(), ..uniform() };
     let fast =
         |cores| all_reduce(algorithm, &world, &Machine { cores, hand_over_us: 3.0, ..fast.clone() }, 1024);
-    // Two messages in the node and one between nodes; on each core two ranks, or four.
-    close(time(2), time(4) + 3.0 * 3.0);
-    close(fast(1), fast(4) + 3.0 * 9.0);
+    // Two messages in the node and one between nodes; on each core two ranks, or four. With two, the first rank hands over and receives,
+    // twice, then waits while the other one does, hands over again, and is there when the message from the other node is.
+    let each_us = ALPHA_US + KIB_US;
+    close(time(4), 4.0 * each_us);
+    close(time(2), 2.0 * (2.0 * 3.0 + 2.0 * each_us) + 3.0 + each_us);
+    // Without work in the node each message takes two turns, until the last rank has sent, and the next one that has arrived.
+    close(fast(4), 2.0 * each_us);
+    close(fast(1), 12.0 * 3.0);
 }
 
 #[test]
@@ -292,11 +311,11 @@ fn ranks_that_stand_for_others_give_the_same_times() {
             for operation in [Operation::AllReduce, Operation::AllGather, Operation::AllToAll] {
                 let Some(plans) = algorithm.plans(operation, &topology) else { continue };
                 let count = 840 * topology.ranks();
-                let every_rank = finish_us(&plans, &topology, &machine, count, 4).unwrap();
-                let plan = |rank: Rank| plans[rank].clone();
-                let world = World::folded(plan, &topology, topology.stride(), count, LIMITS).unwrap();
+                let every_rank = finish_us(&plans, &topology, &machine, (count, 4)).unwrap();
+                let program = |rank: Rank| Program::of_schedule(&plans[rank].flattened());
+                let world = World::folded(program, &topology, topology.stride(), count, LIMITS).unwrap();
                 assert!(world.played.len() < topology.ranks());
-                let folded = play::play(&world, &machine, 4).unwrap().finish_us;
+                let folded = play(&world, &machine, (count, 4)).unwrap().finish_us;
                 let expected: Vec<_> = (0..topology.ranks()).map(|rank| folded[world.played(rank)]).collect();
                 assert_eq!(every_rank, expected, "{algorithm}, {operation}, {topology:?}");
             }
@@ -336,5 +355,5 @@ fn what_cannot_be_said_is_said_so() {
     // Rank 0 sends to rank 1, which has nothing to do.
     let plans = [Some(Step::new().send(1, Chunks::one(0))), None]
         .map(|step| Plan::single("half", world.world(), Schedule::new(1, step)));
-    assert_eq!(finish_us(&plans, &world, &uniform(), 1, 4), Err(Unpredictable::DoesNotFinish { rank: 0 }));
+    assert_eq!(finish_us(&plans, &world, &uniform(), (1, 4)), Err(Unpredictable::DoesNotFinish { rank: 0 }));
 }

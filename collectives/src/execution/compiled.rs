@@ -1,13 +1,13 @@
 //! A rank's plan, with everything that determines its execution.
 
-use super::{BLOCK_BYTES, Capabilities, Execution, Traits};
+use super::flow::Flow;
+use super::{BLOCK_BYTES, Capabilities, Execution};
 use crate::algorithm::Algorithm;
-use crate::direct::Direct;
 use crate::operation::Operation;
 use crate::order;
 use crate::plan::Plan;
 use crate::program::Program;
-use crate::schedule::Source;
+use crate::schedule::{Chunks, Source};
 use crate::world::{Rank, Topology};
 
 mod lower;
@@ -23,9 +23,7 @@ pub struct CompiledPlan {
     rank: Rank,
     ranks: usize,
     /// `None` if nothing is known of the plans of other ranks.
-    traits: Option<Traits>,
-    /// Set if each chunk is reduced by a single rank.
-    direct: Option<Direct>,
+    flow: Option<Flow>,
     accumulates: bool,
 }
 
@@ -63,11 +61,9 @@ impl CompiledPlan {
         topology: &Topology,
         rank: Rank,
     ) -> Self {
-        let (ranks, all_reduce) = (topology.ranks(), operation == Operation::AllReduce);
-        let direct = all_reduce.then(|| Direct::recognise(&plan.flattened(), rank, ranks)).flatten();
-        let traits = Some(Traits::of(algorithm, operation, topology));
+        let flow = Some(Flow::of(algorithm, operation, topology));
         let accumulates = accumulates(&plan);
-        Self { plan, operation, rank, ranks, traits, direct, accumulates }
+        Self { plan, operation, rank, ranks: topology.ranks(), flow, accumulates }
     }
 
     /// A part of this plan, such as the phases that a vendor does not carry out. Since the parts of other ranks may differ, it
@@ -75,7 +71,7 @@ impl CompiledPlan {
     #[must_use]
     pub fn part(&self, plan: Plan) -> Self {
         let accumulates = accumulates(&plan);
-        Self { plan, traits: None, direct: None, accumulates, ..*self }
+        Self { plan, flow: None, accumulates, ..*self }
     }
 
     /// The plan.
@@ -99,8 +95,8 @@ impl CompiledPlan {
     }
 
     /// Which rank reduces which chunks, if each chunk is reduced by a single rank.
-    pub(crate) fn direct(&self) -> Option<&Direct> {
-        self.direct.as_ref()
+    fn owned(&self) -> Option<&[Chunks]> {
+        self.flow.as_ref()?.owned.as_deref()
     }
 
     /// Whether this rank reduces into a sum that it has reduced into already and not sent since. If elements are rounded when they
@@ -111,7 +107,12 @@ impl CompiledPlan {
 
     /// The program of this rank for arrays of `count` elements of `element_size_bytes`.
     pub fn program(&self, count: usize, element_size_bytes: usize, capabilities: &Capabilities) -> Program {
-        lower::lower(self, self.execution(count, element_size_bytes, capabilities))
+        self.lowered((self.rank, &self.plan), self.execution(count, element_size_bytes, capabilities))
+    }
+
+    /// The program of a rank with this plan, of the same algorithm for the same operation.
+    pub(crate) fn lowered(&self, plan: (Rank, &Plan), execution: Execution) -> Program {
+        lower::lower(self, plan, execution)
     }
 
     /// How this rank carries out its plan on arrays of `count` elements of `element_size_bytes`. All decisions are made here.
@@ -125,27 +126,27 @@ impl CompiledPlan {
         if capabilities.by_vendor {
             return Execution::ByVendor;
         }
-        match self.traits {
+        match &self.flow {
             None => Execution::Messages { blocks: 1 },
-            Some(traits) if capabilities.is_shared => self.over_memory(traits, size_bytes, capabilities),
-            Some(traits) => self.over_links(traits, size_bytes, capabilities),
+            Some(flow) if capabilities.is_shared => self.over_memory(flow, size_bytes, capabilities),
+            Some(flow) => self.over_links(flow, size_bytes, capabilities),
         }
     }
 
     /// If all ranks access each other's memory.
-    fn over_memory(&self, traits: Traits, size_bytes: usize, capabilities: &Capabilities) -> Execution {
+    fn over_memory(&self, flow: &Flow, size_bytes: usize, capabilities: &Capabilities) -> Execution {
         let &Capabilities { eager_bytes, accumulates, .. } = capabilities;
         let chunk_bytes = size_bytes / self.plan.chunk_count();
         // A block is then still in the core's cache when a later step uses it, and so is the copy that a single pass lends in place of
         // an array that is not registered. (8 MiB over 2 ranks, AMD EPYC: 575 us in passes over 512 KiB, 736 in one pass; 160 and 143
         // if registered, which not all ranks know of each other.)
-        let is_cut = traits.sends_single_chunks;
+        let is_cut = flow.sends_single_chunks;
         let blocks = if is_cut { chunk_bytes.div_ceil(BLOCK_BYTES).max(1) } else { 1 };
-        if self.direct.is_some() {
+        if flow.owned.is_some() {
             return Execution::SinglePass { blocks };
         }
         // A shorter message is copied anyway, and a single pass would synchronise the ranks twice.
-        if traits.moves_directly && chunk_bytes > eager_bytes {
+        if flow.moves_directly && chunk_bytes > eager_bytes {
             return Execution::Moves { blocks: (size_bytes / self.ranks).div_ceil(BLOCK_BYTES).max(1) };
         }
         let is_short = size_bytes <= eager_bytes && !accumulates;
@@ -157,10 +158,10 @@ impl CompiledPlan {
     }
 
     /// If some ranks do not share memory.
-    fn over_links(&self, traits: Traits, size_bytes: usize, capabilities: &Capabilities) -> Execution {
+    fn over_links(&self, flow: &Flow, size_bytes: usize, capabilities: &Capabilities) -> Execution {
         let &Capabilities { has_lanes, segment_bytes, .. } = capabilities;
         let chunk_bytes = size_bytes / self.plan.chunk_count();
-        let far_steps = traits.far_steps.filter(|_| has_lanes);
+        let far_steps = flow.far_steps.filter(|_| has_lanes);
         match far_steps.zip(lanes::blocks(chunk_bytes, segment_bytes)) {
             Some((far_steps, blocks)) => Execution::Lanes { blocks, far_steps },
             None => Execution::Messages { blocks: 1 },
@@ -172,10 +173,10 @@ fn accumulates(plan: &Plan) -> bool {
     let mut is_unsent_sum = vec![false; plan.chunk_count()];
     plan.phases().iter().flat_map(|phase| phase.schedule.steps()).any(|step| {
         if let Some(send) = step.send.filter(|send| send.source == Source::Current) {
-            is_unsent_sum[send.chunks.start..send.chunks.end].fill(false);
+            is_unsent_sum[send.chunks.range()].fill(false);
         }
         let Some(receive) = step.receive else { return false };
-        let target = &mut is_unsent_sum[receive.chunks.start..receive.chunks.end];
+        let target = &mut is_unsent_sum[receive.chunks.range()];
         let reduces = receive.combine.reduces();
         let again = reduces && target.contains(&true);
         target.fill(reduces);

@@ -345,5 +345,5 @@ impl<'a, V: Values> Interpreter<'a, V> {
 
 /// The cells of a part: a block of each of its chunks.
 fn cells(Part { chunks, block }: Part, blocks: usize) -> impl Iterator<Item = usize> {
-    (chunks.start..chunks.end).map(move |chunk| chunk * blocks + block)
+    chunks.range().map(move |chunk| chunk * blocks + block)
 }

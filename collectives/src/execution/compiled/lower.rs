@@ -11,8 +11,7 @@ pub(super) mod lanes;
 mod passes;
 
 /// The program of a rank that carries out its plan in this way.
-pub(super) fn lower(compiled: &CompiledPlan, execution: Execution) -> Program {
-    let (plan, rank) = (compiled.plan(), compiled.rank());
+pub(super) fn lower(compiled: &CompiledPlan, (rank, plan): (Rank, &Plan), execution: Execution) -> Program {
     let in_blocks = |blocks, instructions| Program {
         chunk_count: plan.chunk_count(),
         blocks,
@@ -26,10 +25,10 @@ pub(super) fn lower(compiled: &CompiledPlan, execution: Execution) -> Program {
         Execution::Messages { blocks } => in_blocks(blocks, step_by_step(plan, false)),
         Execution::ByVendor => in_blocks(1, step_by_step(plan, true)),
         Execution::SinglePass { blocks } => {
-            let direct = compiled.direct().expect("the execution of a direct all-reduce");
-            in_blocks(blocks, passes::reduction(rank, direct))
+            let owned = compiled.owned().expect("the execution of a direct all-reduce");
+            in_blocks(blocks, passes::reduction((rank, plan), owned))
         }
-        Execution::Moves { blocks } => passes::moves(compiled, blocks),
+        Execution::Moves { blocks } => passes::moves(compiled.operation(), (rank, compiled.ranks()), blocks),
         Execution::Lanes { blocks, far_steps } => {
             Program { rounds: 1, ..in_blocks(blocks, lanes::lower(plan, blocks, far_steps)) }
         }
@@ -43,17 +42,18 @@ pub(super) fn is_eager(plan: &Plan, rank: Rank) -> bool {
 
 /// All steps of the first block, phase by phase.
 fn step_by_step(plan: &Plan, by_vendor: bool) -> Vec<(Place, Instruction)> {
-    let phases = plan.phases().iter().enumerate();
-    let of_phase = |(number, phase): (usize, &Phase)| {
+    let steps = plan.phases().iter().map(|phase| phase.schedule.steps().len());
+    let mut instructions = Vec::with_capacity(steps.sum());
+    for (number, phase) in plan.phases().iter().enumerate() {
         let place = |step| Place { name: phase.name, phase: number, step };
         let steps = phase.schedule.steps();
         let vendor = Instruction::Vendor { phase: number, steps: steps.len() };
-        let vendor = phase.vendor.as_ref().filter(|_| by_vendor).map(|_| (place(0), vendor));
+        instructions.extend(phase.vendor.as_ref().filter(|_| by_vendor).map(|_| (place(0), vendor)));
         let steps = steps.iter().enumerate().map(|(step, halves)| (place(step), exchange(phase, halves)));
-        let steps = steps.filter(|(_, instruction)| *instruction != Instruction::Exchange(None, None));
-        vendor.into_iter().chain(steps).collect::<Vec<_>>()
-    };
-    phases.flat_map(of_phase).collect()
+        instructions
+            .extend(steps.filter(|(_, instruction)| *instruction != Instruction::Exchange(None, None)));
+    }
+    instructions
 }
 
 fn exchange(phase: &Phase, step: &Step) -> Instruction {

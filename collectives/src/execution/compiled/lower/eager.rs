@@ -17,7 +17,7 @@ pub(super) fn lower(plan: &Plan, rank: Rank) -> Option<Vec<(Place, Instruction)>
     let mut sends: Vec<_> = flattened.earliest_sends().into_iter().zip(&steps).collect();
     sends.sort_by_key(|(earliest, _)| *earliest);
     let mut sends = sends.into_iter().peekable();
-    let mut instructions = Vec::new();
+    let mut instructions = Vec::with_capacity(2 * steps.len());
     for (number, &(step, place)) in steps.iter().enumerate() {
         while let Some((_, &(step, place))) = sends.next_if(|(earliest, _)| *earliest <= number) {
             let to_others = step.send.filter(|send| send.to != rank);

@@ -83,7 +83,7 @@ type Halves = (Option<Outgoing>, Option<Incoming>);
 fn by_chunks((number, phase): (usize, &Phase), step: usize, block: usize) -> Vec<(Place, Halves)> {
     let place = Place { name: phase.name, phase: number, step };
     let step = phase.schedule.steps().get(step).copied().unwrap_or_default();
-    let each = |chunks: Chunks| (chunks.start..chunks.end).map(Chunks::one);
+    let each = |chunks: Chunks| chunks.range().map(Chunks::one);
     let sends =
         step.send.into_iter().flat_map(|send| each(send.chunks).map(move |chunks| Send { chunks, ..send }));
     let receives = step

@@ -1,17 +1,23 @@
 //! Passes over memory that all ranks access, without messages.
 
-use super::{CompiledPlan, Instruction, Part, Place, Program};
-use crate::direct::Direct;
+use super::{Instruction, Part, Place, Program};
 use crate::operation::Operation;
+use crate::plan::Plan;
 use crate::schedule::{Chunks, Combine};
 use crate::world::Rank;
 
 const PLACE: Place = Place { name: "one pass", phase: 0, step: 0 };
 
 /// A direct all-reduce: a rank reduces its own part of all buffers, and writes the result to all.
-pub(super) fn reduction(rank: Rank, Direct { owned, from }: &Direct) -> Vec<(Place, Instruction)> {
+pub(super) fn reduction((rank, plan): (Rank, &Plan), owned: &[Chunks]) -> Vec<(Place, Instruction)> {
     let part = |rank: Rank| Part { chunks: owned[rank], block: 0 };
     let own = part(rank);
+    let flattened = plan.flattened();
+    let receives = flattened.steps().iter().filter_map(|step| step.receive);
+    let from: Vec<_> = receives
+        .filter(|receive| receive.combine.reduces())
+        .map(|receive| (receive.from, receive.combine))
+        .collect();
     let lends =
         from.iter().map(|&(to, _)| Instruction::Lend { to, part: part(to), read: true, written: true });
     let reads = from.iter().map(|&(of, combine)| Instruction::Read { of, theirs: own, own, combine });
@@ -20,13 +26,12 @@ pub(super) fn reduction(rank: Rank, Direct { owned, from }: &Direct) -> Vec<(Pla
 }
 
 /// An operation that only moves elements: a rank moves its own part between the buffers, in one pass for each of `passes` blocks.
-pub(super) fn moves(compiled: &CompiledPlan, passes: usize) -> Program {
-    let (rank, ranks) = (compiled.rank(), compiled.ranks());
+pub(super) fn moves(operation: Operation, (rank, ranks): (Rank, usize), passes: usize) -> Program {
     // Two ranks swap a block together, one half each.
-    let halves = if compiled.operation() == Operation::AllToAll { 2 } else { 1 };
+    let halves = if operation == Operation::AllToAll { 2 } else { 1 };
     let part = |rank: Rank, half| Part { chunks: Chunks::one(rank), block: half };
     let others = || (0..ranks).filter(move |&other| other != rank);
-    let (read, written) = match compiled.operation() {
+    let (read, written) = match operation {
         Operation::AllGather => (false, true),
         Operation::Gather { root } => (false, rank == root),
         Operation::Scatter { root } => (rank == root, false),
@@ -38,7 +43,7 @@ pub(super) fn moves(compiled: &CompiledPlan, passes: usize) -> Program {
     let own = part(rank, 0);
     let read = |of| Instruction::Read { of, theirs: own, own, combine: Combine::Replace };
     let write = |to| Instruction::Write { to, theirs: own, own };
-    let moves: Vec<_> = match compiled.operation() {
+    let moves: Vec<_> = match operation {
         Operation::AllToAll => {
             let half = |with| usize::from(rank > with);
             let swap = |with| Instruction::Swap {

@@ -1,0 +1,295 @@
+//! The data flow of the plans of all ranks: which rank reduces what, and what only moves. Executions are derived from it.
+
+use std::cmp::Reverse;
+
+use crate::algorithm::Algorithm;
+use crate::operation::Operation;
+use crate::plan::{Phase, Plan};
+use crate::schedule::{Chunks, Receive, Schedule, Send, Source, Step};
+use crate::world::{Rank, Topology};
+
+/// What an execution needs of the data flow. All ranks derive the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Flow {
+    /// The chunks that each rank reduces, by rank, in a *direct* all-reduce: a rank alone reduces its own chunks, from the inputs of all
+    /// others, and all others get the result from it.
+    ///
+    /// If all ranks can access all buffers, this needs no messages: each rank reduces its own chunks of all buffers, in the
+    /// order of its schedule, and writes the result to all of them at once. The result is the same to the last bit.
+    pub(super) owned: Option<Vec<Chunks>>,
+    /// Whether the operation only moves elements, each from the rank that has it to those that need it, without forwarding. If all
+    /// ranks access all buffers, it does not matter which of them moves which part.
+    pub(super) moves_directly: bool,
+    /// Whether each message is a single chunk, so that a block of it is contiguous.
+    pub(super) sends_single_chunks: bool,
+    /// The number of steps between nodes, if all of them fit [lanes](super::Execution::Lanes).
+    pub(super) far_steps: Option<usize>,
+}
+
+impl Flow {
+    /// The flow of an algorithm that offers the operation. A few plans represent those of all ranks: what they send directly, all do, if
+    /// the plans are correct.
+    pub(super) fn of(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Self {
+        let (ranks, root) = (topology.ranks(), operation.root().unwrap_or(0));
+        let plan_of = |rank| algorithm.plan(operation, topology, rank);
+        let plans: Vec<_> = samples(topology, root).filter_map(plan_of).collect();
+        let messages = plans.first().map(|plan| Messages::of(&plan.flattened())).unwrap_or_default();
+        let all_reduce = operation == Operation::AllReduce;
+        Self {
+            owned: all_reduce.then(|| messages.owned(root, ranks)).flatten(),
+            moves_directly: !operation.reduces() && messages.move_directly(operation, ranks),
+            sends_single_chunks: plans.iter().all(sends_single_chunks),
+            far_steps: algorithm.descriptor().levels.and_then(|_| far_steps(&plans)),
+        }
+    }
+}
+
+/// The messages of one rank's schedule, by what they carry.
+#[derive(Debug, Default)]
+struct Messages {
+    chunk_count: usize,
+    /// Sends of the rank's input, into which it has received nothing.
+    inputs: Vec<(Rank, Chunks)>,
+    /// Sends of anything else.
+    results: Vec<(Rank, Chunks)>,
+    reduced: Vec<(Rank, Chunks)>,
+    replaced: Vec<(Rank, Chunks)>,
+    /// Whether it reduces after a result has been sent.
+    sends_partial_results: bool,
+}
+
+impl Messages {
+    fn of(schedule: &Schedule) -> Self {
+        let chunk_count = schedule.chunk_count();
+        let mut messages = Self { chunk_count, ..Self::default() };
+        let mut received = vec![false; chunk_count];
+        for step in schedule.steps() {
+            if let Some(Send { to, chunks, source }) = step.send {
+                let is_input = source == Source::Original || !received[chunks.range()].contains(&true);
+                let sends = if is_input { &mut messages.inputs } else { &mut messages.results };
+                sends.push((to, chunks));
+            }
+            if let Some(Receive { from, chunks, combine }) = step.receive {
+                received[chunks.range()].fill(true);
+                messages.sends_partial_results |= combine.reduces() && !messages.results.is_empty();
+                let receives = if combine.reduces() { &mut messages.reduced } else { &mut messages.replaced };
+                receives.push((from, chunks));
+            }
+        }
+        messages
+    }
+
+    /// The chunks that each rank reduces, if these are the messages of rank `rank` in a direct all-reduce: it sends its input where its
+    /// result comes from, and nothing else but its own result.
+    fn owned(&self, rank: Rank, ranks: usize) -> Option<Vec<Chunks>> {
+        let own = self.reduced.first()?.1;
+        let with_own = |messages: &[(Rank, Chunks)]| {
+            are_all_others(messages, ranks) && messages.iter().all(|(_, chunks)| *chunks == own)
+        };
+        let by_rank = |messages: &[(Rank, Chunks)]| {
+            let mut messages = messages.to_vec();
+            messages.sort_by_key(|(other, _)| *other);
+            messages
+        };
+        let mut owned = by_rank(&self.replaced);
+        let is_direct = with_own(&self.reduced)
+            && with_own(&self.results)
+            && !self.sends_partial_results
+            && are_all_others(&owned, ranks)
+            && by_rank(&self.inputs) == owned;
+        owned.insert(rank.min(owned.len()), (rank, own));
+        let owned: Vec<_> = owned.into_iter().map(|(_, chunks)| chunks).collect();
+        let is_partition = owned.iter().map(|chunks| chunks.count()).sum::<usize>() == self.chunk_count;
+        (is_direct && is_partition).then_some(owned)
+    }
+
+    /// Whether elements move directly in an operation without reduction, given the messages of its root, or of any rank without one.
+    fn move_directly(&self, operation: Operation, ranks: usize) -> bool {
+        // Whether it sends something to all other ranks, and gets something from all.
+        let (gives, takes) = match operation {
+            Operation::Broadcast { .. } | Operation::Scatter { .. } => (true, false),
+            Operation::Gather { .. } => (false, true),
+            _ => (true, true),
+        };
+        self.forward_nothing()
+            && (!gives || are_all_others(&self.inputs, ranks))
+            && (!takes || are_all_others(&self.replaced, ranks))
+    }
+
+    fn forward_nothing(&self) -> bool {
+        self.results.is_empty() && self.reduced.is_empty()
+    }
+}
+
+/// Whether there is one message from or to every other rank. (None is from or to the rank itself.)
+fn are_all_others(messages: &[(Rank, Chunks)], ranks: usize) -> bool {
+    let mut others: Vec<_> = messages.iter().map(|(other, _)| *other).collect();
+    others.sort_unstable();
+    others.dedup();
+    messages.len() + 1 == ranks && others.len() == messages.len()
+}
+
+/// The ranks whose plans represent all, the root first: if the world is not a power of two, rank 0 and its node act for others; and no node has
+/// more work inside than the largest one.
+fn samples(topology: &Topology, root: Rank) -> impl Iterator<Item = Rank> {
+    let nodes = (0..topology.nodes()).map(|node| topology.node(node));
+    let largest = nodes.max_by_key(|node| (node.ranks(), Reverse(node.member(0))));
+    let leader = largest.map(|node| node.member(0));
+    let mut samples = vec![root];
+    samples.extend([0].into_iter().chain(leader).filter(|&rank| rank != root));
+    samples.dedup();
+    samples.into_iter()
+}
+
+/// Both halves of a step count: a rank that sends one chunk may receive two.
+fn sends_single_chunks(plan: &Plan) -> bool {
+    let steps = plan.phases().iter().flat_map(|phase| phase.schedule.steps());
+    steps.flat_map(Step::touched).all(|chunks| chunks.count() == 1)
+}
+
+/// The number of steps between nodes, if the plans fit lanes: all have the same number of these steps, which send the current contents of
+/// the buffer, and no intra-node step sends what it receives into.
+fn far_steps(plans: &[Plan]) -> Option<usize> {
+    let phases = || plans.iter().flat_map(Plan::phases);
+    let steps = |phase: &Phase| phase.schedule.steps().len();
+    let far_steps = phases().find(|phase| !phase.is_in_node()).map(steps)?;
+    let is_apart = |step: &Step| match (step.send, step.receive) {
+        (Some(send), Some(receive)) => !send.chunks.overlaps(receive.chunks),
+        _ => true,
+    };
+    let is_current = |step: &Step| step.send.is_none_or(|send| send.source == Source::Current);
+    let fits = |phase: &Phase| {
+        let mut of_phase = phase.schedule.steps().iter();
+        if phase.is_in_node() {
+            of_phase.all(is_apart)
+        } else {
+            steps(phase) == far_steps && of_phase.all(is_current)
+        }
+    };
+    phases().all(fits).then_some(far_steps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(algorithm: Algorithm, operation: Operation, ranks: usize) -> Flow {
+        Flow::of(algorithm, operation, &Topology::single_node(ranks))
+    }
+
+    #[test]
+    fn round_robin_is_direct_in_every_world() {
+        for ranks in 2..=20 {
+            let owned = flow(Algorithm::RoundRobin, Operation::AllReduce, ranks).owned;
+            assert!(owned.expect("round robin is direct").into_iter().eq((0..ranks).map(Chunks::one)));
+        }
+    }
+
+    #[test]
+    fn an_algorithm_is_direct_for_all_ranks_or_for_none() {
+        for algorithm in Algorithm::ALL {
+            for ranks in 2..=16 {
+                let plans = algorithm.plans(Operation::AllReduce, &Topology::single_node(ranks)).unwrap();
+                let owned = |rank: Rank| Messages::of(&plans[rank].flattened()).owned(rank, ranks);
+                assert!((1..ranks).all(|rank| owned(rank) == owned(0)), "{algorithm}, {ranks}");
+                // On two ranks, all algorithms that send halves are the same.
+                assert!(
+                    ranks == 2 || owned(0).is_some() == (algorithm == Algorithm::RoundRobin),
+                    "{algorithm}"
+                );
+            }
+        }
+        assert!(flow(Algorithm::Ring, Operation::AllReduce, 2).owned.is_some());
+    }
+
+    #[test]
+    fn who_sends_on_what_it_received_does_not_move_directly() {
+        let direct = [
+            (Algorithm::RoundRobin, Operation::AllGather),
+            (Algorithm::RoundRobin, Operation::AllToAll),
+            (Algorithm::MasterWorker, Operation::Broadcast { root: 2 }),
+            (Algorithm::MasterWorker, Operation::Gather { root: 2 }),
+            (Algorithm::MasterWorker, Operation::Scatter { root: 2 }),
+        ];
+        for ranks in 3..=16 {
+            let world = Topology::single_node(ranks);
+            for algorithm in Algorithm::ALL {
+                for operation in Operation::all(2) {
+                    if algorithm.plan(operation, &world, 0).is_none() {
+                        continue;
+                    }
+                    let moves_directly = direct.contains(&(algorithm, operation))
+                        // A tree over three ranks has no rank between.
+                        || (ranks, algorithm, operation) == (3, Algorithm::Tree, Operation::Broadcast { root: 2 });
+                    let found = flow(algorithm, operation, ranks).moves_directly;
+                    assert_eq!(found, moves_directly, "{algorithm}, {operation}, {ranks}");
+                }
+            }
+        }
+    }
+
+    /// The same, computed from the plans of all ranks.
+    fn of_all(algorithm: Algorithm, operation: Operation, plans: &[Plan]) -> (bool, bool, Option<usize>) {
+        let forwards_nothing = |plan: &Plan| Messages::of(&plan.flattened()).forward_nothing();
+        let has_levels = algorithm.descriptor().levels.is_some();
+        (
+            !operation.reduces() && plans.iter().all(forwards_nothing),
+            plans.iter().all(sends_single_chunks),
+            has_levels.then(|| far_steps_of_all(plans)).flatten(),
+        )
+    }
+
+    /// As [`far_steps`], where also both halves of a message have the same number of step.
+    fn far_steps_of_all(plans: &[Plan]) -> Option<usize> {
+        let far = |plan: &Plan| plan.phases().iter().filter(|phase| !phase.is_in_node()).cloned().collect();
+        let all: Vec<Vec<Phase>> = plans.iter().map(far).collect();
+        for (rank, phases) in all.iter().enumerate() {
+            for phase in phases {
+                for (number, step) in phase.schedule.steps().iter().enumerate() {
+                    let Some(send) = step.send else { continue };
+                    let theirs = &all[phase.group.member(send.to)];
+                    let answer = theirs.iter().find(|theirs| theirs.group == phase.group)?;
+                    let receive = answer.schedule.steps().get(number)?.receive?;
+                    let same = phase.group.member(receive.from) == rank;
+                    if !same || receive.chunks.count() != send.chunks.count() {
+                        return None;
+                    }
+                }
+            }
+        }
+        far_steps(plans)
+    }
+
+    #[test]
+    fn a_few_plans_tell_of_all() {
+        let small = (1..=33).map(Topology::single_node);
+        let even = (2..=9).flat_map(|nodes| (1..=5).map(move |local| Topology::uniform(nodes, local)));
+        let uneven = [
+            &[3, 1][..],
+            &[1, 3],
+            &[1, 2],
+            &[2, 1],
+            &[1, 1, 2],
+            &[1, 2, 1],
+            &[4, 4, 2],
+            &[1, 5, 2, 3],
+            &[2, 1, 1, 1],
+            &[1, 1, 1, 1, 1, 2],
+        ];
+        let uneven = uneven.map(Topology::from_node_sizes);
+        let scattered =
+            [vec![0, 1, 0, 2, 1, 0, 2], vec![0, 1, 0, 1], vec![0, 1, 1, 0, 1]].map(Topology::from_node_of);
+        for topology in small.chain(even).chain(uneven).chain(scattered) {
+            for algorithm in Algorithm::ALL {
+                for operation in Operation::all(topology.ranks() / 3) {
+                    let Some(plans) = algorithm.plans(operation, &topology) else { continue };
+                    let Flow { moves_directly, sends_single_chunks, far_steps, .. } =
+                        Flow::of(algorithm, operation, &topology);
+                    let seen = (moves_directly, sends_single_chunks, far_steps);
+                    let all = of_all(algorithm, operation, &plans);
+                    assert_eq!(seen, all, "{algorithm}, {operation:?}, {topology:?}");
+                }
+            }
+        }
+    }
+}
