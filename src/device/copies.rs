@@ -3,9 +3,9 @@
 use cudarc::driver::CudaStream;
 use unisono_collectives::execution::{StagedAct, StagedPlan, staged_acts};
 
-use super::{Gpu, wait_for};
+use super::Gpu;
 use crate::error::Result;
-use crate::gpu::{Span, cuda, moment};
+use crate::gpu::{Span, cuda, moment, wait_for};
 use crate::status::StatusBoard;
 use crate::transport::Deadlines;
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 
-use crate::Communicator;
 use crate::collective::Options;
 pub use crate::device::Way;
 use crate::dtype::{DType, Element};
@@ -13,6 +12,9 @@ use crate::error::{Error, Result};
 use crate::gpu::lend;
 use crate::kernels::ReduceOp;
 use crate::nccl::{self, UniqueId};
+use crate::status::StatusBoard;
+use crate::transport::Deadlines;
+use crate::{Communicator, Operation};
 
 /// The deadline of the single rank of a communicator in NCCL.
 const ALONE: Duration = Duration::from_secs(60);
@@ -24,7 +26,6 @@ const ALONE: Duration = Duration::from_secs(60);
 /// The pinned memory has room for a few segments, not for the array. So the contents of the array after [`Way::Up`] are
 /// meaningless, and that needs an earlier call with [`Way::Both`] on an array of the same size, which allocates the memory
 /// and leaves the array unchanged.
-/// call of [`Way::Both`] for an array of the same size before, which makes the room and leaves the array as it is.
 ///
 /// # Errors
 /// As [`Communicator::all_reduce_device`].
@@ -71,8 +72,9 @@ impl Alone {
     /// [`Error::Library`] if there is no NCCL, [`Error::Nccl`] if it fails.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
         let library = nccl::library()?;
-        let mut nccl = nccl::Communicator::begin(library, 1, 0, &UniqueId::new(library)?, context, ALONE)?;
-        nccl.wait_until_ready(ALONE)?;
+        let patience = (Deadlines { timeout: ALONE, quiet: ALONE }, StatusBoard::alone(0, 1)?);
+        let mut nccl = nccl::Communicator::begin(library, 1, 0, &UniqueId::new(library)?, context, patience)?;
+        nccl.wait_until_ready()?;
         Ok(Self { nccl })
     }
 
@@ -81,7 +83,8 @@ impl Alone {
     /// # Errors
     /// [`Error::Nccl`] if NCCL fails.
     pub fn sum(&mut self, array: &mut CudaSlice<f32>, stream: &Arc<CudaStream>) -> Result<()> {
-        lend(array, stream, |span| self.nccl.all_reduce(span, DType::F32, ReduceOp::Sum, stream))
+        let call = (Operation::AllReduce, Some(ReduceOp::Sum), DType::F32);
+        lend(array, stream, |span| self.nccl.run(span, call, &[], stream))
     }
 
     /// Sums an array with `ncclAllReduce` alone.

@@ -16,7 +16,7 @@ impl Communicator {
     /// thread.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::run`].
     ///
     /// # Panics
     /// If the communicator was aborted or has a call in progress, the buffer is not whole elements, or the buffer or the
@@ -40,7 +40,7 @@ impl Communicator {
         let made = unsafe { self.library.functions().all_reduce(elements, sys::ncclSum, on) };
         let settled = match made {
             Ok(Progress::Done) => Ok(()),
-            Ok(Progress::Begun) => self.settle("ncclAllReduce", self.timeout),
+            Ok(Progress::Begun) => self.settle("ncclAllReduce"),
             Err(error) => Err(error),
         };
         self.or_abort(settled)
