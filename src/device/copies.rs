@@ -36,21 +36,21 @@ impl Gpu {
             is_copied.then_some(elements).into_iter().collect::<Vec<_>>()
         };
         self.down.wait(&moment(stream)?).map_err(cuda("order of streams"))?;
-        for act in staged_acts(of) {
+        for (act, segment) in staged_acts(of) {
             match act {
-                StagedAct::CopyDown { segment } => {
+                StagedAct::CopyDown => {
                     let ranges = ranges(segment, way != Way::Up);
                     self.slots[segment % StagedPlan::SLOTS].fetch(span, &ranges, None, &self.down)?;
                 }
-                StagedAct::Reduce { segment } => {
+                StagedAct::Reduce => {
                     let slot = &mut self.slots[segment % StagedPlan::SLOTS];
                     wait_for(|| slot.is_fetched(), "a copy from the GPU", waits, || Ok(()))?;
                 }
-                StagedAct::CopyUp { segment } => {
+                StagedAct::CopyUp => {
                     let ranges = ranges(segment, way != Way::Down);
                     self.slots[segment % StagedPlan::SLOTS].give_back(span, &ranges, &self.up)?;
                 }
-                StagedAct::Inward { .. } | StagedAct::Outward { .. } => {}
+                StagedAct::Inward | StagedAct::Outward => {}
             }
         }
         let reached = moment(&self.up)?;

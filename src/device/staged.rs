@@ -48,13 +48,13 @@ impl Pipeline<'_> {
         let begun = self.stream.record_event(None).map_err(cuda("order of streams"))?;
         self.gpu.down.wait(&begun).map_err(cuda("order of streams"))?;
         let staged = self.staged;
-        for act in staged.acts(self.segments) {
+        for (act, segment) in staged.acts(self.segments) {
             match act {
-                StagedAct::Inward { segment } => self.by_vendor(segment, staged.inward(), span)?,
-                StagedAct::CopyDown { segment } => self.copy_down(segment, span)?,
-                StagedAct::Reduce { segment } => self.by_host(segment, staged.host())?,
-                StagedAct::CopyUp { segment } => self.copy_up(segment, span)?,
-                StagedAct::Outward { segment } => self.by_vendor(segment, staged.outward(), span)?,
+                StagedAct::Inward => self.by_vendor(segment, staged.inward(), span)?,
+                StagedAct::CopyDown => self.copy_down(segment, span)?,
+                StagedAct::Reduce => self.by_host(segment, staged.host())?,
+                StagedAct::CopyUp => self.copy_up(segment, span)?,
+                StagedAct::Outward => self.by_vendor(segment, staged.outward(), span)?,
             }
         }
         if let (Some(_), Some(last)) = (staged.host(), self.segments.checked_sub(1)) {

@@ -1,6 +1,5 @@
 //! Communicators whose calls are sound: the interface of NCCL for the rest of the crate.
 
-use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,8 +7,8 @@ use cudarc::driver::{CudaContext, CudaStream};
 use unisono_collectives::{Operation, Rank};
 
 use super::library::Library;
-use super::result::{Elements, Progress};
-use super::sys::{self, Functions};
+use super::result::{Elements, Progress, name};
+use super::sys;
 use super::unique_id::UniqueId;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -128,62 +127,42 @@ impl Communicator {
         parts: &[Range<usize>],
         stream: &CudaStream,
     ) -> Result<()> {
+        let unsupported = || Error::Unsupported(format!("NCCL has no {operation}; choose another algorithm"));
+        let name = name(operation).ok_or_else(unsupported)?;
         let reduced = op.map(|op| reduction(self.library.version(), self.ranks, dtype, op)).transpose()?;
         let op = reduced.unwrap_or(sys::ncclSum);
-        let has_parts = matches!(operation, Operation::ReduceScatter | Operation::AllGather);
-        let equal = has_parts && equal_parts(parts, self.ranks, count(buffer.size_bytes(), dtype));
-        let own = || parts[self.rank].clone();
-        // SAFETY, of each call: `enqueue` has checked the communicator, the stream and the elements, and waits until the call is enqueued;
-        // parts are within the elements.
-        match operation {
-            Operation::AllReduce => {
-                self.enqueue("ncclAllReduce", buffer, dtype, stream, |nccl, whole, on| {
+        let root = operation.root().map_or(0, |root| self.root(root));
+        let count = count(buffer.size_bytes(), dtype);
+        let (own, equal) = match operation {
+            Operation::ReduceScatter | Operation::AllGather => {
+                (parts[self.rank].clone(), equal_parts(parts, self.ranks, count))
+            }
+            _ => (0..count, true),
+        };
+        self.enqueue(name, buffer, dtype, stream, |nccl, whole, on| {
+            let part = |range: &Range<usize>| {
+                let start = whole.start.wrapping_add(range.start * dtype.size_bytes());
+                Elements { start, count: range.len(), ..whole }
+            };
+            if equal {
+                // SAFETY: `enqueue` has checked the communicator, the stream and the elements, and waits until the call is enqueued;
+                // the part is within the elements.
+                return unsafe { nccl.collective(operation, (whole, part(&own)), (op, root), on) };
+            }
+            let each = match operation {
+                Operation::ReduceScatter => Operation::Reduce { root: 0 },
+                _ => Operation::Broadcast { root: 0 },
+            };
+            let calls = || {
+                let mut of_all = parts.iter().zip(0..).filter(|(range, _)| !range.is_empty());
+                of_all.try_for_each(|(range, root)| {
                     // SAFETY: as above.
-                    unsafe { nccl.all_reduce(whole, op, on) }
+                    unsafe { nccl.collective(each, (part(range), part(range)), (op, root), on) }.map(drop)
                 })
-            }
-            Operation::Reduce { root } => {
-                let root = self.root(root);
-                self.enqueue("ncclReduce", buffer, dtype, stream, |nccl, whole, on| {
-                    // SAFETY: as above.
-                    unsafe { nccl.reduce(whole, op, root, on) }
-                })
-            }
-            Operation::Broadcast { root } => {
-                let root = self.root(root);
-                self.enqueue("ncclBroadcast", buffer, dtype, stream, |nccl, whole, on| {
-                    // SAFETY: as above.
-                    unsafe { nccl.broadcast(whole, root, on) }
-                })
-            }
-            Operation::ReduceScatter => {
-                let own = own();
-                self.enqueue("ncclReduceScatter", buffer, dtype, stream, |nccl, whole, on| {
-                    if equal {
-                        // SAFETY: as above.
-                        return unsafe { nccl.reduce_scatter(whole.start, part(whole, dtype, &own), op, on) };
-                    }
-                    each_part(nccl, parts, |range, root| {
-                        // SAFETY: as above.
-                        unsafe { nccl.reduce(part(whole, dtype, range), op, root, on) }
-                    })
-                })
-            }
-            Operation::AllGather => {
-                let own = own();
-                self.enqueue("ncclAllGather", buffer, dtype, stream, |nccl, whole, on| {
-                    if equal {
-                        // SAFETY: as above.
-                        return unsafe { nccl.all_gather(part(whole, dtype, &own), whole.start, on) };
-                    }
-                    each_part(nccl, parts, |range, root| {
-                        // SAFETY: as above.
-                        unsafe { nccl.broadcast(part(whole, dtype, range), root, on) }
-                    })
-                })
-            }
-            other => Err(Error::Unsupported(format!("NCCL has no {other}; choose another algorithm"))),
-        }
+            };
+            // SAFETY: any thread may start a group; the calls in it have their own reasons to be sound.
+            unsafe { nccl.group(calls) }
+        })
     }
 
     /// Aborts the communicator at once, with whatever is in flight. The other ranks are not told. Later calls fail.
@@ -200,24 +179,4 @@ impl Communicator {
             tracing::warn!(rank = self.rank, %error, "NCCL could not be aborted");
         }
     }
-}
-
-/// The elements of one part.
-fn part(whole: Elements, dtype: DType, range: &Range<usize>) -> Elements {
-    let start = whole.start.wrapping_add(range.start * dtype.size_bytes());
-    Elements { start, count: range.len(), ..whole }
-}
-
-/// Makes a call for each nonempty part, with the part's rank as the root, in one group.
-fn each_part(
-    nccl: &Functions,
-    parts: &[Range<usize>],
-    call: impl Fn(&Range<usize>, c_int) -> Result<Progress>,
-) -> Result<Progress> {
-    let calls = || {
-        let mut of_all = parts.iter().zip(0..).filter(|(range, _)| !range.is_empty());
-        of_all.try_for_each(|(range, root)| call(range, root).map(|_| ()))
-    };
-    // SAFETY: any thread may start a group; the calls in it have their own reasons to be sound.
-    unsafe { nccl.group(calls) }
 }
