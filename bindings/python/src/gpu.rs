@@ -43,27 +43,31 @@ impl Comm {
     }
 }
 
-#[pymethods]
-impl Comm {
-    /// Orders the streams of all ranks.
-    #[pyo3(signature = (stream, label=None, timeout=None))]
-    fn gpu_barrier(
-        &self,
-        py: Python<'_>,
-        stream: usize,
-        label: Option<&str>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        let options = options(None, label, timeout)?;
-        // SAFETY: the stream is the program's, and exists, as the documentation asks.
-        self.on(py, move |comm| options.call(comm, |comm| unsafe { device::barrier(comm, stream) }))
-    }
+/// Orders the streams of all ranks.
+#[pyfunction]
+#[pyo3(signature = (comm, stream, label=None, timeout=None))]
+pub(crate) fn gpu_barrier(
+    py: Python<'_>,
+    comm: &Comm,
+    stream: usize,
+    label: Option<&str>,
+    timeout: Option<f64>,
+) -> PyResult<()> {
+    let options = options(None, label, timeout)?;
+    // SAFETY: the stream is the program's, and exists, as the documentation asks.
+    comm.on(py, move |comm| options.call(comm, |comm| unsafe { device::barrier(comm, stream) }))
+}
 
-    /// Waits until the work on a stream is done.
-    #[pyo3(signature = (stream, timeout=None))]
-    fn gpu_synchronize(&self, py: Python<'_>, stream: usize, timeout: Option<f64>) -> PyResult<()> {
-        let options = options(None, None, timeout)?;
-        // SAFETY: as above.
-        self.on(py, move |comm| options.call(comm, |comm| unsafe { device::synchronize(comm, stream) }))
-    }
+/// Waits until the work on a stream is done.
+#[pyfunction]
+#[pyo3(signature = (comm, stream, timeout=None))]
+pub(crate) fn gpu_synchronize(
+    py: Python<'_>,
+    comm: &Comm,
+    stream: usize,
+    timeout: Option<f64>,
+) -> PyResult<()> {
+    let options = options(None, None, timeout)?;
+    // SAFETY: as above.
+    comm.on(py, move |comm| options.call(comm, |comm| unsafe { device::synchronize(comm, stream) }))
 }

@@ -29,6 +29,8 @@ fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<reduction::Reduction>()?;
     module.add_class::<request::Request>()?;
     module.add_class::<mailbox::Mailbox>()?;
+    module.add_function(wrap_pyfunction!(gpu::gpu_barrier, module)?)?;
+    module.add_function(wrap_pyfunction!(gpu::gpu_synchronize, module)?)?;
     module.add_function(wrap_pyfunction!(start::launched, module)?)?;
     module.add_function(wrap_pyfunction!(start::gathered, module)?)?;
     interrupt::learn_main_thread(module.py())?;

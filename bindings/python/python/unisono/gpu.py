@@ -86,12 +86,12 @@ class Streams:
     def gpu_barrier(self, stream: Any = None, *, label: str | None = None, timeout: float | None = None) -> None:
         """Orders the streams of all ranks: work that is queued on this one (PyTorch's current stream) from now on begins when the work that
         each rank has queued on its own is done. The host does not wait for that."""
-        self._comm.gpu_barrier(stream_handle(stream), label, timeout)
+        _unisono.gpu_barrier(self._comm, stream_handle(stream), label, timeout)
 
     def gpu_synchronize(self, stream: Any = None, *, timeout: float | None = None) -> None:
         """Waits until the work now queued on a stream (PyTorch's current one) is done, and raises an error that names the rank if a rank
         fails or does not make its calls. `torch.cuda.synchronize()` would wait for ever."""
-        self._comm.gpu_synchronize(stream_handle(stream), timeout)
+        _unisono.gpu_synchronize(self._comm, stream_handle(stream), timeout)
 
 
 def stream_handle(stream: Any = None) -> int:
