@@ -41,7 +41,12 @@ pub(crate) struct Task<'a> {
 impl Task<'_> {
     /// The error of a failure at this place, with what is known of a rank that did not arrive.
     #[cold]
-    fn error(&self, failure: Failure, transport: &Fabric, Place { name: phase, step, .. }: Place) -> Error {
+    pub(crate) fn error(
+        &self,
+        failure: Failure,
+        transport: &Fabric,
+        Place { name: phase, step, .. }: Place,
+    ) -> Error {
         let (operation, sequence) = (self.header.operation(), self.header.sequence());
         let (algorithm, status) = (self.method.name(), transport.status());
         let rank = status.rank();

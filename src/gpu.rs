@@ -5,10 +5,15 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
 
 use crate::error::{Error, Result};
+use crate::status::StatusBoard;
+use crate::transport::{Deadlines, Hopeless, Waiting};
 
+#[allow(unsafe_code, reason = "memory of other libraries")]
+mod array;
 #[allow(unsafe_code, reason = "addresses of device memory")]
 mod span;
 
+pub use array::DeviceArray;
 pub(crate) use span::{Span, lend, nothing};
 
 /// Converts an error of the CUDA driver; `what` names the failed operation.
@@ -21,13 +26,7 @@ pub(crate) fn cuda(what: &'static str) -> impl FnOnce(DriverError) -> Error {
 /// # Errors
 /// [`Error::Unsupported`] if there is no driver or no GPU, with the remedy.
 pub(crate) fn context(local_rank: usize) -> Result<Arc<CudaContext>> {
-    if !driver::is_there() {
-        return Err(Error::Unsupported(
-            "arrays on a GPU need NVIDIA's driver (libcuda.so.1), which this machine lacks; leave out --memory device and \
-             --device cuda"
-                .to_owned(),
-        ));
-    }
+    driver::check()?;
     let none = |why: String| {
         let hint = "nvidia-smi lists the GPUs, and CUDA_VISIBLE_DEVICES may hide some";
         Error::Unsupported(format!("no GPU can be used: {why}; {hint}"))
@@ -44,18 +43,60 @@ pub(crate) fn moment(stream: &CudaStream) -> Result<CudaEvent> {
     stream.record_event(None).map_err(cuda("order of streams"))
 }
 
+/// Polls without a pause: what a GPU or NCCL does at once takes a few microseconds.
+const SPINS: u32 = 200;
+
+/// Polls until `is_over`, with the deadlines of a call; calls `look` from time to time to detect errors.
+///
+/// # Errors
+/// [`Error::Overdue`] after the deadline, the failure of another rank, and the errors of both functions.
+pub(crate) fn wait_for(
+    mut is_over: impl FnMut() -> Result<bool>,
+    what: &'static str,
+    (deadlines, status): (&Deadlines, &StatusBoard),
+    mut look: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    let mut waiting = Waiting::new(SPINS, deadlines, status);
+    while !is_over()? {
+        match waiting.pause() {
+            Ok(false) => {}
+            Ok(true) => look()?,
+            Err(Hopeless::Overdue(waited)) => {
+                return Err(Error::Overdue { rank: status.rank(), what, waited });
+            }
+            Err(Hopeless::Failed(error)) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 #[allow(unsafe_code, reason = "loading the driver to test for its presence")]
 mod driver {
+    use crate::error::{Error, Result};
+
+    /// # Errors
+    /// [`Error::Unsupported`] if there is no driver, with the remedy.
+    pub(super) fn check() -> Result<()> {
+        if is_there() {
+            return Ok(());
+        }
+        Err(Error::Unsupported(
+            "arrays on a GPU need NVIDIA's driver (libcuda.so.1), which this machine lacks; leave out --memory device and \
+             --device cuda"
+                .to_owned(),
+        ))
+    }
+
     /// Returns whether the CUDA driver can be loaded.
     #[cfg(not(feature = "cuda"))]
-    pub(super) fn is_there() -> bool {
+    fn is_there() -> bool {
         // SAFETY: this only loads the driver's library, whose initialisers have no effect on the process.
         unsafe { cudarc::driver::sys::is_culib_present() }
     }
 
     /// A program with candle's kernels is linked with the driver, and would not have started without it.
     #[cfg(feature = "cuda")]
-    pub(super) fn is_there() -> bool {
+    fn is_there() -> bool {
         true
     }
 }

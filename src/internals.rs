@@ -9,7 +9,7 @@ use crate::request::Request;
 mod gpu_parts;
 
 #[cfg(feature = "nccl")]
-pub use gpu_parts::{Alone, Way, copy_in_segments, nccl_all_reduce};
+pub use gpu_parts::{Way, copy_in_segments, nccl_all_reduce};
 
 /// `unisono-bench` reports the algorithm of a barrier, and refuses others.
 pub use crate::codes::OF_BARRIER;

@@ -76,6 +76,8 @@ pub use config::OnFailure;
 pub use device::HostToDevice;
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorCode, Place, Result};
+#[cfg(feature = "nccl")]
+pub use gpu::DeviceArray;
 pub use kernels::{Custom, ReduceOp, copy};
 pub use memory::{Registered, Shared, SharedCounters};
 pub use method::{Method, Vendor};

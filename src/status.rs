@@ -9,6 +9,7 @@ mod attempts;
 mod board;
 mod dump;
 mod failure;
+mod lockstep;
 mod report;
 mod ring;
 #[allow(unsafe_code, reason = "memory is shared with other processes")]
@@ -20,6 +21,8 @@ pub(crate) use board::{FirstFailure, Gone, Guard, Guarded, Recording, StatusBoar
 pub use dump::{Dump, Failed};
 pub(crate) use dump::{dump, dump_all, dump_failed};
 pub(crate) use failure::{FailureReport, keep_panic, panicked};
+#[cfg(feature = "nccl")]
+pub(crate) use lockstep::LEAD;
 pub use report::{Flight, FlightError};
 pub(crate) use ring::RECORDS;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
 use unisono_collectives::execution::StagedPlan;
-use unisono_collectives::{Algorithm, Operation};
+use unisono_collectives::{Algorithm, Chunks};
 
 use super::reduction::check_defined;
 use super::{Engine, Options};
@@ -19,6 +19,7 @@ use crate::method::{Method, Vendor};
 use crate::select::Choice;
 use crate::transport::Header;
 
+mod agreement;
 mod choose;
 
 /// A call on an array in GPU memory.
@@ -47,7 +48,8 @@ impl Engine {
         };
         let bound = check_context(&gpu.context, context)
             .and_then(|()| context.bind_to_thread().map_err(cuda("the GPU's context")));
-        let done = bound.and_then(|()| work(self, &mut gpu));
+        // What NCCL has begun would wait for a rank that has failed.
+        let done = bound.and_then(|()| self.begin()).and_then(|()| work(self, &mut gpu));
         if let (Err(error), Some(nccl)) = (&done, &mut gpu.nccl)
             && !matches!(error, Error::Unsupported(_))
         {
@@ -61,12 +63,12 @@ impl Engine {
     fn set_up_gpu(&mut self, context: &Arc<CudaContext>) -> Result<Gpu> {
         let (rank, topology, registry) =
             (self.transport.rank(), self.topology.clone(), self.transport.registry());
-        let timeout = self.limits.usual.timeout;
+        let patience = (self.limits.usual, self.status.clone());
         let gather = &mut |own: &[u64]| self.gather(own);
-        Gpu::new(context, Ranks { rank, topology: &topology, registry, timeout, gather })
+        Gpu::new(context, Ranks { rank, topology: &topology, registry, patience, gather })
     }
 
-    /// Reduces an array on this rank's GPU.
+    /// Carries out a call on an array on this rank's GPU.
     ///
     /// Returns when the host's part is done; the GPU may still be working.
     pub(crate) fn run_on_gpu(
@@ -84,8 +86,14 @@ impl Engine {
             Some(chosen) => chosen,
             None => self.on_host(choice, call),
         };
+        if asked.options.parts.is_some() && method != Method::Vendor(Vendor::Nccl) {
+            return Err(Error::Unsupported(format!(
+                "counts of ranks on GPUs need NCCL on one node, and this {} is by {method}",
+                call.operation
+            )));
+        }
         let done = match method {
-            // With one rank, the array is its own reduction.
+            // With one rank, the array is its own result.
             _ if self.topology.ranks() == 1 => Ok(()),
             Method::Vendor(_) => self.by_nccl(gpu, asked, span),
             Method::Algorithm(algorithm) => self.in_segments(gpu, algorithm, None, asked, span),
@@ -104,10 +112,11 @@ impl Engine {
         let deadlines = self.deadlines(options);
         let method = Method::Vendor(Vendor::Nccl);
         let header = &self.begin_on_gpu(call, method, 1, options.label);
-        let Self { agreement, transport, .. } = self;
-        Task { header, method, agreement, deadlines: &deadlines }.agree(transport)?;
-        let op = call.op.expect("an all-reduce reduces");
-        gpu.nccl().all_reduce(span, call.dtype, op, stream)
+        self.agree_on_gpu(gpu, (header, method), &deadlines)?;
+        let parts = call.parts(self.topology.ranks(), options.parts.as_ref());
+        let parts: Vec<_> =
+            (0..self.topology.ranks()).map(|rank| parts.elements(Chunks::one(rank))).collect();
+        gpu.nccl().run(span, (call.operation, call.op, call.dtype), &parts, stream)
     }
 
     fn in_segments(
@@ -120,8 +129,9 @@ impl Engine {
     ) -> Result<()> {
         let DeviceCall { call, options, stream } = asked;
         let compiled =
-            self.plan(algorithm, Operation::AllReduce, false).expect("every algorithm offers all-reduce");
-        let staged = Arc::clone(gpu.plans.entry((algorithm, vendor.is_some())).or_insert_with(|| {
+            self.plan(algorithm, call.operation, false).expect("what is selected offers the operation");
+        let kind = (algorithm, call.operation, vendor.is_some());
+        let staged = Arc::clone(gpu.plans.entry(kind).or_insert_with(|| {
             Arc::new(match vendor {
                 Some(_) => StagedPlan::with_vendor(&compiled),
                 None => StagedPlan::on_host(Arc::clone(&compiled)),
@@ -135,17 +145,17 @@ impl Engine {
         };
         let segments = StagedPlan::segments(call.size_bytes() / shards);
         // Over several nodes the vendor sums, and the host divides.
-        let vendor_op = match call.op.expect("an all-reduce has a reduction") {
-            ReduceOp::Mean if self.topology.nodes() > 1 => ReduceOp::Sum,
+        let vendor_op = match call.op {
+            Some(ReduceOp::Mean) if self.topology.nodes() > 1 => Some(ReduceOp::Sum),
             op => op,
         };
-        let deadlines = self.deadlines(options);
+        let deadlines = &self.deadlines(options);
         let header = &self.begin_on_gpu(call, method, segments as u64, options.label);
-        let Self { agreement, executor, transport, .. } = self;
-        let task = Task { header, method, agreement, deadlines: &deadlines };
         if vendor.is_some() {
-            task.agree(transport)?;
+            self.agree_on_gpu(gpu, (header, method), deadlines)?;
         }
+        let Self { agreement, executor, transport, .. } = self;
+        let task = Task { header, method, agreement, deadlines };
         Pipeline {
             gpu,
             staged: &staged,
@@ -189,11 +199,16 @@ fn check_context(known: &CudaContext, given: &CudaContext) -> Result<()> {
 }
 
 /// # Errors
-/// [`Error::Unsupported`] for a reduction that is not defined for the elements, and for one of the program's.
+/// [`Error::Unsupported`] for a reduction that is not defined for the elements, for one of the program's, and for elements of several
+/// bytes without a type.
 fn check_on_gpu(call: &Call) -> Result<()> {
     match call.op {
         Some(op @ ReduceOp::Custom(_)) => Err(Error::Unsupported(format!(
             "`{op}` is a function of the program's on the host, and the array is in GPU memory; copy it to host memory"
+        ))),
+        _ if call.width != 1 => Err(Error::Unsupported(format!(
+            "elements of `{}` bytes are moved in host memory only, and the array is in GPU memory",
+            call.width
         ))),
         Some(op) => check_defined(op, call),
         None => Ok(()),

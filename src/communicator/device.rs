@@ -11,8 +11,8 @@ use unisono_collectives::Operation;
 use super::Communicator;
 use crate::call::{Call, Ran};
 use crate::collective::{DeviceCall, Engine};
-use crate::device::{self, Gpu, HostToDevice};
-use crate::dtype::Element;
+use crate::device::{Gpu, HostToDevice};
+use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::gpu::{self, cuda, lend};
 use crate::kernels::ReduceOp;
@@ -104,9 +104,64 @@ impl Communicator {
         op: ReduceOp,
         stream: &Arc<CudaStream>,
     ) -> Result<Ran> {
-        let call = self.checked::<T>(Operation::AllReduce, Some(op), buffer.len());
+        self.run_device(Operation::AllReduce, Some(op), buffer, stream)
+    }
+
+    /// Carries out any collective on an array in GPU memory, in place, ordered on `stream` as [`Communicator::all_reduce_device`] is; with
+    /// a reduction if the operation reduces. A reduce-scatter and an all-gather use [`Communicator::own_part`].
+    ///
+    /// On one node, NCCL carries out all-reduces, reductions, broadcasts, reduce-scatters and all-gathers. Other operations, and those
+    /// over several nodes except all-reduces, go through the host.
+    ///
+    /// ```no_run
+    /// use unisono::Operation;
+    ///
+    /// # fn main() -> unisono::Result<()> {
+    /// # let mut comm = unisono::Communicator::threads(1)?.remove(0);
+    /// let stream = comm.device()?.default_stream();
+    /// let mut weights = comm.alloc_device::<f32>(1 << 20)?;
+    /// comm.run_device(Operation::Broadcast { root: 0 }, None, &mut weights, &stream)?;
+    /// comm.synchronize(&stream)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_device`]. [`CallBuilder::counts`](crate::CallBuilder::counts) of a call that NCCL does not carry out
+    /// are refused, too.
+    ///
+    /// # Panics
+    /// If the root is not a rank, or an all-to-all cannot be divided among the ranks.
+    pub fn run_device<T: Element>(
+        &mut self,
+        operation: Operation,
+        op: Option<ReduceOp>,
+        buffer: &mut impl DevicePtrMut<T>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Ran> {
+        let call = self.checked::<T>(operation, op, buffer.len());
         let choice = self.choice_of_call()?.clone();
         self.run_on_device(&choice, &call, buffer, stream)
+    }
+
+    /// Orders the streams of all ranks: work that is queued on `stream` from now on begins when the work that each rank has queued on its
+    /// own is done. The host does not wait for that. It is an all-reduce of one byte.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_device`].
+    pub fn barrier_device(&mut self, stream: &Arc<CudaStream>) -> Result<Ran> {
+        let call = Call::all_reduce(DType::U8, ReduceOp::Max, 1);
+        let options = self.per_call.options.clone();
+        let asked = DeviceCall { call: &call, options: &options, stream };
+        self.on_gpu(stream.context(), |engine, gpu| {
+            let mut token = match gpu.token.take() {
+                Some(token) => token,
+                None => stream.alloc_zeros(1).map_err(cuda("memory on the GPU"))?,
+            };
+            let ran = lend(&mut token, stream, |span| engine.run_on_gpu(gpu, &Choice::Auto, asked, span));
+            gpu.token = Some(token);
+            ran
+        })
     }
 
     /// Runs a call by the method that a choice selects.
@@ -164,16 +219,13 @@ impl Communicator {
     /// Waits until the work now queued on a stream is done.
     ///
     /// # Errors
-    /// [`Error::Overdue`](crate::Error::Overdue) after the timeout of [`Communicator::set_timeout`]: a GPU that waits for a rank
-    /// that has ended would wait for ever. [`Error::Failed`](crate::Error::Failed) if NCCL or CUDA reports an error.
+    /// After the timeout of [`Communicator::set_timeout`], since a GPU that waits for a rank that does not come would wait for ever:
+    /// [`Error::Timeout`](crate::Error::Timeout) with the rank that has not made a call, or [`Error::Overdue`](crate::Error::Overdue) if
+    /// all ranks have made theirs. [`Error::Left`](crate::Error::Left) if that rank has left, [`Error::Aborted`](crate::Error::Aborted)
+    /// if a rank has failed, and [`Error::Failed`](crate::Error::Failed) if NCCL or CUDA reports an error.
     pub fn synchronize(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
         let options = self.per_call.options.clone();
-        self.on_gpu(stream.context(), |engine, gpu| {
-            let reached = gpu::moment(stream)?;
-            let is_over = || reached.try_is_complete().map_err(cuda("work on the GPU"));
-            let (what, deadlines) = ("what is queued on the GPU", engine.deadlines(&options));
-            device::wait_for(is_over, what, (&deadlines, &engine.status), || gpu.check_nccl())
-        })
+        self.on_gpu(stream.context(), |engine, gpu| engine.synchronize(gpu, stream, &options))
     }
 
     /// Describes how data moves between GPUs: by NCCL inside a node, or staged through the host, and then why. All ranks call

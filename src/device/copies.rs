@@ -3,9 +3,9 @@
 use cudarc::driver::CudaStream;
 use unisono_collectives::execution::{StagedAct, StagedPlan, staged_acts};
 
-use super::{Gpu, wait_for};
+use super::Gpu;
 use crate::error::Result;
-use crate::gpu::{Span, cuda, moment};
+use crate::gpu::{Span, cuda, moment, wait_for};
 use crate::status::StatusBoard;
 use crate::transport::Deadlines;
 
@@ -36,21 +36,21 @@ impl Gpu {
             is_copied.then_some(elements).into_iter().collect::<Vec<_>>()
         };
         self.down.wait(&moment(stream)?).map_err(cuda("order of streams"))?;
-        for act in staged_acts(of) {
+        for (act, segment) in staged_acts(of) {
             match act {
-                StagedAct::CopyDown { segment } => {
+                StagedAct::CopyDown => {
                     let ranges = ranges(segment, way != Way::Up);
                     self.slots[segment % StagedPlan::SLOTS].fetch(span, &ranges, None, &self.down)?;
                 }
-                StagedAct::Reduce { segment } => {
+                StagedAct::Reduce => {
                     let slot = &mut self.slots[segment % StagedPlan::SLOTS];
                     wait_for(|| slot.is_fetched(), "a copy from the GPU", waits, || Ok(()))?;
                 }
-                StagedAct::CopyUp { segment } => {
+                StagedAct::CopyUp => {
                     let ranges = ranges(segment, way != Way::Down);
                     self.slots[segment % StagedPlan::SLOTS].give_back(span, &ranges, &self.up)?;
                 }
-                StagedAct::Inward { .. } | StagedAct::Outward { .. } => {}
+                StagedAct::Inward | StagedAct::Outward => {}
             }
         }
         let reached = moment(&self.up)?;

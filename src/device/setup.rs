@@ -1,12 +1,11 @@
 //! The GPU state of a rank, which all ranks set up together in their first call on device memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use unisono_collectives::execution::StagedPlan;
-use unisono_collectives::{Algorithm, Rank, Topology};
+use unisono_collectives::{Algorithm, Operation, Rank, Topology};
 
 use super::facts::{Facts, Inside};
 use super::slot::Slot;
@@ -14,15 +13,18 @@ use crate::config;
 use crate::error::Result;
 use crate::gpu::cuda;
 use crate::memory::Registry;
+use crate::method::Method;
 use crate::nccl::{self, UniqueId};
+use crate::status::StatusBoard;
+use crate::transport::{Deadlines, Header};
 
 /// What the setup needs to know about the ranks.
 pub(crate) struct Ranks<'a> {
     pub(crate) rank: Rank,
     pub(crate) topology: &'a Topology,
     pub(crate) registry: Arc<Registry>,
-    /// The limit for creating an NCCL communicator.
-    pub(crate) timeout: Duration,
+    /// The limits of NCCL's waits.
+    pub(crate) patience: (Deadlines, StatusBoard),
     /// Gathers the same number of words from every rank, rank 0's first.
     pub(crate) gather: &'a mut dyn FnMut(&[u64]) -> Result<Vec<u64>>,
 }
@@ -41,8 +43,14 @@ pub(crate) struct Gpu {
     pub(crate) inside: Inside,
     /// NCCL's communicator of the ranks of this node.
     pub(crate) nccl: Option<nccl::Communicator>,
-    /// Plans by algorithm and whether a vendor takes part.
-    pub(crate) plans: HashMap<(Algorithm, bool), Arc<StagedPlan>>,
+    /// Plans by algorithm, operation and whether a vendor takes part.
+    pub(crate) plans: HashMap<(Algorithm, Operation, bool), Arc<StagedPlan>>,
+    /// The kinds of call for which all ranks have agreed that NCCL carries them out: their codes and counts.
+    pub(crate) agreed: HashSet<(u64, u64)>,
+    /// The latest of these calls.
+    pub(crate) last: Option<(Header, Method)>,
+    /// The array of barriers.
+    pub(crate) token: Option<CudaSlice<u8>>,
 }
 
 impl Gpu {
@@ -72,6 +80,9 @@ impl Gpu {
             inside,
             nccl,
             plans: HashMap::new(),
+            agreed: HashSet::new(),
+            last: None,
+            token: None,
         })
     }
 
@@ -154,8 +165,9 @@ fn communicator(
     } else {
         let position = ranks.topology.local_rank(rank);
         let id = UniqueId::from_bytes(bytes);
-        let begun = nccl::Communicator::begin(library, node.ranks(), position, &id, context, ranks.timeout);
-        let ready = begun.and_then(|mut comm| comm.wait_until_ready(ranks.timeout).map(|()| comm));
+        let patience = ranks.patience.clone();
+        let begun = nccl::Communicator::begin(library, node.ranks(), position, &id, context, patience);
+        let ready = begun.and_then(|mut comm| comm.wait_until_ready().map(|()| comm));
         ready.map(Some).map_err(|error| error.to_string())
     };
     let refused = (ranks.gather)(&[u64::from(made.is_err())])?;

@@ -5,18 +5,17 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use unisono_collectives::execution::{CompiledPlan, StagedAct, StagedPlan};
-use unisono_collectives::{Chunks, VendorCall};
+use unisono_collectives::{Chunks, Operation, VendorCall};
 
 use super::setup::{Gpu, check};
-use super::wait_for;
 use crate::call::Call;
 use crate::error::Result;
 use crate::executor::{Bound, Executor, Task};
-use crate::gpu::{Span, cuda};
+use crate::gpu::{Span, cuda, wait_for};
 use crate::kernels::ReduceOp;
 use crate::transport::Fabric;
 
-/// A pipelined all-reduce.
+/// A pipelined collective.
 pub(crate) struct Pipeline<'a> {
     pub(crate) gpu: &'a mut Gpu,
     pub(crate) staged: &'a StagedPlan,
@@ -24,7 +23,7 @@ pub(crate) struct Pipeline<'a> {
     pub(crate) call: &'a Call,
     pub(crate) task: Task<'a>,
     /// The reduction of the vendor's collectives.
-    pub(crate) vendor_op: ReduceOp,
+    pub(crate) vendor_op: Option<ReduceOp>,
     /// The program of the last segment on the host, and its number of elements: most segments have the same number.
     pub(crate) bound: Option<(usize, Bound)>,
     pub(crate) segments: usize,
@@ -49,13 +48,13 @@ impl Pipeline<'_> {
         let begun = self.stream.record_event(None).map_err(cuda("order of streams"))?;
         self.gpu.down.wait(&begun).map_err(cuda("order of streams"))?;
         let staged = self.staged;
-        for act in staged.acts(self.segments) {
+        for (act, segment) in staged.acts(self.segments) {
             match act {
-                StagedAct::Inward { segment } => self.by_vendor(segment, staged.inward(), span)?,
-                StagedAct::CopyDown { segment } => self.copy_down(segment, span)?,
-                StagedAct::Reduce { segment } => self.by_host(segment, staged.host())?,
-                StagedAct::CopyUp { segment } => self.copy_up(segment, span)?,
-                StagedAct::Outward { segment } => self.by_vendor(segment, staged.outward(), span)?,
+                StagedAct::Inward => self.by_vendor(segment, staged.inward(), span)?,
+                StagedAct::CopyDown => self.copy_down(segment, span)?,
+                StagedAct::Reduce => self.by_host(segment, staged.host())?,
+                StagedAct::CopyUp => self.copy_up(segment, span)?,
+                StagedAct::Outward => self.by_vendor(segment, staged.outward(), span)?,
             }
         }
         if let (Some(_), Some(last)) = (staged.host(), self.segments.checked_sub(1)) {
@@ -104,17 +103,13 @@ impl Pipeline<'_> {
         let parts = |parts: &[Chunks]| parts.iter().map(part).collect::<Vec<_>>();
         let size_bytes = dtype.size_bytes();
         let mut segment = span.part(whole.start * size_bytes..whole.end * size_bytes);
-        let (nccl, op) = (self.gpu.nccl(), self.vendor_op);
-        match call.expect("the vendor has a part") {
-            VendorCall::Reduce { root } => nccl.reduce(&mut segment, dtype, op, *root, self.stream),
-            VendorCall::ReduceScatter { parts: chunks } => {
-                nccl.reduce_scatter(&mut segment, &parts(chunks), dtype, op, self.stream)
-            }
-            VendorCall::AllGather { parts: chunks } => {
-                nccl.all_gather(&mut segment, &parts(chunks), dtype, self.stream)
-            }
-            VendorCall::Broadcast { root } => nccl.broadcast(&mut segment, dtype, *root, self.stream),
-        }
+        let (operation, op, parts) = match call.expect("the vendor has a part") {
+            &VendorCall::Reduce { root } => (Operation::Reduce { root }, self.vendor_op, Vec::new()),
+            VendorCall::ReduceScatter { parts: of } => (Operation::ReduceScatter, self.vendor_op, parts(of)),
+            VendorCall::AllGather { parts: of } => (Operation::AllGather, None, parts(of)),
+            &VendorCall::Broadcast { root } => (Operation::Broadcast { root }, None, Vec::new()),
+        };
+        self.gpu.nccl().run(&mut segment, (operation, op, dtype), &parts, self.stream)
     }
 
     /// The byte ranges of a segment that are copied to the host, in the order in which they lie there.

@@ -14,6 +14,11 @@ pub(crate) fn agreement(rank: Rank, ranks: usize) -> Schedule {
     plan.expect("every algorithm offers all-reduce").flattened()
 }
 
+/// A step of the agreement, in errors.
+fn at(step: usize) -> Place {
+    Place { name: "agreement", phase: 0, step }
+}
+
 impl Task<'_> {
     /// Checks that all ranks make the same call: vendors do not, and would hang or reduce unrelated data.
     pub(crate) fn agree(&self, transport: &mut Fabric) -> Result<()> {
@@ -22,10 +27,39 @@ impl Task<'_> {
             let outgoing = step.send.map(|send| Outgoing { to: send.to, bytes: &[] });
             let incoming =
                 step.receive.map(|receive| Incoming { from: receive.from, target: Target::Place(&mut []) });
-            transport.exchange(header, outgoing, incoming, self.deadlines).map_err(|failure| {
-                self.error(failure, transport, Place { name: "agreement", phase: 0, step: number })
-            })?;
+            transport
+                .exchange(header, outgoing, incoming, self.deadlines)
+                .map_err(|failure| self.error(failure, transport, at(number)))?;
         }
         Ok(())
+    }
+
+    /// Announces the call, and checks that no rank of this status board makes another one in its place, given a hash of all calls up to
+    /// it. Ranks that have not come so far are not waited for, unless this rank would be too far ahead of them.
+    ///
+    /// If the calls of two ranks differ, at least one of them returns the error, before a vendor takes part in its name.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn announce(&self, history: u64, transport: &Fabric) -> Result<()> {
+        use crate::status::LEAD;
+        use crate::transport::{Failure, Waiting};
+
+        let status = transport.status();
+        let others = status.members().iter().enumerate().filter(|(_, rank)| **rank != status.rank());
+        let next = status.announced(status.position()) + 1;
+        for (position, &other) in others.clone() {
+            let mut waiting = Waiting::new(0, self.deadlines, status);
+            while status.announced(position) + LEAD < next {
+                let look = waiting.pause_for(other).and_then(|is_time| {
+                    let left = if is_time { Failure::left(other, status) } else { None };
+                    left.filter(|_| status.announced(position) + LEAD < next).map_or(Ok(()), Err)
+                });
+                look.map_err(|failure| self.error(failure, transport, at(0)))?;
+            }
+        }
+        let number = status.announce(history);
+        match others.clone().find(|(position, _)| !status.agrees(*position, number, history)) {
+            None => Ok(()),
+            Some((_, &other)) => Err(self.error(self.header.apart_from(other, status), transport, at(0))),
+        }
     }
 }

@@ -1,21 +1,15 @@
 //! Parts of a call on device memory, to measure separately: `gpu-check` compares each with the plain operation.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
 
 use crate::Communicator;
 use crate::collective::Options;
 pub use crate::device::Way;
-use crate::dtype::{DType, Element};
+use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::gpu::lend;
-use crate::kernels::ReduceOp;
-use crate::nccl::{self, UniqueId};
-
-/// The deadline of the single rank of a communicator in NCCL.
-const ALONE: Duration = Duration::from_secs(60);
 
 /// Copies an array as an all-reduce through the host does, in the same segments through the same pinned memory, without the
 /// ranks' and the host's work in between; returns once the GPU has finished. It involves no other rank, once this rank's GPU
@@ -24,7 +18,6 @@ const ALONE: Duration = Duration::from_secs(60);
 /// The pinned memory has room for a few segments, not for the array. So the contents of the array after [`Way::Up`] are
 /// meaningless, and that needs an earlier call with [`Way::Both`] on an array of the same size, which allocates the memory
 /// and leaves the array unchanged.
-/// call of [`Way::Both`] for an array of the same size before, which makes the room and leaves the array as it is.
 ///
 /// # Errors
 /// As [`Communicator::all_reduce_device`].
@@ -56,39 +49,4 @@ pub fn nccl_all_reduce<T: Element>(
             gpu.nccl.as_mut().ok_or_else(|| Error::Unsupported(format!("arrays are reduced {route}")))?;
         lend(array, stream, |span| nccl.sum_directly(span, T::DTYPE, stream))
     })
-}
-
-/// An NCCL communicator of one rank.
-#[derive(Debug)]
-pub struct Alone {
-    nccl: nccl::Communicator,
-}
-
-impl Alone {
-    /// Creates the communicator.
-    ///
-    /// # Errors
-    /// [`Error::Library`] if there is no NCCL, [`Error::Nccl`] if it fails.
-    pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
-        let library = nccl::library()?;
-        let mut nccl = nccl::Communicator::begin(library, 1, 0, &UniqueId::new(library)?, context, ALONE)?;
-        nccl.wait_until_ready(ALONE)?;
-        Ok(Self { nccl })
-    }
-
-    /// Sums an array, with the checks that our calls make.
-    ///
-    /// # Errors
-    /// [`Error::Nccl`] if NCCL fails.
-    pub fn sum(&mut self, array: &mut CudaSlice<f32>, stream: &Arc<CudaStream>) -> Result<()> {
-        lend(array, stream, |span| self.nccl.all_reduce(span, DType::F32, ReduceOp::Sum, stream))
-    }
-
-    /// Sums an array with `ncclAllReduce` alone.
-    ///
-    /// # Errors
-    /// [`Error::Nccl`] if NCCL fails.
-    pub fn sum_directly(&mut self, array: &mut CudaSlice<f32>, stream: &Arc<CudaStream>) -> Result<()> {
-        lend(array, stream, |span| self.nccl.sum_directly(span, DType::F32, stream))
-    }
 }

@@ -3,6 +3,8 @@
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::mem::MaybeUninit;
 
+use unisono_collectives::Operation;
+
 use super::sys::{self, Functions};
 use super::version::Version;
 use crate::error::{Error, Result};
@@ -23,6 +25,18 @@ pub(super) struct Elements {
     pub(super) start: *mut u8,
     pub(super) count: usize,
     pub(super) dtype: sys::ncclDataType_t,
+}
+
+/// NCCL's function for an operation, if there is one.
+pub(super) fn name(operation: Operation) -> Option<&'static str> {
+    match operation {
+        Operation::AllReduce => Some("ncclAllReduce"),
+        Operation::Reduce { .. } => Some("ncclReduce"),
+        Operation::Broadcast { .. } => Some("ncclBroadcast"),
+        Operation::ReduceScatter => Some("ncclReduceScatter"),
+        Operation::AllGather => Some("ncclAllGather"),
+        _ => None,
+    }
 }
 
 /// A communicator, and the stream to enqueue on.
@@ -126,71 +140,35 @@ impl Functions {
         self.check("ncclCommAbort", unsafe { (self.ncclCommAbort)(comm) })
     }
 
-    /// Reduces elements in place.
-    pub(super) unsafe fn all_reduce(
+    /// Carries out a collective in place: on all elements, or, of those with a part for each rank, between all elements and this rank's
+    /// `own` ones, as many on each rank.
+    pub(super) unsafe fn collective(
         &self,
-        Elements { start, count, dtype }: Elements,
-        op: sys::ncclRedOp_t,
+        operation: Operation,
+        (all, own): (Elements, Elements),
+        (op, root): (sys::ncclRedOp_t, c_int),
         On { comm, stream }: On,
     ) -> Result<Progress> {
-        let (data, count) = (start.cast::<c_void>(), count as c_ulong);
+        let (data, count, dtype) = (all.start.cast::<c_void>(), all.count as c_ulong, all.dtype);
+        let (mine, part) = (own.start.cast::<c_void>(), own.count as c_ulong);
         // SAFETY: as the caller promises.
-        let code = unsafe { (self.ncclAllReduce)(data, data, count, dtype, op, comm, stream) };
-        self.check("ncclAllReduce", code)
-    }
-
-    /// Reduces elements in place, on the root.
-    pub(super) unsafe fn reduce(
-        &self,
-        Elements { start, count, dtype }: Elements,
-        op: sys::ncclRedOp_t,
-        root: c_int,
-        On { comm, stream }: On,
-    ) -> Result<Progress> {
-        let (data, count) = (start.cast::<c_void>(), count as c_ulong);
-        // SAFETY: as the caller promises.
-        let code = unsafe { (self.ncclReduce)(data, data, count, dtype, op, root, comm, stream) };
-        self.check("ncclReduce", code)
-    }
-
-    /// Broadcasts the root's elements.
-    pub(super) unsafe fn broadcast(
-        &self,
-        Elements { start, count, dtype }: Elements,
-        root: c_int,
-        On { comm, stream }: On,
-    ) -> Result<Progress> {
-        let (data, count) = (start.cast::<c_void>(), count as c_ulong);
-        // SAFETY: as the caller promises.
-        let code = unsafe { (self.ncclBroadcast)(data, data, count, dtype, root, comm, stream) };
-        self.check("ncclBroadcast", code)
-    }
-
-    /// Reduces an array that begins at `whole`; each rank gets a part of the length of this one.
-    pub(super) unsafe fn reduce_scatter(
-        &self,
-        whole: *mut u8,
-        Elements { start, count, dtype }: Elements,
-        op: sys::ncclRedOp_t,
-        On { comm, stream }: On,
-    ) -> Result<Progress> {
-        let (from, to, count) = (whole.cast(), start.cast(), count as c_ulong);
-        // SAFETY: as the caller promises.
-        let code = unsafe { (self.ncclReduceScatter)(from, to, count, dtype, op, comm, stream) };
-        self.check("ncclReduceScatter", code)
-    }
-
-    /// Gathers to all ranks an array that begins at `whole`, of which each rank has a part of the length of this one.
-    pub(super) unsafe fn all_gather(
-        &self,
-        Elements { start, count, dtype }: Elements,
-        whole: *mut u8,
-        On { comm, stream }: On,
-    ) -> Result<Progress> {
-        let (from, to, count) = (start.cast(), whole.cast(), count as c_ulong);
-        // SAFETY: as the caller promises.
-        let code = unsafe { (self.ncclAllGather)(from, to, count, dtype, comm, stream) };
-        self.check("ncclAllGather", code)
+        let code = unsafe {
+            match operation {
+                Operation::AllReduce => (self.ncclAllReduce)(data, data, count, dtype, op, comm, stream),
+                Operation::Reduce { .. } => {
+                    (self.ncclReduce)(data, data, count, dtype, op, root, comm, stream)
+                }
+                Operation::Broadcast { .. } => {
+                    (self.ncclBroadcast)(data, data, count, dtype, root, comm, stream)
+                }
+                Operation::ReduceScatter => {
+                    (self.ncclReduceScatter)(data, mine, part, dtype, op, comm, stream)
+                }
+                Operation::AllGather => (self.ncclAllGather)(mine, data, part, dtype, comm, stream),
+                other => unreachable!("NCCL has no {other}"),
+            }
+        };
+        self.check(name(operation).expect("NCCL has it"), code)
     }
 
     /// Groups calls, which NCCL then starts together.

@@ -1,26 +1,25 @@
 //! Communicators whose calls are sound: the interface of NCCL for the rest of the crate.
 
-use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream};
-use unisono_collectives::Rank;
+use unisono_collectives::{Operation, Rank};
 
 use super::library::Library;
-use super::result::{Elements, Progress};
-use super::sys::{self, Functions};
+use super::result::{Elements, Progress, name};
+use super::sys;
 use super::unique_id::UniqueId;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gpu::Span;
 use crate::kernels::ReduceOp;
+use crate::status::StatusBoard;
+use crate::transport::Deadlines;
 
 mod calls;
 mod checks;
 mod direct;
-mod poll;
 
 use calls::{bind, number};
 use checks::{count, equal_parts, reduction};
@@ -35,7 +34,7 @@ use checks::{count, equal_parts, reduction};
 /// and abort too.
 ///
 /// Drop it once the streams have completed the enqueued work: the ranks finalise together, and a rank that waits more than
-/// five seconds for another aborts, with whatever is in flight.
+/// five seconds for another aborts, with whatever is in flight. So does a rank that learns of a failure.
 ///
 /// # Results
 /// Integers agree with ours. Floats are added in NCCL's order, and a mean is a sum of products with 1 / ranks, which is
@@ -49,7 +48,8 @@ pub(crate) struct Communicator {
     device: Arc<CudaContext>,
     ranks: usize,
     rank: Rank,
-    timeout: Duration,
+    /// How long a call may take until NCCL has enqueued it, and where failures of other ranks show meanwhile.
+    patience: (Deadlines, StatusBoard),
     /// Whether NCCL is known to have completed the last call.
     settled: bool,
 }
@@ -60,8 +60,8 @@ unsafe impl Send for Communicator {}
 impl Communicator {
     /// Starts to create a communicator, and returns at once; [`Communicator::wait_until_ready`] waits for the other ranks.
     ///
-    /// `timeout` limits how long later calls wait until NCCL has enqueued them. The first calls take longest: NCCL connects
-    /// ranks on first use.
+    /// `patience` limits how long this and later calls wait for NCCL: the deadlines, and the board where other ranks report failures.
+    /// The first calls take longest: NCCL connects ranks on first use.
     ///
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda) if the context cannot be used; [`Error::Nccl`](crate::Error::Nccl) if NCCL
@@ -75,13 +75,13 @@ impl Communicator {
         rank: Rank,
         id: &UniqueId,
         device: &Arc<CudaContext>,
-        timeout: Duration,
+        patience: (Deadlines, StatusBoard),
     ) -> Result<Self> {
         assert!(rank < ranks, "rank {rank} of {ranks} ranks");
         bind(device)?;
         let comm = library.functions().begin(number(ranks), number(rank), id.raw())?;
         let device = Arc::clone(device);
-        Ok(Self { library, comm, device, ranks, rank, timeout, settled: false })
+        Ok(Self { library, comm, device, ranks, rank, patience, settled: false })
     }
 
     /// Returns whether NCCL has completed the last call: the creation of the communicator, or enqueuing a collective.
@@ -97,142 +97,71 @@ impl Communicator {
     /// Waits until all ranks have created the communicator.
     ///
     /// # Errors
-    /// [`Error::Nccl`](crate::Error::Nccl) if it fails, or if it takes longer than `timeout`; the communicator is then aborted.
-    pub(crate) fn wait_until_ready(&mut self, timeout: Duration) -> Result<()> {
+    /// [`Error::Nccl`](crate::Error::Nccl) if it fails, and [`Error::Overdue`](crate::Error::Overdue) if it takes too long; the
+    /// communicator is then aborted.
+    pub(crate) fn wait_until_ready(&mut self) -> Result<()> {
         bind(&self.device)?;
-        let ready = self.settle("ncclCommInitRankConfig", timeout).and_then(|()| self.check_identity());
+        let ready = self.settle("ncclCommInitRankConfig").and_then(|()| self.check_identity());
         self.or_abort(ready)
     }
 
-    /// Reduces the buffers of all ranks, element by element; all ranks get the result.
+    /// Carries out a collective: all-reduce, reduce, broadcast, reduce-scatter or all-gather.
+    ///
+    /// `parts` are ranges of elements, one for each rank, of a reduce-scatter or an all-gather, which work in place: the rest of the
+    /// buffer of a reduce-scatter is then undefined. NCCL supports only equal lengths; parts of different lengths use a reduction or a
+    /// broadcast each, in one group.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for a mean of integers before NCCL 2.24, which divides negative
-    /// sums as if they were unsigned. Otherwise [`Error::Cuda`](crate::Error::Cuda) or [`Error::Nccl`](crate::Error::Nccl),
-    /// also if NCCL takes too long to enqueue; the communicator is then aborted.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for another collective, for a reduction that NCCL does not have, and for a mean
+    /// of integers before NCCL 2.24, which divides negative sums as if they were unsigned. Otherwise
+    /// [`Error::Cuda`](crate::Error::Cuda) or [`Error::Nccl`](crate::Error::Nccl), and
+    /// [`Error::Overdue`](crate::Error::Overdue) if NCCL takes too long to enqueue; the communicator is then aborted.
     ///
     /// # Panics
-    /// If the buffer is not whole, aligned elements, or the buffer or the stream belongs to another context than the
-    /// communicator.
-    pub(crate) fn all_reduce(
+    /// If the buffer is not whole, aligned elements, or the buffer or the stream belongs to another context than the communicator; if
+    /// the root is not a rank; if there is not one part for each rank, in order and without gaps, that together are the buffer.
+    pub(crate) fn run(
         &mut self,
         buffer: &mut Span<'_>,
-        dtype: DType,
-        op: ReduceOp,
-        stream: &CudaStream,
-    ) -> Result<()> {
-        let op = reduction(self.library.version(), self.ranks, dtype, op)?;
-        // SAFETY: `enqueue` has checked the communicator, the stream and the elements, and waits until the call is enqueued.
-        self.enqueue("ncclAllReduce", buffer, dtype, stream, |nccl, elements, on| unsafe {
-            nccl.all_reduce(elements, op, on)
-        })
-    }
-
-    /// Reduces the buffers of all ranks, element by element; the root gets the result, and the other buffers stay unchanged.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`].
-    ///
-    /// # Panics
-    /// As [`Communicator::all_reduce`], and if the root is not a rank.
-    pub(crate) fn reduce(
-        &mut self,
-        buffer: &mut Span<'_>,
-        dtype: DType,
-        op: ReduceOp,
-        root: Rank,
-        stream: &CudaStream,
-    ) -> Result<()> {
-        let (op, root) = (reduction(self.library.version(), self.ranks, dtype, op)?, self.root(root));
-        // SAFETY: as for `all_reduce`.
-        self.enqueue("ncclReduce", buffer, dtype, stream, |nccl, elements, on| unsafe {
-            nccl.reduce(elements, op, root, on)
-        })
-    }
-
-    /// Broadcasts the root's buffer.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`].
-    ///
-    /// # Panics
-    /// As [`Communicator::reduce`].
-    pub(crate) fn broadcast(
-        &mut self,
-        buffer: &mut Span<'_>,
-        dtype: DType,
-        root: Rank,
-        stream: &CudaStream,
-    ) -> Result<()> {
-        let root = self.root(root);
-        // SAFETY: as for `all_reduce`.
-        self.enqueue("ncclBroadcast", buffer, dtype, stream, |nccl, elements, on| unsafe {
-            nccl.broadcast(elements, root, on)
-        })
-    }
-
-    /// Reduces the buffers of all ranks, element by element; each rank gets its part of the result, in place. The contents
-    /// of the rest of the buffer are then undefined.
-    ///
-    /// `parts` are ranges of elements, one for each rank. NCCL supports only equal lengths; parts of different lengths use a
-    /// reduction each, in one group.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`].
-    ///
-    /// # Panics
-    /// As [`Communicator::all_reduce`], and if there is not one part for each rank, in order and without gaps, that together
-    /// are the buffer.
-    pub(crate) fn reduce_scatter(
-        &mut self,
-        buffer: &mut Span<'_>,
+        (operation, op, dtype): (Operation, Option<ReduceOp>, DType),
         parts: &[Range<usize>],
-        dtype: DType,
-        op: ReduceOp,
         stream: &CudaStream,
     ) -> Result<()> {
-        let op = reduction(self.library.version(), self.ranks, dtype, op)?;
-        let equal = equal_parts(parts, self.ranks, count(buffer.size_bytes(), dtype));
-        let own = parts[self.rank].clone();
-        self.enqueue("ncclReduceScatter", buffer, dtype, stream, |nccl, whole, on| {
-            if equal {
-                // SAFETY: as for `all_reduce`; the parts are within the elements.
-                return unsafe { nccl.reduce_scatter(whole.start, part(whole, dtype, &own), op, on) };
+        let unsupported = || Error::Unsupported(format!("NCCL has no {operation}; choose another algorithm"));
+        let name = name(operation).ok_or_else(unsupported)?;
+        let reduced = op.map(|op| reduction(self.library.version(), self.ranks, dtype, op)).transpose()?;
+        let op = reduced.unwrap_or(sys::ncclSum);
+        let root = operation.root().map_or(0, |root| self.root(root));
+        let count = count(buffer.size_bytes(), dtype);
+        let (own, equal) = match operation {
+            Operation::ReduceScatter | Operation::AllGather => {
+                (parts[self.rank].clone(), equal_parts(parts, self.ranks, count))
             }
-            each_part(nccl, parts, |range, root| {
-                // SAFETY: as for `all_reduce`; the parts are within the elements.
-                unsafe { nccl.reduce(part(whole, dtype, range), op, root, on) }
-            })
-        })
-    }
-
-    /// Gathers each rank's part of the buffer to all ranks, in place.
-    ///
-    /// `parts` are as for [`Communicator::reduce_scatter`]; parts of different lengths use a broadcast each, in one group.
-    ///
-    /// # Errors
-    /// As [`Communicator::all_reduce`].
-    ///
-    /// # Panics
-    /// As [`Communicator::reduce_scatter`].
-    pub(crate) fn all_gather(
-        &mut self,
-        buffer: &mut Span<'_>,
-        parts: &[Range<usize>],
-        dtype: DType,
-        stream: &CudaStream,
-    ) -> Result<()> {
-        let equal = equal_parts(parts, self.ranks, count(buffer.size_bytes(), dtype));
-        let own = parts[self.rank].clone();
-        self.enqueue("ncclAllGather", buffer, dtype, stream, |nccl, whole, on| {
+            _ => (0..count, true),
+        };
+        self.enqueue(name, buffer, dtype, stream, |nccl, whole, on| {
+            let part = |range: &Range<usize>| {
+                let start = whole.start.wrapping_add(range.start * dtype.size_bytes());
+                Elements { start, count: range.len(), ..whole }
+            };
             if equal {
-                // SAFETY: as for `all_reduce`; the parts are within the elements.
-                return unsafe { nccl.all_gather(part(whole, dtype, &own), whole.start, on) };
+                // SAFETY: `enqueue` has checked the communicator, the stream and the elements, and waits until the call is enqueued;
+                // the part is within the elements.
+                return unsafe { nccl.collective(operation, (whole, part(&own)), (op, root), on) };
             }
-            each_part(nccl, parts, |range, root| {
-                // SAFETY: as for `all_reduce`; the parts are within the elements.
-                unsafe { nccl.broadcast(part(whole, dtype, range), root, on) }
-            })
+            let each = match operation {
+                Operation::ReduceScatter => Operation::Reduce { root: 0 },
+                _ => Operation::Broadcast { root: 0 },
+            };
+            let calls = || {
+                let mut of_all = parts.iter().zip(0..).filter(|(range, _)| !range.is_empty());
+                of_all.try_for_each(|(range, root)| {
+                    // SAFETY: as above.
+                    unsafe { nccl.collective(each, (part(range), part(range)), (op, root), on) }.map(drop)
+                })
+            };
+            // SAFETY: any thread may start a group; the calls in it have their own reasons to be sound.
+            unsafe { nccl.group(calls) }
         })
     }
 
@@ -250,24 +179,4 @@ impl Communicator {
             tracing::warn!(rank = self.rank, %error, "NCCL could not be aborted");
         }
     }
-}
-
-/// The elements of one part.
-fn part(whole: Elements, dtype: DType, range: &Range<usize>) -> Elements {
-    let start = whole.start.wrapping_add(range.start * dtype.size_bytes());
-    Elements { start, count: range.len(), ..whole }
-}
-
-/// Makes a call for each nonempty part, with the part's rank as the root, in one group.
-fn each_part(
-    nccl: &Functions,
-    parts: &[Range<usize>],
-    call: impl Fn(&Range<usize>, c_int) -> Result<Progress>,
-) -> Result<Progress> {
-    let calls = || {
-        let mut of_all = parts.iter().zip(0..).filter(|(range, _)| !range.is_empty());
-        of_all.try_for_each(|(range, root)| call(range, root).map(|_| ()))
-    };
-    // SAFETY: any thread may start a group; the calls in it have their own reasons to be sound.
-    unsafe { nccl.group(calls) }
 }

@@ -325,6 +325,31 @@ impl StatusBoard {
         Recording { status: self, slot: self.ring().newest() }.end(is_done);
     }
 
+    /// Announces a call of this rank that a vendor carries out, given a hash of all calls up to it. Returns its number, from 1.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn announce(&self, history: u64) -> u64 {
+        self.own().lockstep.announce(history)
+    }
+
+    /// The number of such calls that the rank at a position has announced.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn announced(&self, position: usize) -> u64 {
+        self.sheet.row(position).lockstep.announced()
+    }
+
+    /// Whether the calls of the rank at a position have this hash, up to such call `number`, as far as it has announced it.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn agrees(&self, position: usize, number: u64, history: u64) -> bool {
+        self.sheet.row(position).lockstep.agrees(number, history)
+    }
+
+    /// The first rank of this status board that has announced fewer of them than this one.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn first_behind(&self) -> Option<Rank> {
+        let own = self.announced(self.position);
+        (0..self.members.len()).find(|&other| self.announced(other) < own).map(|other| self.members[other])
+    }
+
     /// How long this rank has waited for others so far, except for the start of each wait.
     pub(crate) fn waited(&self) -> Duration {
         Duration::from_micros(self.own().waited.load(Ordering::Relaxed))

@@ -214,9 +214,10 @@ impl Ring {
 
     /// The call with this sequence number, if it is kept. It may be missed during a write.
     pub(super) fn of_sequence(&self, sequence: u64) -> Option<Noted> {
+        // A call on a GPU may have several sequence numbers.
         let begun = self.begun();
-        let before = self.read(begun)?.sequence.checked_sub(sequence)?;
-        self.read(begun.checked_sub(before)?).filter(|noted| noted.sequence == sequence)
+        let mut kept = (0..RECORDS as u64).map_while(|before| self.read(begun.checked_sub(before)?));
+        kept.find(|noted| noted.sequence <= sequence).filter(|noted| noted.sequence == sequence)
     }
 
     /// All calls that are kept, oldest first.

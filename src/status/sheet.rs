@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use super::attempts::Attempts;
+use super::lockstep::Lockstep;
 use super::ring::Ring;
 use crate::memory::Pages;
 use crossbeam_utils::CachePadded;
@@ -117,6 +118,8 @@ pub(super) struct Row {
     pub(super) ring: Ring,
     /// The attempts to shrink that it has joined. After the ring, which calls use.
     pub(super) attempts: Attempts,
+    /// Its calls that a vendor carries out.
+    pub(super) lockstep: Lockstep,
 }
 
 impl Row {

@@ -18,7 +18,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// The failure if a rank that this one waits for has left. Messages that it sent before still count.
-    pub(super) fn left(other: Rank, status: &StatusBoard) -> Option<Self> {
+    pub(crate) fn left(other: Rank, status: &StatusBoard) -> Option<Self> {
         status.has_left(other).then_some(Self::Left { other })
     }
 

@@ -38,6 +38,12 @@ impl Header {
         self.sequence
     }
 
+    /// All that ranks must agree on, except the label: the codes of the call, and its number of elements.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn kind(&self) -> (u64, u64) {
+        (self.codes.bits(), self.count)
+    }
+
     /// Whether this is a point-to-point message rather than part of a collective.
     pub(super) fn is_message(&self) -> bool {
         self.codes.is_message()
@@ -140,6 +146,13 @@ impl Header {
         Failure::Mismatch { ours, other, theirs: theirs_called }
     }
 
+    /// The mismatch with rank `other`, whose calls up to this one are known to differ from this rank's.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn apart_from(&self, other: Rank, status: &StatusBoard) -> Failure {
+        let theirs = self.in_place(self.sequence, other, status).unwrap_or(*self);
+        self.mismatch(&Self { history: !self.history, ..theirs }, other, status)
+    }
+
     /// The first call before this one in which this rank and another differ, if both are still recorded here.
     fn first_apart(&self, other: Rank, status: &StatusBoard) -> Option<(Self, Self)> {
         let both = |sequence| {
@@ -185,6 +198,12 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
+    /// A hash of all calls so far.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn history(&self) -> u64 {
+        self.history
+    }
+
     /// The header of the next call, which uses this many sequence numbers.
     #[inline]
     pub(crate) fn next(&mut self, numbers: u64, count: usize, codes: Codes, label: u64) -> Header {

@@ -155,7 +155,7 @@ impl<'a> Waiting<'a> {
 
     /// The same in a wait for a rank, which is recorded once it is longer than a message takes.
     #[inline]
-    pub(super) fn pause_for(&mut self, other: Rank) -> Result<bool, Failure> {
+    pub(crate) fn pause_for(&mut self, other: Rank) -> Result<bool, Failure> {
         match self.pause() {
             Ok(false) => Ok(false),
             Ok(true) => {

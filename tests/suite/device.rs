@@ -5,10 +5,13 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use unisono_testing::launch::{self, Ended};
+use unisono_testing::stand_ins;
 use unisono_testing::suite::{self, Test};
 
-use crate::common::{roles, stand_ins};
+use crate::common::roles;
 
+mod differ;
+mod operations;
 mod ranks;
 
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -16,14 +19,17 @@ const DEADLINE: Duration = Duration::from_secs(120);
 type Settings = &'static [(&'static str, &'static str)];
 
 pub(crate) fn play(role: &str) -> ExitCode {
-    if role == "threads" {
-        ranks::threads();
-        return ExitCode::SUCCESS;
+    match role {
+        "threads" => ranks::threads(),
+        "threads that differ" => differ::all(),
+        _ => {
+            return roles::play(role, |role, comm| {
+                ranks::play(role, comm);
+                true
+            });
+        }
     }
-    roles::play(role, |role, comm| {
-        ranks::play(role, comm);
-        true
-    })
+    ExitCode::SUCCESS
 }
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -47,14 +53,27 @@ pub(crate) fn tests() -> Vec<Test> {
             "a GPU each",
             2,
             gpus,
-            &["by nccl", "reduce", "in flight", "in flight, untracked", "segments", "another GPU"],
+            &[
+                "by nccl",
+                "reduce",
+                "operations",
+                "in flight",
+                "in flight, untracked",
+                "segments",
+                "another GPU",
+            ],
         ),
-        ("a GPU each", 4, gpus, &["by nccl"]),
-        ("one GPU", 3, one_gpu, &["through the host", "reduce", "bits", "in flight", "in flight, untracked"]),
+        ("a GPU each", 4, gpus, &["by nccl", "operations"]),
+        (
+            "one GPU",
+            3,
+            one_gpu,
+            &["through the host", "reduce", "operations", "bits", "in flight", "in flight, untracked"],
+        ),
         ("one GPU, which NCCL shares", 2, may_share, &["by nccl", "reduce"]),
         ("one GPU, which an old NCCL does not share", 2, old_nccl, &["through the host"]),
         ("two and two", 4, even, &["in nodes", "reduce", "in flight", "segments"]),
-        ("three and one", 4, uneven, &["in nodes", "reduce", "segments"]),
+        ("three and one", 4, uneven, &["in nodes", "reduce", "operations", "segments"]),
         ("two and two on one GPU", 4, nodes_share, &["in nodes", "segments"]),
         ("streams with long delays", 2, delays, &["many segments"]),
         ("nodes of one", 3, of_one, &["alone", "reduce"]),
@@ -73,10 +92,12 @@ pub(crate) fn tests() -> Vec<Test> {
         tests.push(Test::new(format!("{world}, {count} ranks: {}", roles.join("; ")), test));
     }
     let counts = &["of 1000 f32", "of 999 f32", "has failed"];
-    let failing: [(&str, usize, Settings, &[&str]); 5] = [
+    let failing: [(&str, usize, Settings, &[&str]); 7] = [
         ("count", 2, gpus, counts),
         ("count", 3, one_gpu, counts),
         ("count", 4, even, counts),
+        ("order", 2, gpus, counts),
+        ("order", 4, even, counts),
         ("late", 2, gpus, &["by nccl", "for rank 0"]),
         ("late", 4, even, &["by hierarchical-copy+nccl", "for rank 0"]),
     ];
@@ -88,9 +109,11 @@ pub(crate) fn tests() -> Vec<Test> {
         };
         tests.push(Test::new(format!("{role} at {count} ranks with {settings:?}"), test));
     }
-    tests.push(Test::new("threads with a GPU each", move || {
-        end(Command::new(launch::this_program()), "threads", gpus).expect_success();
-    }));
+    for role in ["threads", "threads that differ"] {
+        tests.push(Test::new(format!("{role}, with a GPU each"), move || {
+            end(Command::new(launch::this_program()), role, gpus).expect_success();
+        }));
+    }
     tests
 }
 

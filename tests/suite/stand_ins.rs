@@ -4,10 +4,8 @@
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use unisono_testing::launch;
 use unisono_testing::suite::{self, Test};
-
-use crate::common::stand_ins;
+use unisono_testing::{launch, stand_ins};
 
 mod cuda;
 mod host_to_device;

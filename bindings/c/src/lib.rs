@@ -10,6 +10,7 @@ pub mod collectives;
 pub mod comm;
 pub mod compressor;
 pub mod errors;
+pub mod gpu;
 pub mod groups;
 pub mod in_flight;
 pub mod memory;

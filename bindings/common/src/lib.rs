@@ -3,6 +3,7 @@
 
 pub mod arguments;
 mod array;
+pub mod device;
 mod operation;
 mod options;
 mod owner;

@@ -181,7 +181,13 @@ impl Operation {
     where
         B: DerefMut<Target = [T]>,
     {
-        let (operation, op) = match self {
+        let (operation, op) = self.parts();
+        comm.plan(operation, op, values)
+    }
+
+    /// The operation without its reduction, and that.
+    pub(crate) fn parts(self) -> (unisono::Operation, Option<ReduceOp>) {
+        match self {
             Self::AllReduce(op) => (unisono::Operation::AllReduce, Some(op)),
             Self::ReduceScatter(op) => (unisono::Operation::ReduceScatter, Some(op)),
             Self::AllGather => (unisono::Operation::AllGather, None),
@@ -192,8 +198,7 @@ impl Operation {
             Self::AllToAll => (unisono::Operation::AllToAll, None),
             Self::Scan(op) => (unisono::Operation::Scan, Some(op)),
             Self::ExclusiveScan(op) => (unisono::Operation::ExclusiveScan, Some(op)),
-        };
-        comm.plan(operation, op, values)
+        }
     }
 }
 

@@ -7,8 +7,10 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
 use unisono::{DType, Element};
 use unisono_bindings::Lent;
+use unisono_bindings::device::OnGpu;
 
 use super::error::argument;
+use super::gpu::GpuArray;
 
 /// A contiguous array that is held until the call is done.
 pub(crate) struct Array {
@@ -17,6 +19,8 @@ pub(crate) struct Array {
     pub(crate) dtype: DType,
     /// The number of values of `dtype` in an element: more than one for types that the library only moves, as bytes.
     width: usize,
+    /// The array, if it is in GPU memory.
+    pub(crate) on_gpu: Option<OnGpu>,
     /// Holds the memory, unless the caller does.
     _buffer: Option<PyUntypedBuffer>,
 }
@@ -27,6 +31,11 @@ unsafe impl Send for Array {}
 impl Array {
     /// The array of an object. `moves` is whether the call only moves elements, so that they may be of any type.
     pub(crate) fn new(object: &Bound<'_, PyAny>, moves: bool, writes: bool) -> PyResult<Self> {
+        if let Ok(held) = object.cast::<GpuArray>() {
+            let &GpuArray { array, dtype, .. } = held.get();
+            let (data, on_gpu) = (std::ptr::null_mut(), Some(array));
+            return Ok(Self { data, count: array.count, dtype, width: 1, on_gpu, _buffer: None });
+        }
         let buffer = PyUntypedBuffer::get(object).map_err(|_| {
             let kind = object.get_type();
             argument(format!(
@@ -52,7 +61,7 @@ impl Array {
                 )));
             }
         };
-        Ok(Self { data, count, dtype, width, _buffer: Some(buffer) })
+        Ok(Self { data, count, dtype, width, on_gpu: None, _buffer: Some(buffer) })
     }
 
     /// The size of an element for the options of a call, if the library does not know the type.
@@ -81,6 +90,11 @@ impl Array {
 
     /// The values of the elements, lent to one call.
     pub(crate) fn lent<T: Element>(&self) -> PyResult<Lent<T>> {
+        if self.on_gpu.is_some() {
+            return Err(argument(
+                "the array is in GPU memory: only blocking collectives take it; copy it to host memory",
+            ));
+        }
         // SAFETY: the array or the caller holds the memory, and the program leaves it alone until the call is done, as the
         // documentation asks.
         unsafe { Lent::new(self.data, self.count * self.width) }.map_err(argument)
@@ -88,7 +102,7 @@ impl Array {
 
     /// The array at an address, which the caller holds.
     pub(crate) fn at(address: usize, count: usize, dtype: DType) -> Self {
-        Self { data: address as *mut c_void, count, dtype, width: 1, _buffer: None }
+        Self { data: address as *mut c_void, count, dtype, width: 1, on_gpu: None, _buffer: None }
     }
 }
 

@@ -33,34 +33,19 @@ struct OnHost {
     compiled: Arc<CompiledPlan>,
 }
 
-/// An action of a rank on one segment.
+/// An action of a rank on a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StagedAct {
     /// The vendor's call on the GPU before the host's part.
-    Inward {
-        /// The segment.
-        segment: usize,
-    },
+    Inward,
     /// Starts the copy to the host, after the vendor's call.
-    CopyDown {
-        /// The segment.
-        segment: usize,
-    },
+    CopyDown,
     /// Waits for that copy, and reduces the segment among the ranks.
-    Reduce {
-        /// The segment.
-        segment: usize,
-    },
+    Reduce,
     /// Starts the copy back to the GPU.
-    CopyUp {
-        /// The segment.
-        segment: usize,
-    },
+    CopyUp,
     /// The vendor's call on the GPU after that copy.
-    Outward {
-        /// The segment.
-        segment: usize,
-    },
+    Outward,
 }
 
 impl StagedPlan {
@@ -109,16 +94,15 @@ impl StagedPlan {
         self.outward.as_ref()
     }
 
-    /// The actions of this rank on an array of so many segments, in order. All ranks make their vendor calls in the same order.
-    pub fn acts(&self, segments: usize) -> Vec<StagedAct> {
-        let has_part = |act: &StagedAct| match act {
-            StagedAct::Inward { .. } => self.inward.is_some(),
-            StagedAct::Outward { .. } => self.outward.is_some(),
-            StagedAct::CopyDown { .. } | StagedAct::Reduce { .. } | StagedAct::CopyUp { .. } => {
-                self.host.is_some()
-            }
-        };
-        acts(segments).filter(has_part).collect()
+    /// The actions of this rank on an array of so many segments, each with its segment, in order. All ranks make their vendor calls in
+    /// the same order.
+    pub fn acts(&self, segments: usize) -> impl Iterator<Item = (StagedAct, usize)> + use<> {
+        let (inward, host, outward) = (self.inward.is_some(), self.host.is_some(), self.outward.is_some());
+        acts(segments).filter(move |(act, _)| match act {
+            StagedAct::Inward => inward,
+            StagedAct::Outward => outward,
+            StagedAct::CopyDown | StagedAct::Reduce | StagedAct::CopyUp => host,
+        })
     }
 
     /// The elements of segment `number` of `of`, of an array of `count` elements, in one range, as a vendor needs them.
@@ -144,13 +128,11 @@ impl StagedPlan {
 }
 
 /// The actions on so many segments, if vendors and the host both have a part.
-pub fn acts(segments: usize) -> impl Iterator<Item = StagedAct> {
+pub fn acts(segments: usize) -> impl Iterator<Item = (StagedAct, usize)> {
+    use StagedAct::{CopyDown, CopyUp, Inward, Outward, Reduce};
     (0..segments + AHEAD).flat_map(move |tick| {
-        let ahead = Some(tick).filter(|&segment| segment < segments);
-        let down = ahead.map(|segment| [StagedAct::Inward { segment }, StagedAct::CopyDown { segment }]);
-        let up = tick.checked_sub(AHEAD).map(|segment| {
-            [StagedAct::Reduce { segment }, StagedAct::CopyUp { segment }, StagedAct::Outward { segment }]
-        });
+        let down = (tick < segments).then(|| [Inward, CopyDown].map(|act| (act, tick)));
+        let up = tick.checked_sub(AHEAD).map(|segment| [Reduce, CopyUp, Outward].map(|act| (act, segment)));
         down.into_iter().flatten().chain(up.into_iter().flatten())
     })
 }
@@ -188,38 +170,22 @@ mod tests {
             for segments in 0..3 * StagedPlan::SLOTS {
                 let mut slots = [None; StagedPlan::SLOTS];
                 let mut seen = vec![Vec::new(); segments];
-                for act in staged.acts(segments) {
+                for (act, segment) in staged.acts(segments) {
+                    let slot = &mut slots[segment % StagedPlan::SLOTS];
                     match act {
-                        StagedAct::CopyDown { segment } => {
-                            assert_eq!(slots[segment % StagedPlan::SLOTS].replace(segment), None, "{act:?}");
-                        }
-                        StagedAct::Reduce { segment } => {
-                            assert_eq!(slots[segment % StagedPlan::SLOTS], Some(segment), "{act:?}");
-                        }
-                        StagedAct::CopyUp { segment } => {
-                            assert_eq!(slots[segment % StagedPlan::SLOTS].take(), Some(segment), "{act:?}");
-                        }
-                        StagedAct::Inward { .. } | StagedAct::Outward { .. } => {}
+                        StagedAct::CopyDown => assert_eq!(slot.replace(segment), None, "{act:?}"),
+                        StagedAct::Reduce => assert_eq!(*slot, Some(segment), "{act:?}"),
+                        StagedAct::CopyUp => assert_eq!(slot.take(), Some(segment), "{act:?}"),
+                        StagedAct::Inward | StagedAct::Outward => {}
                     }
-                    let (StagedAct::Inward { segment }
-                    | StagedAct::CopyDown { segment }
-                    | StagedAct::Reduce { segment }
-                    | StagedAct::CopyUp { segment }
-                    | StagedAct::Outward { segment }) = act;
                     seen[segment].push(act);
                 }
-                for (segment, seen) in seen.into_iter().enumerate() {
-                    let (inward, outward) = (StagedAct::Inward { segment }, StagedAct::Outward { segment });
-                    let host = [
-                        StagedAct::CopyDown { segment },
-                        StagedAct::Reduce { segment },
-                        StagedAct::CopyUp { segment },
-                    ];
-                    let host = staged.host().map_or(&[][..], |_| &host);
-                    let inward = staged.inward().map(|_| inward).into_iter();
-                    let expected =
-                        inward.chain(host.iter().copied()).chain(staged.outward().map(|_| outward));
-                    assert_eq!(seen, expected.collect::<Vec<_>>());
+                for seen in seen {
+                    let host = [StagedAct::CopyDown, StagedAct::Reduce, StagedAct::CopyUp];
+                    let inward = staged.inward().map(|_| StagedAct::Inward).into_iter();
+                    let host = staged.host().map_or(&[][..], |_| &host).iter().copied();
+                    let outward = staged.outward().map(|_| StagedAct::Outward);
+                    assert_eq!(seen, inward.chain(host).chain(outward).collect::<Vec<_>>());
                 }
             }
         }
@@ -229,11 +195,12 @@ mod tests {
     fn the_next_segments_are_copied_down_before_the_host_waits() {
         let world = Topology::single_node(2);
         let compiled = CompiledPlan::new(Algorithm::Ring, Operation::AllReduce, &world, 0).unwrap();
-        let acts = StagedPlan::on_host(Arc::new(compiled)).acts(8);
+        let acts: Vec<_> = StagedPlan::on_host(Arc::new(compiled)).acts(8).collect();
         let position = |wanted| acts.iter().position(|&act| act == wanted).unwrap();
         for segment in 0..8 - AHEAD {
-            let down = position(StagedAct::CopyDown { segment: segment + AHEAD });
-            assert!(down < position(StagedAct::Reduce { segment }));
+            assert!(
+                position((StagedAct::CopyDown, segment + AHEAD)) < position((StagedAct::Reduce, segment))
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Selects the method of an all-reduce on GPUs: a vendor, an algorithm with a vendor inside nodes, or the host.
+//! Selects the method of a call on GPUs: a vendor, an algorithm with a vendor inside nodes, or the host.
 
 use unisono_collectives::algorithm::Role;
-use unisono_collectives::{Algorithm, Topology};
+use unisono_collectives::{Algorithm, Operation, Topology};
 
 use crate::call::{Call, Why};
 use crate::device::Inside;
@@ -13,7 +13,7 @@ use crate::select::Choice;
 /// Up to this size the number of messages between nodes decides; above it, how many ranks share the network.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// The method of an all-reduce, unless it is left to the host's choice. The same on all ranks.
+/// The method of a call, unless it is left to the host's choice. The same on all ranks.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the method chosen by name is not available.
@@ -25,7 +25,9 @@ pub(super) fn choose(
 ) -> Result<Option<(Method, Why)>> {
     let by_nccl = can_all_be_nccl(call, topology).and_then(|()| has_nccl(inside));
     let in_nodes = can_be_in_nodes(call, topology).and_then(|()| has_nccl(inside));
-    let refused = |why: String| Err(Error::Unsupported(format!("{choice} cannot reduce this: {why}")));
+    let refused = |why: String| {
+        Err(Error::Unsupported(format!("{choice} cannot carry out this {}: {why}", call.operation)))
+    };
     match choice {
         Choice::Method(Method::Vendor(Vendor::Mpi) | Method::InNodes(_, Vendor::Mpi)) => {
             refused("MPI's own collectives are for arrays in host memory".to_owned())
@@ -81,10 +83,20 @@ fn can_all_be_nccl(call: &Call, topology: &Topology) -> Result<(), String> {
             those_for_vendors()
         ));
     }
-    can_reduce(call)
+    match call.operation {
+        Operation::AllReduce
+        | Operation::Reduce { .. }
+        | Operation::Broadcast { .. }
+        | Operation::ReduceScatter
+        | Operation::AllGather => can_reduce(call),
+        other => Err(format!("NCCL has no {other}")),
+    }
 }
 
 fn can_be_in_nodes(call: &Call, topology: &Topology) -> Result<(), String> {
+    if call.operation != Operation::AllReduce {
+        return Err("of the collectives over several nodes, it has a part in all-reduces".to_owned());
+    }
     // Between nodes the host divides the sums.
     let is_divided_by_nccl = topology.nodes() == 1 || call.op != Some(ReduceOp::Mean);
     if is_divided_by_nccl { can_reduce(call) } else { Ok(()) }

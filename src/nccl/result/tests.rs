@@ -34,18 +34,23 @@ fn elements(first: usize, count: usize) -> Elements {
 #[test]
 fn arguments_arrive_as_they_are_meant() {
     let nccl = stand_in();
-    let (on, all, part, whole) = (on(), elements(0, 100), elements(75, 25), elements(0, 0).start);
+    let (on, all) = (on(), (elements(0, 100), elements(75, 25)));
     assert_eq!(nccl.version().unwrap().to_string(), "2.32.3");
     let id = nccl.unique_id().unwrap();
     assert_eq!(nccl.begin(4, 3, id).unwrap(), on.comm);
     // SAFETY: the stand-in only compares its arguments, and dereferences none but the output addresses, which are valid.
     unsafe {
         assert_eq!(nccl.describe(on.comm).unwrap(), [4, 3, 1]);
-        assert_eq!(nccl.all_reduce(all, sys::ncclSum, on).unwrap(), Progress::Done);
-        assert_eq!(nccl.reduce(all, sys::ncclMax, 2, on).unwrap(), Progress::Done);
-        assert_eq!(nccl.broadcast(all, 1, on).unwrap(), Progress::Done);
-        assert_eq!(nccl.reduce_scatter(whole, part, sys::ncclMin, on).unwrap(), Progress::Done);
-        assert_eq!(nccl.all_gather(part, whole, on).unwrap(), Progress::Done);
+        for (operation, op, root) in [
+            (Operation::AllReduce, sys::ncclSum, 0),
+            (Operation::Reduce { root: 2 }, sys::ncclMax, 2),
+            (Operation::Broadcast { root: 1 }, sys::ncclSum, 1),
+            (Operation::ReduceScatter, sys::ncclMin, 0),
+            (Operation::AllGather, sys::ncclSum, 0),
+        ] {
+            let done = nccl.collective(operation, all, (op, root), on);
+            assert_eq!(done.unwrap(), Progress::Done, "{operation}");
+        }
         assert_eq!(nccl.finalize(on.comm).unwrap(), Progress::Begun);
         assert_eq!(nccl.destroy(on.comm).unwrap(), Progress::Done);
         assert_eq!(nccl.abort(on.comm).unwrap(), Progress::Done);
@@ -55,8 +60,10 @@ fn arguments_arrive_as_they_are_meant() {
 #[test]
 fn a_failure_names_the_call_its_code_and_what_nccl_noted() {
     let nccl = stand_in();
+    let all = (elements(0, 99), elements(0, 99));
     // SAFETY: as above.
-    let error = unsafe { nccl.all_reduce(elements(0, 99), sys::ncclSum, on()) }.unwrap_err().to_string();
+    let failed = unsafe { nccl.collective(Operation::AllReduce, all, (sys::ncclSum, 0), on()) };
+    let error = failed.unwrap_err().to_string();
     assert!(error.starts_with("ncclAllReduce failed with code 4: invalid (send == DATA"), "{error}");
     assert!(nccl.begin(4, 4, nccl.unique_id().unwrap()).is_err());
 }
@@ -75,12 +82,13 @@ fn a_call_goes_on_until_nccl_says_that_it_is_done_or_has_failed() {
 
 #[test]
 fn a_group_ends_even_if_a_call_in_it_failed() {
-    let nccl = stand_in();
+    let (nccl, all) = (stand_in(), (elements(0, 100), elements(0, 100)));
+    let (broadcast, op) = (Operation::Broadcast { root: 0 }, sys::ncclSum);
     // SAFETY: as above. The stand-in refuses a group within a group.
     unsafe {
-        let failed = nccl.group(|| nccl.broadcast(elements(0, 100), 3, on()).map(|_| ()));
+        let failed = nccl.group(|| nccl.collective(broadcast, all, (op, 3), on()).map(|_| ()));
         assert!(failed.unwrap_err().to_string().starts_with("ncclBroadcast failed"));
-        let done = nccl.group(|| nccl.broadcast(elements(0, 100), 1, on()).map(|_| ()));
+        let done = nccl.group(|| nccl.collective(broadcast, all, (op, 1), on()).map(|_| ()));
         assert_eq!(done.unwrap(), Progress::Begun);
     }
 }

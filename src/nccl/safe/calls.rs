@@ -1,19 +1,19 @@
 //! The checks and the progress of every call, and the end of a communicator.
 
 use std::ffi::c_int;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cudarc::driver::{CudaContext, CudaStream};
 use unisono_collectives::Rank;
 
 use super::Communicator;
 use super::checks::{count, data_type};
-use super::poll::poll;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::gpu::Span;
+use crate::gpu::{Span, wait_for};
 use crate::nccl::result::{Elements, On, Progress};
 use crate::nccl::sys::{self, Functions};
+use crate::transport::Deadlines;
 
 /// How long dropping a communicator waits for the other ranks.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ impl Communicator {
         }
         bind(&self.device)?;
         if !self.settled {
-            let settled = self.settle(call, self.timeout);
+            let settled = self.settle(call);
             self.or_abort(settled)?;
         }
         self.check_alive(call)?;
@@ -57,7 +57,7 @@ impl Communicator {
             }
             // The caller's next work on the stream must come after this call, so NCCL must have enqueued it before this
             // returns.
-            Progress::Begun => self.settle(call, self.timeout),
+            Progress::Begun => self.settle(call),
         });
         self.or_abort(made)
     }
@@ -70,16 +70,10 @@ impl Communicator {
     }
 
     /// Waits until NCCL has completed the last call.
-    pub(super) fn settle(&mut self, call: &'static str, timeout: Duration) -> Result<()> {
-        let done = poll(timeout, || self.progress().map(|progress| progress == Progress::Done))?;
-        if let Err(waited) = done {
-            let seconds = waited.as_secs_f64();
-            let Self { rank, ranks, .. } = self;
-            let text = format!(
-                "rank {rank} of {ranks} has waited {seconds:.1} s; another rank is late, has ended, or makes another call"
-            );
-            return Err(Error::Nccl { call, code: sys::ncclInProgress, text });
-        }
+    pub(super) fn settle(&mut self, call: &'static str) -> Result<()> {
+        let (deadlines, status) = &self.patience;
+        let is_done = || self.progress().map(|progress| progress == Progress::Done);
+        wait_for(is_done, call, (deadlines, status), || Ok(()))?;
         self.settled = true;
         Ok(())
     }
@@ -119,15 +113,14 @@ impl Communicator {
     /// Finalises and destroys the communicator, together with the other ranks.
     fn end(&mut self) -> Result<()> {
         bind(&self.device)?;
-        let until = Instant::now() + FAREWELL;
-        let left = || until.saturating_duration_since(Instant::now());
+        self.patience.0 = Deadlines { timeout: FAREWELL, quiet: FAREWELL };
         if !self.settled {
-            self.settle("ncclCommFinalize", left())?;
+            self.settle("ncclCommFinalize")?;
         }
         let nccl = self.library.functions();
         // SAFETY: the communicator was created and not ended, only this value uses it, and its context is bound.
         if unsafe { nccl.finalize(self.comm) }? == Progress::Begun {
-            self.settle("ncclCommFinalize", left())?;
+            self.settle("ncclCommFinalize")?;
         }
         let comm = std::mem::replace(&mut self.comm, std::ptr::null_mut());
         // SAFETY: it is finalised, and was taken out of `self`, so it is not used again.

@@ -1,6 +1,7 @@
 //! NCCL's all-reduce without our agreement and ordering, to measure their cost.
 
 use cudarc::driver::CudaStream;
+use unisono_collectives::Operation;
 
 use super::Communicator;
 use super::checks::{count, data_type};
@@ -16,7 +17,7 @@ impl Communicator {
     /// thread.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`].
+    /// As [`Communicator::run`].
     ///
     /// # Panics
     /// If the communicator was aborted or has a call in progress, the buffer is not whole elements, or the buffer or the
@@ -37,10 +38,17 @@ impl Communicator {
         let on = On { comm: self.comm, stream: stream.cu_stream().cast() };
         // SAFETY: the communicator was created, was not ended, and has no call in progress; the elements and the stream
         // belong to its context; the span is exclusively borrowed until all work on it has been queued on the stream.
-        let made = unsafe { self.library.functions().all_reduce(elements, sys::ncclSum, on) };
+        let made = unsafe {
+            self.library.functions().collective(
+                Operation::AllReduce,
+                (elements, elements),
+                (sys::ncclSum, 0),
+                on,
+            )
+        };
         let settled = match made {
             Ok(Progress::Done) => Ok(()),
-            Ok(Progress::Begun) => self.settle("ncclAllReduce", self.timeout),
+            Ok(Progress::Begun) => self.settle("ncclAllReduce"),
             Err(error) => Err(error),
         };
         self.or_abort(settled)

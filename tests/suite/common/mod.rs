@@ -23,7 +23,6 @@ pub mod plans;
 pub mod point_to_point;
 pub mod roles;
 pub mod small;
-pub mod stand_ins;
 pub mod stress;
 pub mod tags;
 pub mod thresholds;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 use unisono::{Algorithm, Call, Choice, Communicator, DType, Error, Method, ReduceOp, Vendor};
 
+use super::operations;
 use crate::common::{Exact, assert_reduced, bits, inputs, reductions};
 use crate::for_every_dtype;
 
@@ -35,12 +36,14 @@ pub(crate) fn play(role: &str, comm: &mut Communicator) {
         "segments" => segments(comm),
         "another GPU" => another_gpu(comm),
         "many segments" => many_segments(comm),
+        "operations" => operations::conform(comm),
         "count" => another_count(comm),
+        "order" => another_order(comm),
         "late" => late(comm),
         _ => panic!("no such role: {role}"),
     }
     // A rank that leaves during another's call ends that call.
-    if !matches!(role, "count" | "late") {
+    if !matches!(role, "count" | "order" | "late") {
         comm.barrier().unwrap();
     }
 }
@@ -53,7 +56,7 @@ pub(crate) fn threads() {
 }
 
 /// An array on this rank's GPU, and the stream on which it was copied.
-fn array<T>(comm: &Communicator, elements: &[T]) -> (CudaSlice<T>, Arc<CudaStream>)
+pub(crate) fn array<T>(comm: &Communicator, elements: &[T]) -> (CudaSlice<T>, Arc<CudaStream>)
 where
     T: Exact + DeviceRepr + ValidAsZeroBits,
 {
@@ -233,6 +236,22 @@ fn another_count(comm: &mut Communicator) {
     comm.set_timeout(Duration::from_secs(30));
     let (mut array, stream) = array(comm, &vec![1.0_f32; 1000 - usize::from(comm.rank() == 1)]);
     let called = comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream);
+    let then = comm.barrier();
+    println!("rank {} got a result: {}", comm.rank(), called.is_ok() && then.is_ok());
+}
+
+/// The same kinds of call, in another order on one rank.
+fn another_order(comm: &mut Communicator) {
+    comm.set_timeout(Duration::from_secs(30));
+    let counts = [1000, 999];
+    let make = |comm: &mut Communicator, count: usize| {
+        let (mut array, stream) = array(comm, &vec![1.0_f32; count]);
+        comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream)?;
+        comm.synchronize(&stream)
+    };
+    counts.into_iter().try_for_each(|count| make(comm, count)).unwrap();
+    let in_turn = if comm.rank() == 1 { [999, 1000] } else { counts };
+    let called = in_turn.into_iter().try_for_each(|count| make(comm, count));
     let then = comm.barrier();
     println!("rank {} got a result: {}", comm.rank(), called.is_ok() && then.is_ok());
 }

@@ -2,13 +2,11 @@
 //!
 //! Ranks that share a GPU reduce more slowly than ranks with a GPU each, but this compares calls, not reductions.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use cudarc::driver::{CudaSlice, CudaStream};
 use serde_json::{Value, json};
-use unisono::internals::{Alone, nccl_all_reduce};
-use unisono::{Choice, Communicator, Error, ReduceOp, Vendor, nccl};
+use unisono::internals::nccl_all_reduce;
+use unisono::{Choice, Communicator, ReduceOp, Vendor};
 
 use crate::correct::without_nccl;
 use crate::report::{Failure, Figures, Outcome, median, rounded};
@@ -71,51 +69,6 @@ pub(crate) fn measure(comm: &mut Communicator, route: &str) -> Outcome {
     }
     let figures = Figures::default().with("ranks", comm.ranks()).with("route", route);
     told(rows, figures)
-}
-
-/// With one rank, our call does not use NCCL. So this measures what our call adds to NCCL's: the checks, and polling whether
-/// NCCL has enqueued it.
-pub(crate) fn measure_alone(comm: &mut Communicator) -> Outcome {
-    let library = nccl::library().map_err(|error| Failure::Skipped(error.to_string()))?;
-    let context = comm.device()?;
-    let stream = context.new_stream()?;
-    let mut alone = Alone::new(&context)?;
-    let mut rows = Vec::new();
-    for (size_bytes, iterations) in SIZES_BYTES.into_iter().zip(ITERATIONS) {
-        let mut array = comm.alloc_device::<f32>(size_bytes / size_of::<f32>())?;
-        let [mut ours, mut theirs] = <[Times; 2]>::default();
-        for iteration in 0..WARM_UP + iterations {
-            for turn in 0..2 {
-                let is_ours = (iteration + turn) % 2 == 0;
-                let (began, called) = one_alone(comm, &mut alone, &mut array, &stream, is_ours)?;
-                if iteration >= WARM_UP {
-                    if is_ours { &mut ours } else { &mut theirs }.add(began, called);
-                }
-            }
-        }
-        rows.push(row(size_bytes, ours, theirs));
-    }
-    let figures = Figures::default().with("ranks", 1).with("nccl", library.version().to_string());
-    told(rows, figures)
-}
-
-/// When a call began, and when it returned.
-fn one_alone(
-    comm: &mut Communicator,
-    alone: &mut Alone,
-    array: &mut CudaSlice<f32>,
-    stream: &Arc<CudaStream>,
-    is_ours: bool,
-) -> Result<(Instant, Instant), Error> {
-    let began = Instant::now();
-    if is_ours {
-        alone.sum(array, stream)?;
-    } else {
-        alone.sum_directly(array, stream)?;
-    }
-    let called = Instant::now();
-    comm.synchronize(stream)?;
-    Ok((began, called))
 }
 
 /// Medians of both, and whether the difference is allowed.

@@ -12,8 +12,10 @@ use unisono::Communicator;
 mod calls;
 mod copies;
 mod correct;
+mod differ;
 mod facts;
 mod in_flight;
+mod operations;
 mod prefetch;
 mod report;
 mod settings;
@@ -58,7 +60,8 @@ fn check(comm: &mut Communicator, settings: &Settings) -> Outcome {
         Kind::Copies => copies::measure(comm),
         Kind::Prefetch => prefetch::measure(comm),
         Kind::Calls => calls::measure(comm, &route),
-        Kind::CallsAlone => calls::measure_alone(comm),
+        Kind::Operations => operations::check(comm, settings, &route),
+        Kind::Differ => differ::check(),
     }
 }
 

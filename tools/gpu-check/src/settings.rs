@@ -17,18 +17,21 @@ pub(crate) enum Kind {
     Prefetch,
     /// Our call, compared with NCCL's.
     Calls,
-    /// The same with one rank.
-    CallsAlone,
+    /// Other collectives, on arrays that another library has allocated.
+    Operations,
+    /// Ranks whose calls differ.
+    Differ,
 }
 
-const KINDS: [(&str, Kind); 7] = [
+const KINDS: [(&str, Kind); 8] = [
     ("facts", Kind::Facts),
     ("correct", Kind::Correct),
     ("in-flight", Kind::InFlight),
     ("copies", Kind::Copies),
     ("prefetch", Kind::Prefetch),
     ("calls", Kind::Calls),
-    ("calls-alone", Kind::CallsAlone),
+    ("operations", Kind::Operations),
+    ("differ", Kind::Differ),
 ];
 
 /// One check.

@@ -6,4 +6,5 @@ pub mod mutants;
 pub mod random;
 pub mod shared;
 pub mod soak;
+pub mod stand_ins;
 pub mod suite;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use unisono_testing::suite::Test;
-use unisono_testing::{launch, shared};
+use unisono_testing::{launch, shared, stand_ins};
 
 /// A build or a program that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -44,6 +44,7 @@ pub(crate) fn tests() -> Vec<Test> {
         }),
         test("the_example_runs_without_mpi".into(), without_mpi),
         test("fortran_runs_without_mpi".into(), fortran),
+        test("arrays_on_gpus_are_reduced_on_their_streams".into(), gpus),
         test("threads_run_in_cpp".into(), threads),
         test("no_mpi_is_linked".into(), no_mpi_is_linked),
     ]);
@@ -179,6 +180,19 @@ fn threads(installed: &Installed) {
         installed.build("c++", &source("examples/threads.cpp"), &[&CPP[..], &["-pthread"]].concat());
     let stdout = launch::run(Command::new(program), DEADLINE).expect_success().stdout;
     assert_eq!(stdout, "every thread has the largest value\n");
+}
+
+/// Over stand-ins for the CUDA driver and NCCL, with a GPU for each rank.
+fn gpus(installed: &Installed) {
+    let program = installed.build("cc", &source("tests/gpu.c"), &[&C[..], &["-pedantic", "-ldl"]].concat());
+    for ranks in [1, 2, 3] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = launch::processes(ranks, &program);
+        command.env(LAUNCHED, folder.path()).env("UNISONO_WARNINGS", "off");
+        command.env("STAND_IN_DEVICES", "4").envs(stand_ins::environment());
+        let stdout = launch::run(command, DEADLINE).expect_success().stdout;
+        assert_eq!(stdout.matches("all right").count(), ranks, "{stdout}");
+    }
 }
 
 fn with_mpi(installed: &Installed, mpi: &str, compiler: &str, example: &str, options: &[&str]) {

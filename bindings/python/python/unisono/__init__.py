@@ -22,6 +22,7 @@ from ._unisono import (
 )
 from .comm import Comm, Plan, Reduction, wait_all, wait_any
 from .compressor import Compressor
+from .gpu import on_stream
 from .start import from_all_gather, from_mpi4py, from_store, init
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "from_mpi4py",
     "from_store",
     "init",
+    "on_stream",
     "wait_all",
     "wait_any",
 ]

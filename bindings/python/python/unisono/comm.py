@@ -15,6 +15,8 @@ import numpy as np
 
 from . import _unisono
 from ._unisono import Request, UnisonoError
+from .arrays import buffer_of, own_part_of
+from .gpu import Streams
 
 Name = Literal["sum", "mean", "min", "max", "product", "bit-and", "bit-or", "bit-xor", "logical-and", "logical-or", "logical-xor"]
 
@@ -67,12 +69,14 @@ class World(Protocol):
 open_worlds: weakref.WeakSet[World] = weakref.WeakSet()
 
 
-class Comm:
+class Comm(Streams):
     """One rank's handle to a world of ranks, or to a group of them.
 
     All ranks make the same calls in the same order, on arrays of the same size and type; ranks that differ get a MismatchError, which
     names both. Collectives work in place, and return the array: a contiguous one of numpy, or any object with a buffer, or one that
-    numpy.from_dlpack takes. No other thread changes it during a call. Calls that only move elements take those of any type of up to 65535
+    numpy.from_dlpack takes. No other thread changes it during a call. Blocking collectives also take arrays in GPU memory: PyTorch's
+    tensors, and what has `__cuda_array_interface__`. They are ordered on the current stream (`on_stream`), and the GPU may still be
+    working when they return (`gpu_synchronize`). Calls that only move elements take those of any type of up to 65535
     bytes: complex numbers, strings, records.
 
     Options of a call: `algorithm`, such as "ring"; `label`, a name of the call in errors; `timeout`, how long this rank waits for
@@ -107,44 +111,44 @@ class Comm:
         self, array: Any, op: Op = "sum", *, algorithm: str | None = None, label: str | None = None, timeout: float | None = None
     ) -> Any:
         """Leaves the reduction of all arrays on every rank, bitwise identical."""
-        self._call("all_reduce", _buffer(array), op, None, algorithm, label, timeout)
+        self._call("all_reduce", buffer_of(array), op, None, algorithm, label, timeout)
         return array
 
     def reduce_scatter(self, array: Any, op: Op = "sum", **options: Any) -> Any:
         """Leaves on every rank its own part of the reduction (`own_part`), and returns it; the rest is undefined."""
-        self._comm.call("reduce_scatter", _buffer(array), op, **options)
-        return _own(self, array, options.get("counts"))
+        self._comm.call("reduce_scatter", buffer_of(array), op, **options)
+        return own_part_of(self, array, options.get("counts"))
 
     def all_gather(self, array: Any, **options: Any) -> Any:
         """Every rank contributes its own part of the array (`own_part`) and ends with all parts."""
-        self._comm.call("all_gather", _buffer(array), **options)
+        self._comm.call("all_gather", buffer_of(array), **options)
         return array
 
     def broadcast(self, array: Any, root: int = 0, **options: Any) -> Any:
         """Copies the root's array to every rank."""
-        self._comm.call("broadcast", _buffer(array), root=root, **options)
+        self._comm.call("broadcast", buffer_of(array), root=root, **options)
         return array
 
     def reduce(self, array: Any, op: Op = "sum", root: int = 0, **options: Any) -> Any:
         """Leaves the reduction of all arrays on the root; the other arrays are undefined."""
-        self._comm.call("reduce", _buffer(array), op, root, **options)
+        self._comm.call("reduce", buffer_of(array), op, root, **options)
         return array
 
     def gather(self, array: Any, root: int = 0, **options: Any) -> Any:
         """Every rank contributes its own part of the array (`own_part`), and the root ends with all parts."""
-        self._comm.call("gather", _buffer(array), root=root, **options)
+        self._comm.call("gather", buffer_of(array), root=root, **options)
         return array
 
     def scatter(self, array: Any, root: int = 0, **options: Any) -> Any:
         """Leaves on every rank its own part of the root's array (`own_part`), and returns it; except on the root, the rest is
         undefined."""
-        self._comm.call("scatter", _buffer(array), root=root, **options)
-        return _own(self, array, options.get("counts"))
+        self._comm.call("scatter", buffer_of(array), root=root, **options)
+        return own_part_of(self, array, options.get("counts"))
 
     def all_to_all(self, array: Any, **options: Any) -> Any:
         """Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements is a multiple of
         that of ranks."""
-        self._comm.call("all_to_all", _buffer(array), **options)
+        self._comm.call("all_to_all", buffer_of(array), **options)
         return array
 
     def all_to_all_v(
@@ -159,17 +163,17 @@ class Comm:
     ) -> Any:
         """Sends `sent_counts[j]` elements of one array to every rank j, in the order of ranks, and receives `received_counts[i]` from
         every rank i into another array, which it returns (MPI_Alltoallv). Rank j expects as many from this rank."""
-        self._comm.all_to_all_v(_buffer(sent), sent_counts, _buffer(received), received_counts, label, timeout)
+        self._comm.all_to_all_v(buffer_of(sent), sent_counts, buffer_of(received), received_counts, label, timeout)
         return received
 
     def scan(self, array: Any, op: Op = "sum", **options: Any) -> Any:
         """Leaves on every rank the reduction of the arrays of all ranks up to and including itself."""
-        self._comm.call("scan", _buffer(array), op, **options)
+        self._comm.call("scan", buffer_of(array), op, **options)
         return array
 
     def exclusive_scan(self, array: Any, op: Op = "sum", **options: Any) -> Any:
         """Leaves on every rank the reduction of the arrays of all ranks before itself; rank 0's array is undefined."""
-        self._comm.call("exclusive_scan", _buffer(array), op, **options)
+        self._comm.call("exclusive_scan", buffer_of(array), op, **options)
         return array
 
     def barrier(self, *, label: str | None = None, timeout: float | None = None) -> None:
@@ -178,52 +182,52 @@ class Comm:
 
     def all_reduce_async(self, array: Any, op: Op = "sum", **options: Any) -> Request:
         """The non-blocking form of `all_reduce`."""
-        return self._comm.start("all_reduce", _buffer(array), op, **options)
+        return self._comm.start("all_reduce", buffer_of(array), op, **options)
 
     def reduce_scatter_async(self, array: Any, op: Op = "sum", **options: Any) -> Request:
         """The non-blocking form of `reduce_scatter`: the result is at `own_part` of the array."""
-        return self._comm.start("reduce_scatter", _buffer(array), op, **options)
+        return self._comm.start("reduce_scatter", buffer_of(array), op, **options)
 
     def scan_async(self, array: Any, op: Op = "sum", **options: Any) -> Request:
         """The non-blocking form of `scan`."""
-        return self._comm.start("scan", _buffer(array), op, **options)
+        return self._comm.start("scan", buffer_of(array), op, **options)
 
     def exclusive_scan_async(self, array: Any, op: Op = "sum", **options: Any) -> Request:
         """The non-blocking form of `exclusive_scan`."""
-        return self._comm.start("exclusive_scan", _buffer(array), op, **options)
+        return self._comm.start("exclusive_scan", buffer_of(array), op, **options)
 
     def all_gather_async(self, array: Any, **options: Any) -> Request:
         """The non-blocking form of `all_gather`."""
-        return self._comm.start("all_gather", _buffer(array), **options)
+        return self._comm.start("all_gather", buffer_of(array), **options)
 
     def broadcast_async(self, array: Any, root: int = 0, **options: Any) -> Request:
         """The non-blocking form of `broadcast`."""
-        return self._comm.start("broadcast", _buffer(array), root=root, **options)
+        return self._comm.start("broadcast", buffer_of(array), root=root, **options)
 
     def reduce_async(self, array: Any, op: Op = "sum", root: int = 0, **options: Any) -> Request:
         """The non-blocking form of `reduce`."""
-        return self._comm.start("reduce", _buffer(array), op, root, **options)
+        return self._comm.start("reduce", buffer_of(array), op, root, **options)
 
     def gather_async(self, array: Any, root: int = 0, **options: Any) -> Request:
         """The non-blocking form of `gather`."""
-        return self._comm.start("gather", _buffer(array), root=root, **options)
+        return self._comm.start("gather", buffer_of(array), root=root, **options)
 
     def scatter_async(self, array: Any, root: int = 0, **options: Any) -> Request:
         """The non-blocking form of `scatter`: the result is at `own_part` of the array."""
-        return self._comm.start("scatter", _buffer(array), root=root, **options)
+        return self._comm.start("scatter", buffer_of(array), root=root, **options)
 
     def all_to_all_async(self, array: Any, **options: Any) -> Request:
         """The non-blocking form of `all_to_all`."""
-        return self._comm.start("all_to_all", _buffer(array), **options)
+        return self._comm.start("all_to_all", buffer_of(array), **options)
 
     def plan(self, name: str, array: Any, op: Op | None = None, root: int | None = None, **options: Any) -> Plan:
         """Plans a collective on an array, such as `plan("all_reduce", array, "sum")`, to start it many times (MPI_Allreduce_init). All
         ranks plan the same."""
-        return Plan(self._comm, self._comm.plan(name, _buffer(array), op, root, **options))
+        return Plan(self._comm, self._comm.plan(name, buffer_of(array), op, root, **options))
 
     def send(self, array: Any, to: int, *, tag: int = 0, label: str | None = None, timeout: float | None = None) -> None:
         """Sends an array to rank `to`, which receives one of the same size and type with the same tag (MPI_Send)."""
-        self._comm.send(_buffer(array), to, tag, label, timeout)
+        self._comm.send(buffer_of(array), to, tag, label, timeout)
 
     def receive(
         self,
@@ -236,15 +240,15 @@ class Comm:
     ) -> int:
         """Receives the earliest message with this tag from rank `source`, or from whichever sends first; returns its number
         (MPI_Recv)."""
-        return self._comm.receive(_buffer(array), source, tag, label, timeout)
+        return self._comm.receive(buffer_of(array), source, tag, label, timeout)
 
     def send_async(self, array: Any, to: int, *, tag: int = 0, label: str | None = None, timeout: float | None = None) -> Request:
         """The non-blocking form of `send` (MPI_Isend). Any number of messages may be in flight, in any order."""
-        return self._comm.send_async(_buffer(array), to, tag, label, timeout)
+        return self._comm.send_async(buffer_of(array), to, tag, label, timeout)
 
     def receive_async(self, array: Any, source: int, *, tag: int = 0, label: str | None = None, timeout: float | None = None) -> Request:
         """The non-blocking form of `receive` (MPI_Irecv), from a certain rank."""
-        return self._comm.receive_async(_buffer(array), source, tag, label, timeout)
+        return self._comm.receive_async(buffer_of(array), source, tag, label, timeout)
 
     def split(self, color: int | None, key: int = 0) -> Comm | None:
         """Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here. A rank with the
@@ -381,18 +385,6 @@ def wait_any(requests: list[Request]) -> int:
                 requests.pop(index).wait()
                 return index
         requests[0].wait_for(_PAUSE_S)
-
-
-def _buffer(array: Any) -> Any:
-    """The array as an object with a buffer."""
-    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack__"):
-        return array
-    return np.from_dlpack(array)
-
-
-def _own(comm: Comm, array: Any, counts: Sequence[int] | None) -> np.ndarray:
-    flat = np.asarray(_buffer(array)).reshape(-1)
-    return flat[comm.own_part(flat.size, counts)]
 
 
 @atexit.register

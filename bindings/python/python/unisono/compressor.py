@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from . import _unisono
-from .comm import Comm, _buffer
+from .arrays import buffer_of
+from .comm import Comm
 
 
 class Compressor:
@@ -28,7 +29,7 @@ class Compressor:
 
     def all_reduce(self, array: Any) -> Any:
         """Leaves the sum of all ranks' arrays on every rank, and returns the array."""
-        self._compressor.all_reduce(self._comm, _buffer(array))
+        self._compressor.all_reduce(self._comm, buffer_of(array))
         return array
 
     @property

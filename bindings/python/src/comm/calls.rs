@@ -34,6 +34,9 @@ impl Comm {
     ) -> PyResult<()> {
         operation.check(array.count, self.size, options.counts).map_err(argument)?;
         let options = Options { element_bytes: element_bytes(array, operation)?, ..options };
+        if let Some(on_gpu) = array.on_gpu {
+            return self.on_gpu(py, (on_gpu, array.dtype), operation, options);
+        }
         with_type!(array.dtype, T => {
             let mut values = array.lent::<T>()?;
             self.on(py, move |comm| options.call(comm, |comm| operation.blocking(comm, &mut values)))

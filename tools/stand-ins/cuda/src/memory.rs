@@ -263,6 +263,21 @@ unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Sta
     }))
 }
 
+/// The driver's `cuPointerGetAttribute`, for the kind of memory and the ordinal of its device.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuPointerGetAttribute(to: *mut c_void, attribute: c_int, address: u64) -> Status {
+    const MEMORY_TYPE: c_int = 2;
+    const DEVICE_ORDINAL: c_int = 9;
+    let found = find(address, 1).map_err(|_| Failure::INVALID_VALUE);
+    status(found.and_then(|span| match (attribute, span.allocation.device) {
+        // SAFETY: as in `cuMemAlloc_v2`, for a number of this size.
+        (MEMORY_TYPE, device) => unsafe { give(to.cast(), if device.is_some() { 2_u32 } else { 1 }) },
+        // SAFETY: as above.
+        (DEVICE_ORDINAL, Some(device)) => unsafe { give(to.cast(), device) },
+        _ => Err(Failure::NOT_SUPPORTED),
+    }))
+}
+
 /// Not part of CUDA: the host address of these bytes, for a host function of the NCCL stand-in. Null if they are not within
 /// one live allocation that is pinned or on the stream's own device; the error then sticks to the context, as if a kernel
 /// had accessed them.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-use unisono_testing::launch::SAME_FEATURES;
+use crate::launch::SAME_FEATURES;
 
 /// The folder with `libcuda.so`, `libnccl.so` and `libnccl.so.2`, built on first use, with the profile of this test.
 pub fn folder() -> PathBuf {

@@ -1,0 +1,180 @@
+//! Collectives on arrays in GPU memory.
+//!
+//! All work in place, on `count` elements at `data`, in memory that CUDA has allocated on the GPU of this rank. They are ordered on
+//! `stream`, a `cudaStream_t` or `CUstream`, where NULL is the default stream: after the work that is queued now, and before later work.
+//! When a function returns, the GPU may still be working. The host waits for it by `unisono_gpu_synchronize`, which has a deadline and
+//! reports failures of other ranks. `cudaStreamSynchronize` would wait for ever for a rank that does not come, and what the array then
+//! contains is only valid if no rank has failed.
+//!
+//! On one node, NCCL carries out the calls; other calls go through the host.
+
+use std::ffi::{c_int, c_void};
+
+use unisono::{Communicator, with_type};
+use unisono_bindings::Operation;
+use unisono_bindings::device::{self, OnGpu};
+
+use super::collectives::{Array, checked, rank};
+use super::comm::{Comm, on};
+use super::errors::Result;
+use super::options::{self, Call};
+use super::reductions;
+
+/// # Safety
+/// The handle must be null or live; the array must be one on a GPU, and live with the stream until the stream is done; and the options
+/// must be as [`options::call`] asks for.
+unsafe fn ordered(
+    comm: *mut Comm,
+    array: Array,
+    stream: *mut c_void,
+    options: *const Call,
+    operation: impl FnOnce(&Communicator) -> Result<Operation>,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        let operation = operation(comm)?;
+        // SAFETY: as the caller promises.
+        let dtype = unsafe { checked(comm, array, operation, options)? };
+        let (address, stream) = (array.data.expose_provenance(), stream.expose_provenance());
+        let on_gpu = OnGpu { address, count: array.count, stream };
+        with_type!(dtype, T => {
+            // SAFETY: as the caller promises, for the array, the stream and the options.
+            unsafe { options::call(comm, options, |comm| operation.on_gpu::<T>(comm, on_gpu)) }
+        })
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// Leaves the reduction of all arrays in GPU memory on every rank, ordered on the stream.
+///
+/// # Safety
+/// The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream is done,
+/// and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_gpu_all_reduce(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    stream: *mut c_void,
+    options: *const Call,
+) -> c_int {
+    let operation = |_: &_| Ok(Operation::AllReduce(reductions::op(op)?));
+    // SAFETY: as the caller promises.
+    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, operation) }
+}
+
+/// Leaves the reduction of all arrays in GPU memory on the root, ordered on the stream; the other arrays are undefined.
+///
+/// # Safety
+/// As for `unisono_gpu_all_reduce`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_gpu_reduce(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    root: c_int,
+    stream: *mut c_void,
+    options: *const Call,
+) -> c_int {
+    let operation = |comm: &_| Ok(Operation::Reduce(reductions::op(op)?, rank(comm, root, "root")?));
+    // SAFETY: as the caller promises.
+    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, operation) }
+}
+
+/// Copies the root's array in GPU memory to every rank, ordered on the stream.
+///
+/// # Safety
+/// As for `unisono_gpu_all_reduce`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_gpu_broadcast(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    root: c_int,
+    stream: *mut c_void,
+    options: *const Call,
+) -> c_int {
+    let operation = |comm: &_| Ok(Operation::Broadcast(rank(comm, root, "root")?));
+    // SAFETY: as the caller promises.
+    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, operation) }
+}
+
+/// Leaves on every rank its own part of the reduction of all arrays in GPU memory (`unisono_own_part`), ordered on the stream; the rest
+/// of the array is undefined.
+///
+/// # Safety
+/// As for `unisono_gpu_all_reduce`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_gpu_reduce_scatter(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    op: c_int,
+    stream: *mut c_void,
+    options: *const Call,
+) -> c_int {
+    let operation = |_: &_| Ok(Operation::ReduceScatter(reductions::op(op)?));
+    // SAFETY: as the caller promises.
+    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, operation) }
+}
+
+/// Every rank contributes its own part of the array in GPU memory (`unisono_own_part`) and ends with all parts, ordered on the stream.
+///
+/// # Safety
+/// As for `unisono_gpu_all_reduce`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_gpu_all_gather(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    stream: *mut c_void,
+    options: *const Call,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { ordered(comm, Array { data, count, dtype }, stream, options, |_| Ok(Operation::AllGather)) }
+}
+
+/// Orders the streams of all ranks: work that is queued on the stream from now on begins when the work that each rank has queued on its
+/// own is done. The host does not wait for that.
+///
+/// # Safety
+/// The handle must be live, the stream one of the thread's current GPU, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_gpu_barrier(
+    comm: *mut Comm,
+    stream: *mut c_void,
+    options: *const Call,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises.
+        unsafe { options::call(comm, options, |comm| device::barrier(comm, stream.expose_provenance())) }
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// Waits until the work now queued on the stream is done: with the deadline of a call, and with an error that names the rank if a rank
+/// fails or does not make its calls. Use it in place of `cudaStreamSynchronize`, which would wait for ever.
+///
+/// # Safety
+/// The handle must be live, the stream one of the thread's current GPU, and the options null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_gpu_synchronize(
+    comm: *mut Comm,
+    stream: *mut c_void,
+    options: *const Call,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises.
+        unsafe { options::call(comm, options, |comm| device::synchronize(comm, stream.expose_provenance())) }
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}

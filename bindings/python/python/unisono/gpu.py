@@ -1,0 +1,110 @@
+"""Arrays in GPU memory: tensors of PyTorch, and what has `__cuda_array_interface__`, such as arrays of CuPy and Numba."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+from . import _unisono
+
+# The device types of DLPack for memory of a GPU, and memory that CUDA moves there.
+_CUDA, _CUDA_MANAGED = 2, 13
+_ELEMENTS = {
+    "f2": "f16",
+    "f4": "f32",
+    "f8": "f64",
+    "i4": "i32",
+    "i8": "i64",
+    "u1": "u8",
+    "u4": "u32",
+    "u8": "u64",
+}
+_TORCH_ELEMENTS = {
+    "torch.float16": "f16",
+    "torch.bfloat16": "bf16",
+    "torch.float32": "f32",
+    "torch.float64": "f64",
+    "torch.int32": "i32",
+    "torch.int64": "i64",
+    "torch.uint8": "u8",
+    "torch.uint32": "u32",
+    "torch.uint64": "u64",
+}
+
+
+def is_on_gpu(array: Any) -> bool:
+    """Whether an array is in GPU memory."""
+    if isinstance(array, _unisono.GpuArray):
+        return True
+    device = getattr(array, "__dlpack_device__", None)
+    if device is not None:
+        return device()[0] in (_CUDA, _CUDA_MANAGED)
+    return hasattr(array, "__cuda_array_interface__")
+
+
+def on_stream(array: Any, stream: Any = None) -> _unisono.GpuArray:
+    """An array in GPU memory for a collective, which is ordered on `stream`: a handle, or an object of PyTorch or CuPy. Without one, it is
+    the current stream of PyTorch for its tensors, and for others the stream that their `__cuda_array_interface__` names, or the default
+    stream.
+
+        comm.all_reduce(unisono.on_stream(gradients, stream))
+    """
+    if isinstance(array, _unisono.GpuArray):
+        return array
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(array, torch.Tensor):
+        if not array.is_contiguous():
+            raise ValueError("the tensor is not contiguous: pass tensor.contiguous()")
+        if stream is None:
+            stream = torch.cuda.current_stream(array.device)
+        element = _TORCH_ELEMENTS.get(str(array.dtype))
+        return _made(array.data_ptr(), array.numel(), element, array.dtype, stream, array)
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is None:
+        raise ValueError(f"{type(array)} is on a GPU and has no __cuda_array_interface__: pass what torch.from_dlpack makes of it")
+    address, is_read_only = interface["data"]
+    if is_read_only:
+        raise ValueError("the array is read-only, and the call writes to it")
+    kind, shape = interface["typestr"], interface["shape"]
+    strides, expected = interface.get("strides"), int(kind[2:])
+    for length, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
+        if stride != expected and length > 1:
+            raise ValueError("the array is not contiguous")
+        expected *= length
+    if stream is None:
+        stream = interface.get("stream") or 0
+    element = _ELEMENTS.get(kind[1:]) if kind[0] in "<|=" else None
+    return _made(address, math.prod(shape), element, kind, stream, array)
+
+
+class Streams:
+    """The calls of a communicator on streams of GPUs."""
+
+    _comm: _unisono.Comm
+
+    def gpu_barrier(self, stream: Any = None, *, label: str | None = None, timeout: float | None = None) -> None:
+        """Orders the streams of all ranks: work that is queued on this one (PyTorch's current stream) from now on begins when the work that
+        each rank has queued on its own is done. The host does not wait for that."""
+        _unisono.gpu_barrier(self._comm, stream_handle(stream), label, timeout)
+
+    def gpu_synchronize(self, stream: Any = None, *, timeout: float | None = None) -> None:
+        """Waits until the work now queued on a stream (PyTorch's current one) is done, and raises an error that names the rank if a rank
+        fails or does not make its calls. `torch.cuda.synchronize()` would wait for ever."""
+        _unisono.gpu_synchronize(self._comm, stream_handle(stream), timeout)
+
+
+def stream_handle(stream: Any = None) -> int:
+    """The handle of a stream; without one, of PyTorch's current stream if PyTorch uses GPUs, and otherwise of the default stream."""
+    if stream is None:
+        torch = sys.modules.get("torch")
+        stream = torch.cuda.current_stream() if torch is not None and torch.cuda.is_initialized() else 0
+    for name in ("cuda_stream", "ptr", "handle"):
+        stream = getattr(stream, name, stream)
+    return int(stream)
+
+
+def _made(address: int, count: int, element: str | None, dtype: Any, stream: Any, array: Any) -> _unisono.GpuArray:
+    if element is None:
+        raise ValueError(f"no collective on GPUs of elements of type {dtype}: {', '.join(sorted(set(_TORCH_ELEMENTS.values())))} are")
+    return _unisono.GpuArray(address, count, element, stream_handle(stream), array)

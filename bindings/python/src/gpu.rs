@@ -1,0 +1,73 @@
+//! Arrays in GPU memory.
+
+use pyo3::prelude::*;
+use unisono::{DType, with_type};
+use unisono_bindings::device::{self, OnGpu};
+use unisono_bindings::{Operation, Options};
+
+use super::array::dtype;
+use super::call::options;
+use super::comm::Comm;
+
+/// An array in GPU memory and the stream on which its work is ordered, as `unisono/gpu.py` finds them.
+#[pyclass(frozen, module = "unisono._unisono")]
+pub(crate) struct GpuArray {
+    pub(crate) array: OnGpu,
+    pub(crate) dtype: DType,
+    /// Holds the memory.
+    _owner: Py<PyAny>,
+}
+
+#[pymethods]
+impl GpuArray {
+    #[new]
+    fn new(address: usize, count: usize, element: &str, stream: usize, owner: Py<PyAny>) -> PyResult<Self> {
+        Ok(Self { array: OnGpu { address, count, stream }, dtype: dtype(element)?, _owner: owner })
+    }
+}
+
+impl Comm {
+    /// Makes a call on an array in GPU memory.
+    pub(crate) fn on_gpu(
+        &self,
+        py: Python<'_>,
+        (array, dtype): (OnGpu, DType),
+        operation: Operation,
+        options: Options<'_>,
+    ) -> PyResult<()> {
+        with_type!(dtype, T => {
+            // SAFETY: the caller holds the array until the call returns; then its work is queued, and its library frees memory in the
+            // order of the stream, as the documentation asks.
+            self.on(py, move |comm| options.call(comm, |comm| unsafe { operation.on_gpu::<T>(comm, array) }))
+        })
+    }
+}
+
+/// Orders the streams of all ranks.
+#[pyfunction]
+#[pyo3(signature = (comm, stream, label=None, timeout=None))]
+pub(crate) fn gpu_barrier(
+    py: Python<'_>,
+    comm: &Comm,
+    stream: usize,
+    label: Option<&str>,
+    timeout: Option<f64>,
+) -> PyResult<()> {
+    let options = options(None, label, timeout)?;
+    // SAFETY: the stream is the program's, and exists, as the documentation asks.
+    comm.on(py, move |comm| options.call(comm, |comm| unsafe { device::barrier(comm, stream) }))
+}
+
+/// Waits until the work on a stream is done.
+#[pyfunction]
+#[pyo3(signature = (comm, stream, timeout=None))]
+pub(crate) fn gpu_synchronize(
+    py: Python<'_>,
+    comm: &Comm,
+    stream: usize,
+    timeout: Option<f64>,
+) -> PyResult<()> {
+    let options = options(None, None, timeout)?;
+    // SAFETY: as above.
+    comm.on(py, move |comm| options.call(comm, |comm| unsafe { device::synchronize(comm, stream) }))
+}

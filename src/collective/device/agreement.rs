@@ -1,0 +1,71 @@
+//! The check that all ranks make the same calls, which NCCL does not do, and the wait for a GPU.
+//!
+//! The [decision](../../../docs/decisions/0007-gpu-calls.md) says what can differ, and what detects it.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use unisono_collectives::program::Place;
+
+use super::{Engine, Gpu};
+use crate::collective::Options;
+use crate::error::{Error, Result};
+use crate::executor::Task;
+use crate::gpu::{cuda, moment, wait_for};
+use crate::method::Method;
+use crate::transport::{Deadlines, Failure, Header};
+
+/// The number of kinds of call that are remembered. All ranks forget them at the same call.
+const MOST_KINDS: usize = 4096;
+
+impl Engine {
+    /// Checks that no rank makes another call in the place of this one. The ranks exchange messages at the first call of its kind; for
+    /// later ones the status board, which shows what the others call, is enough.
+    pub(super) fn agree_on_gpu(
+        &mut self,
+        gpu: &mut Gpu,
+        (header, method): (&Header, Method),
+        deadlines: &Deadlines,
+    ) -> Result<()> {
+        let Self { agreement, transport, topology, status, calls, .. } = self;
+        let task = Task { header, method, agreement, deadlines };
+        task.announce(calls.history(), transport)?;
+        if gpu.agreed.len() == MOST_KINDS {
+            gpu.agreed.clear();
+        }
+        let is_new = gpu.agreed.insert(header.kind());
+        let node = topology.node(topology.node_of(status.rank()));
+        let are_all_on_the_board = node.members().iter().all(|&rank| status.position_of(rank).is_some());
+        gpu.last = Some((*header, method));
+        if is_new || !are_all_on_the_board { task.agree(transport) } else { Ok(()) }
+    }
+
+    /// Waits until the work now queued on a stream is done.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] and [`Error::Left`] if a rank has not made a call that NCCL carries out, and [`Error::Overdue`] if the GPU is
+    /// late without that; the failure of another rank; the errors of CUDA and NCCL.
+    pub(crate) fn synchronize(&self, gpu: &Gpu, stream: &Arc<CudaStream>, options: &Options) -> Result<()> {
+        let reached = moment(stream)?;
+        let is_over = || reached.try_is_complete().map_err(cuda("work on the GPU"));
+        let (what, deadlines) = ("what is queued on the GPU", &self.deadlines(options));
+        let behind = || gpu.last.as_ref().zip(self.status.first_behind());
+        let error = |failure, (header, method): &(Header, Method)| {
+            let task = Task { header, method: *method, agreement: &self.agreement, deadlines };
+            task.error(failure, &self.transport, Place { name: "on the GPU", phase: 0, step: 0 })
+        };
+        let look = || {
+            gpu.check_nccl()?;
+            let left = behind().and_then(|(call, other)| Some((call, Failure::left(other, &self.status)?)));
+            left.filter(|_| behind().is_some()).map_or(Ok(()), |(call, failure)| Err(error(failure, call)))
+        };
+        let waited = wait_for(is_over, what, (deadlines, &self.status), look);
+        // A stream also goes on when NCCL gives up.
+        waited.and_then(|()| gpu.check_nccl()).map_err(|failed| match (failed, behind()) {
+            (Error::Overdue { waited, .. }, Some((call, other))) => {
+                error(Failure::Timeout { other, waited }, call)
+            }
+            (failed, _) => failed,
+        })
+    }
+}

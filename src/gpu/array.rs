@@ -1,0 +1,138 @@
+//! Arrays of other libraries in GPU memory.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUcontext, CUdeviceptr, CUpointer_attribute};
+use cudarc::driver::{CudaContext, CudaStream, DevicePtrMut, DeviceSlice, SyncOnDrop, result};
+
+use super::{cuda, driver};
+use crate::dtype::Element;
+use crate::error::{Error, Result};
+
+/// `CU_MEMORYTYPE_HOST`.
+const IN_HOST_MEMORY: u32 = 1;
+
+/// An array in GPU memory that another library has allocated, with a stream of that library: for programs that do not use cudarc.
+///
+/// The collectives of a [`Communicator`](crate::Communicator) take it like a [`CudaSlice`](cudarc::driver::CudaSlice). Dropping it
+/// frees nothing, and makes the CUDA context current again that was current on this thread before.
+///
+/// ```no_run
+/// use unisono::{DeviceArray, Operation, ReduceOp};
+///
+/// # fn gradients() -> (u64, *mut std::ffi::c_void) { unreachable!() }
+/// # fn main() -> unisono::Result<()> {
+/// # let mut comm = unisono::Communicator::threads(1)?.remove(0);
+/// let (address, stream) = gradients();
+/// // SAFETY: the array has 1000 elements, and is used on this stream only.
+/// let mut array = unsafe { DeviceArray::<f32>::new(address, 1000, stream)? };
+/// let stream = array.on();
+/// comm.run_device(Operation::AllReduce, Some(ReduceOp::Sum), &mut array, &stream)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct DeviceArray<T> {
+    address: CUdeviceptr,
+    count: usize,
+    stream: Arc<CudaStream>,
+    before: CUcontext,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element> DeviceArray<T> {
+    /// An array of `count` elements at an address, whose work is ordered on `stream`, a `CUstream` or `cudaStream_t`; null is the default
+    /// stream. An array of no elements may have the address 0: it is on the thread's current GPU.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if there is no driver, or if the address is not in GPU memory; [`Error::Cuda`] if the GPU is not usable.
+    ///
+    /// # Safety
+    /// Until all work that is queued on the stream with this array is done, the address has `count` elements, other streams leave them
+    /// alone, and the stream exists. They belong to the primary context of a GPU, as those of the CUDA runtime do.
+    pub unsafe fn new(address: u64, count: usize, stream: *mut c_void) -> Result<Self> {
+        driver::check()?;
+        let mut before = std::ptr::null_mut();
+        // SAFETY: the pointer is valid for the write. Without a call of the driver before, nothing is current.
+        let known = unsafe { sys::cuCtxGetCurrent(&raw mut before) }.result().is_ok();
+        let before = if known { before } else { std::ptr::null_mut() };
+        let context = if count == 0 { current(before)? } else { home(address)? };
+        if !address.is_multiple_of(align_of::<T>() as u64) {
+            return Err(Error::Unsupported(format!(
+                "the array at {address:#x} is not aligned for {}",
+                T::DTYPE
+            )));
+        }
+        // SAFETY: as the caller promises.
+        let stream = unsafe { context.wrap_borrowed_stream(stream.cast()) };
+        Ok(Self { address, count, stream, before, elements: PhantomData })
+    }
+
+    /// Its stream.
+    pub fn on(&self) -> Arc<CudaStream> {
+        Arc::clone(&self.stream)
+    }
+}
+
+/// The context of the GPU that has memory at this address.
+fn home(address: CUdeviceptr) -> Result<Arc<CudaContext>> {
+    result::init().map_err(cuda("the driver"))?;
+    let (mut kind, mut ordinal) = (0_u32, 0_i32);
+    // SAFETY: the driver writes a number of this size to each address, which is valid for that. It knows its allocations, so the address
+    // of the array may be any number.
+    let found = unsafe {
+        let kind = (&raw mut kind).cast();
+        let found =
+            sys::cuPointerGetAttribute(kind, CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address);
+        found.result().and_then(|()| {
+            let ordinal = (&raw mut ordinal).cast();
+            sys::cuPointerGetAttribute(
+                ordinal,
+                CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                address,
+            )
+            .result()
+        })
+    };
+    if found.is_err() || kind == IN_HOST_MEMORY {
+        return Err(Error::Unsupported(format!("{address:#x} is not in the memory of a GPU")));
+    }
+    CudaContext::new(ordinal as usize).map_err(cuda("the GPU's context"))
+}
+
+/// The context of the thread's current GPU, or else of the first one.
+fn current(current: CUcontext) -> Result<Arc<CudaContext>> {
+    let mut device = 0;
+    if !current.is_null() {
+        // SAFETY: the pointer is valid for the write.
+        unsafe { sys::cuCtxGetDevice(&raw mut device) }.result().map_err(cuda("the GPU's context"))?;
+    }
+    CudaContext::new(device as usize).map_err(cuda("the GPU's context"))
+}
+
+impl<T> Drop for DeviceArray<T> {
+    fn drop(&mut self) {
+        // SAFETY: the program had made this context current; null, if it had none, is one too.
+        if let Err(error) = unsafe { sys::cuCtxSetCurrent(self.before) }.result() {
+            tracing::warn!(%error, "the thread's CUDA context could not be made current again");
+        }
+    }
+}
+
+impl<T> DeviceSlice<T> for DeviceArray<T> {
+    fn len(&self) -> usize {
+        self.count
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+}
+
+impl<T> DevicePtrMut<T> for DeviceArray<T> {
+    fn device_ptr_mut<'a>(&'a mut self, _stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+        (self.address, SyncOnDrop::Record(None))
+    }
+}

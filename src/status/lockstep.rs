@@ -1,0 +1,74 @@
+//! The calls that a vendor carries out without messages of ours. Each rank announces its calls, and compares them with those of the others.
+
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// How many of these calls a rank may be ahead of another. A rank that is further ahead waits.
+pub(crate) const LEAD: u64 = if cfg!(loom) { 1 } else { 128 };
+/// The number of announced calls that are kept: those that a rank which is `LEAD` calls behind has yet to compare, with room to spare.
+const KEPT: usize = 2 * LEAD as usize;
+
+/// The announced calls of a rank. Only that rank writes. Zero is the initial state.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(super) struct Lockstep {
+    /// The number of announced calls.
+    announced: AtomicU64,
+    /// For each of the latest calls, a hash of all calls of the rank up to it.
+    histories: [AtomicU64; KEPT],
+}
+
+#[cfg_attr(not(feature = "nccl"), expect(dead_code, reason = "only NCCL carries out such calls"))]
+impl Lockstep {
+    /// The number of announced calls.
+    pub(super) fn announced(&self) -> u64 {
+        self.announced.load(Ordering::Acquire)
+    }
+
+    /// Announces the next call, given a hash of all calls up to it. Returns its number, from 1.
+    ///
+    /// Of two ranks that announce call `n` and then read whether the other has, at least one finds that it has: the fences of both are in
+    /// one order, and the later one reads what the earlier one announced.
+    pub(super) fn announce(&self, history: u64) -> u64 {
+        let number = self.announced.load(Ordering::Relaxed) + 1;
+        self.history(number).store(history, Ordering::Relaxed);
+        self.announced.store(number, Ordering::Release);
+        fence(Ordering::SeqCst);
+        number
+    }
+
+    /// Whether call `number` has this history, as far as it is announced.
+    pub(super) fn agrees(&self, number: u64, history: u64) -> bool {
+        self.announced() < number || self.history(number).load(Ordering::Relaxed) == history
+    }
+
+    fn history(&self, number: u64) -> &AtomicU64 {
+        &self.histories[(number % KEPT as u64) as usize]
+    }
+}
+
+#[cfg(all(test, loom))]
+mod orders {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// Two ranks that make different calls: at least one of them notices.
+    #[test]
+    fn of_two_ranks_that_differ_one_notices() {
+        loom::model(|| {
+            let new = || Lockstep {
+                announced: AtomicU64::new(0),
+                histories: std::array::from_fn(|_| AtomicU64::new(0)),
+            };
+            let ranks = Arc::new([new(), new()]);
+            let other = Arc::clone(&ranks);
+            let call = |ranks: &[Lockstep; 2], own: usize, history| {
+                let number = ranks[own].announce(history);
+                ranks[1 - own].agrees(number, history)
+            };
+            let thread = loom::thread::spawn(move || call(&other, 1, 22));
+            let agrees = call(&ranks, 0, 11);
+            assert!(!(agrees && thread.join().unwrap()), "both go on with different calls");
+        });
+    }
+}

@@ -1,0 +1,54 @@
+//! Two ranks whose calls differ once both kinds are known, and one that does not come: each ends with an error that names it, and NCCL's
+//! kernels, which wait on the GPU, are aborted. Ranks are threads, whose failures do not end the job.
+
+use std::time::{Duration, Instant};
+
+use unisono::{Communicator, ReduceOp, Result};
+
+use crate::report::{Failure, Figures, Outcome};
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Longer than the timeout, for what follows it on a busy machine.
+const MOST: Duration = Duration::from_secs(15);
+
+pub(crate) fn check() -> Outcome {
+    let route = unisono::threads(2, |mut comm| comm.device_route()).remove(0)?;
+    if !route.starts_with("NCCL") {
+        return Err(Failure::Skipped(format!("arrays are reduced {route}")));
+    }
+    let mut figures = Figures::default().with("route", route);
+    for (name, counts_of_rank_1, said) in
+        [("order", &[999, 1000][..], "of 999 f32"), ("missing", &[], "rank 1")]
+    {
+        let begun = Instant::now();
+        let ended = unisono::threads(2, move |comm| one(comm, counts_of_rank_1));
+        let (seconds, failed) =
+            (begun.elapsed().as_secs_f64(), ended[0].as_ref().err().map(ToString::to_string));
+        let text = failed.unwrap_or_else(|| "no error".to_owned());
+        figures = figures.with(&format!("{name}_s"), seconds).with(&format!("{name}_says"), text.clone());
+        if !text.contains(said) || begun.elapsed() > MOST {
+            return Err(Failure::Missed(
+                format!("{name}: rank 0 said after {seconds:.1} s: {text}"),
+                figures,
+            ));
+        }
+    }
+    Ok(figures)
+}
+
+fn one(mut comm: Communicator, of_rank_1: &[usize]) -> Result<()> {
+    let stream = comm.device()?.new_stream().expect("a stream");
+    let call = |comm: &mut Communicator, count: usize| {
+        let mut array = comm.alloc_device::<f32>(count)?;
+        comm.all_reduce_device(&mut array, ReduceOp::Sum, &stream)?;
+        comm.synchronize(&stream)
+    };
+    [1000, 999].into_iter().try_for_each(|count| call(&mut comm, count))?;
+    comm.set_timeout(TIMEOUT);
+    let counts = if comm.rank() == 1 { of_rank_1 } else { &[1000, 999] };
+    if counts.is_empty() {
+        // It is there, and makes no call.
+        std::thread::sleep(TIMEOUT + Duration::from_secs(1));
+    }
+    counts.iter().try_for_each(|&count| call(&mut comm, count))
+}
