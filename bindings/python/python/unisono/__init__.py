@@ -22,7 +22,7 @@ from ._unisono import (
 )
 from .comm import Comm, Plan, Reduction, wait_all, wait_any
 from .compressor import Compressor
-from .start import from_all_gather, from_mpi4py, from_store, init
+from .start import from_all_gather, from_mpi4py, from_store, init, join
 
 __all__ = [
     "AbortedError",
@@ -40,6 +40,7 @@ __all__ = [
     "from_mpi4py",
     "from_store",
     "init",
+    "join",
     "wait_all",
     "wait_any",
 ]
