@@ -2,7 +2,7 @@
 //! failures, and agree on the survivors.
 //!
 //! It is a state machine without sockets, clock, threads or environment. Its driver passes [`Event`]s with the time, and carries out
-//! [`Action`]s. So the `simulation` runs it in virtual time. The
+//! [`Action`]s. So a simulation, in its `tests`, runs it in virtual time. The
 //! [decision](../docs/decisions/0004-one-control-protocol.md) describes the protocol and why it is safe.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ mod endpoint;
 mod handshake;
 mod message;
 #[cfg(test)]
-mod simulation;
+mod tests;
 mod view;
 
 pub(crate) use agreement::Outcome;

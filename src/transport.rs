@@ -42,7 +42,9 @@ mod warnings;
 #[cfg(not(feature = "mpi"))]
 pub(crate) use bootstrap::Alone;
 pub use bootstrap::Bootstrap;
-pub(crate) use bootstrap::{Directory, Joining, Rendezvous};
+pub(crate) use bootstrap::{
+    Arrival, Arrivals, Directory, Joining, NAP, Peer, REACH, Rendezvous, introduce, wait,
+};
 pub(crate) use failure::Failure;
 use far::Far;
 pub(crate) use far::Ticket;

@@ -128,9 +128,22 @@ impl Communicator {
         let flight_dir = Some(self.status.flight_dir().join(name));
         // Threads always share memory; the setting `inside` applies to processes.
         let inside = if self.has_mpi { self.config.inside } else { Inside::SharedMemory };
-        let connects = !self.has_mpi && !matches!(self.transport, "shm" | "threads");
         let (algorithm, constants, warnings) = (None, Constants::Default, false);
-        Config { nodes, algorithm, constants, warnings, flight_dir, inside, connects, ..self.config.clone() }
+        Config {
+            nodes,
+            algorithm,
+            constants,
+            warnings,
+            flight_dir,
+            inside,
+            connects: self.connects(),
+            ..self.config.clone()
+        }
+    }
+
+    /// Whether our own links connect these ranks.
+    pub(super) fn connects(&self) -> bool {
+        !self.has_mpi && !matches!(self.transport, "shm" | "threads")
     }
 
     /// Puts the group under who watches over the world.

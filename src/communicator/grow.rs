@@ -1,5 +1,6 @@
 //! How the ranks of a world and the processes that join it meet: rank 0 passes on what all of them gather.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use unisono_collectives::Rank;
@@ -31,16 +32,16 @@ impl Communicator {
         self.check_same("grow", &all, |own| own, called)?;
         let timeout = self.seat.engine().limits.usual.timeout;
         let joining = self.on_rank0("waiting for processes that join", || {
-            let listener = JoinListener::at(path)
+            let mut listener = JoinListener::at(path, &secret())
                 .map_err(|cause| Error::Launch(format!("cannot listen at {}: {cause}", path.display())))?;
-            listener.wait_for(more, &secret(), timeout)
+            listener.wait_for(more, timeout)
         })?;
         let mut joining = joining.unwrap_or_default();
         let ranks = self.ranks() + more;
         for (connection, rank) in joining.iter_mut().zip(self.ranks()..) {
             // If it has gone, that is seen in the first all-gather.
-            let _ = connection
-                .send(&encoded(&[rank, ranks].map(|number| (number as u64).to_le_bytes().to_vec())));
+            let numbers = [rank, ranks, self.connects().into()];
+            let _ = connection.send(&encoded(&numbers.map(|number| (number as u64).to_le_bytes().to_vec())));
         }
         Ok(Growing { world: self, ranks, joining, refused: false })
     }
@@ -109,13 +110,14 @@ impl Bootstrap for Growing<'_> {
 
 impl Communicator {
     /// The communicator of a world that has grown, not watched over yet. All ranks call it.
-    pub(crate) fn of_growing(growing: &mut Growing<'_>) -> Result<Self> {
+    pub(crate) fn of_growing(growing: &mut Growing<'_>) -> Result<(Self, Controls)> {
         let world = &mut *growing.world;
         world.groups += 1;
         let members: Vec<_> = (0..world.ranks()).collect();
         let config = world.config_among(&members, &format!("grown-{}", world.groups));
-        let (transport, config) = Fabric::processes(growing, Ok(config))?;
-        growing.world.heir(transport, &config)
+        let (mut transport, config) = Fabric::processes(growing, Ok(config))?;
+        let controls = transport.take_controls();
+        Ok((growing.world.heir(transport, &config)?, controls))
     }
 
     /// The communicator of a process that joins, not watched over yet, without [what is set](Self::set_as_rank_0) on rank 0.
@@ -129,12 +131,17 @@ impl Communicator {
     }
 }
 
+/// The connections of a rank with those of other machines, for whoever watches over it.
+type Controls = Vec<(Rank, OwnedFd)>;
+
 /// The bootstrap of such a world, for a process that joins.
 #[derive(Debug)]
 pub(crate) struct Joining {
     connection: Connection,
     rank: Rank,
     ranks: usize,
+    /// Whether the ranks of the world that grows are connected, even if they share memory.
+    pub(crate) connects: bool,
 }
 
 impl Joining {
@@ -150,7 +157,7 @@ impl Joining {
         let numbers =
             decoded(&numbers).and_then(|all| all.into_iter().map(number).collect::<Option<Vec<_>>>());
         match numbers.as_deref() {
-            Some(&[rank, ranks]) => Ok(Self { connection, rank, ranks }),
+            Some(&[rank, ranks, connects]) => Ok(Self { connection, rank, ranks, connects: connects == 1 }),
             _ => Err(failed("it is another version of unisono".to_owned())),
         }
     }

@@ -202,8 +202,8 @@ impl Endpoint {
         self.send(&Message::Finished { number });
     }
 
-    /// Gathers the bytes of every member of the latest view. All members call it. It ends with a [result](Self::take_gathered), at
-    /// the latest after `patience` and the time within which a silent member is lost: that one is the cause, and not those that wait for it too.
+    /// Gathers the bytes of every member of the latest view. All members call it. It ends with a [result](Self::take_gathered), at the latest
+    /// after `patience` and the time within which a silent member is lost: that one is the cause, not those that wait for it too.
     pub(crate) fn gather(&mut self, now: Time, patience: Time, bytes: Vec<u8>) {
         let number = self.agreement.view().number;
         let round = self.gathering.next_round(number);
@@ -318,7 +318,6 @@ impl Endpoint {
                 self.actions.push_back(Action::Close(id));
                 self.end(now, id, How::Silent);
             }
-            Message::Keepalive => {}
             Message::Vote { number, vote } => self.agreement.handle(from, number, vote, now),
             Message::Gather { number, round, bytes } if !self.agreement.is_failed(from) => {
                 self.gathering.receive(from, (number, round), bytes, self.agreement.view().number);
@@ -329,7 +328,7 @@ impl Endpoint {
                 self.agreement.finish();
                 self.gathering.finish();
             }
-            Message::Gather { .. } | Message::Finished { .. } => {}
+            Message::Keepalive | Message::Gather { .. } | Message::Finished { .. } => {}
             Message::Failed { .. } | Message::Left { .. } | Message::Note(_) => {
                 self.actions.push_back(Action::Report(Report::Told(from, message)));
             }

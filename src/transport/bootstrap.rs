@@ -11,9 +11,9 @@ pub(super) mod pair;
 mod peer;
 mod rendezvous;
 
-pub(super) use arrivals::{Arrival, Arrivals, introduce};
+pub(crate) use arrivals::{Arrival, Arrivals, REACH, introduce};
 pub(crate) use directory::Directory;
-pub(super) use peer::Peer;
+pub(crate) use peer::{NAP, Peer, wait};
 pub(crate) use rendezvous::{Joining, Rendezvous};
 
 /// An all-gather of bytes, which is all that ranks need before they have links. MPI, key-value stores and trainers that start

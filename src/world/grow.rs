@@ -1,6 +1,9 @@
 //! [`Communicator::grow`] and [`Unisono::join`]: a world with more processes.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
+
+use unisono_collectives::Rank;
 
 use super::{Builder, Unisono, meet};
 use crate::communicator::{Communicator, Growing, Joining};
@@ -9,12 +12,12 @@ use crate::error::{Error, Result};
 use crate::transport::{Bootstrap, Fabric};
 
 impl Communicator {
-    /// Returns a communicator of these ranks and of `more` processes of this machine, which call [`Unisono::join`] with the same path of a
-    /// Unix socket. All ranks call it. The ranks keep their numbers, and those that join follow. This communicator remains usable, as after
-    /// [`Communicator::split`], and the new one is independent of it.
+    /// Returns a communicator of these ranks and of `more` processes, which call [`Unisono::join`] with the same address: the path of a
+    /// Unix socket, or `host:port` of rank 0's machine for processes of any machine. All ranks call it. The ranks keep their numbers, and
+    /// those that join follow. This communicator remains usable, as after [`Communicator::split`], and the new one is independent of it.
     ///
-    /// Rank 0 listens at the path until the processes have come, and only then. It admits processes of its user that know the secret of
-    /// the job (`UNISONO_SECRET`), if there is one.
+    /// Rank 0 listens there until the processes have come, and only then. It admits processes that know the secret of the job
+    /// (`UNISONO_SECRET`): at a path those of its user, and the secret may be empty. A port that other machines reach needs one.
     ///
     /// ```
     /// use unisono::{Communicator, ReduceOp, Result, Unisono};
@@ -40,8 +43,8 @@ impl Communicator {
     /// [`Error::OnRank0`], on all ranks, if the processes do not come within [the timeout](Communicator::set_timeout); [`Error::Launch`]
     /// if one of them fails meanwhile, and [`Error::Setting`] if its settings differ: this communicator remains usable. As
     /// [`Communicator::all_reduce`] if a rank fails.
-    pub fn grow(&mut self, more: usize, path: impl AsRef<Path>) -> Result<Self> {
-        let mut growing = self.wait_for_joins(more, path.as_ref())?;
+    pub fn grow(&mut self, more: usize, address: impl AsRef<Path>) -> Result<Self> {
+        let mut growing = self.wait_for_joins(more, address.as_ref())?;
         let grown = grown(&mut growing);
         let stays = growing.is_refused() || matches!(grown, Err(Error::Setting(_)));
         if stays { grown } else { self.settle(grown) }
@@ -49,15 +52,19 @@ impl Communicator {
 }
 
 fn grown(growing: &mut Growing<'_>) -> Result<Communicator> {
-    let mut comm = Communicator::of_growing(growing)?;
-    set_up(&mut comm, growing)?;
+    let (mut comm, controls) = Communicator::of_growing(growing)?;
+    set_up(&mut comm, growing, controls)?;
     Ok(comm)
 }
 
 /// Sets what all ranks of a world that has grown must have alike, and watches over this one.
-fn set_up(comm: &mut Communicator, bootstrap: &mut dyn Bootstrap) -> Result<()> {
+fn set_up(
+    comm: &mut Communicator,
+    bootstrap: &mut dyn Bootstrap,
+    controls: Vec<(Rank, OwnedFd)>,
+) -> Result<()> {
     comm.set_as_rank_0(bootstrap)?;
-    meet(comm, bootstrap, Vec::new())?;
+    meet(comm, bootstrap, controls)?;
     // Either all of them get here, or none has this world.
     bootstrap.all_gather(&[]).map(drop)
 }
@@ -67,28 +74,31 @@ impl Unisono {
     ///
     /// # Errors
     /// As [`Builder::join`].
-    pub fn join(path: impl AsRef<Path>) -> Result<Communicator> {
-        Self::builder().join(path)
+    pub fn join(address: impl AsRef<Path>) -> Result<Communicator> {
+        Self::builder().join(address)
     }
 }
 
 impl Builder {
-    /// Joins a world of this machine that [grows](Communicator::grow) at this path of a Unix socket, as one of its last ranks. Waits until
-    /// it does, at most as long as for any call. The algorithm choice and the timeouts are those of the world.
+    /// Joins a world that [grows](Communicator::grow) at this path of a Unix socket, or at this `host:port`, as one of its last ranks.
+    /// Waits until it does, at most as long as for any call. The algorithm choice and the timeouts are those of the world.
     ///
     /// # Errors
     /// [`Error::Launch`] if no world of this user and job grows there in time, or it fails meanwhile; [`Error::Setting`] for invalid
     /// settings, and if they differ from those of the world.
-    pub fn join(self, path: impl AsRef<Path>) -> Result<Communicator> {
+    pub fn join(self, address: impl AsRef<Path>) -> Result<Communicator> {
         // Algorithm and constants are those of the world.
         let of_world =
             |config| Config { algorithm: None, constants: Constants::Default, warnings: false, ..config };
         let config = self.config().map(of_world);
         let timeout = config.as_ref().map_or_else(|_| DEFAULT_TIMEOUT, |config: &Config| config.timeout);
-        let mut joining = Joining::at(path.as_ref(), timeout)?;
-        let (transport, config) = Fabric::processes(&mut joining, config)?;
+        let mut joining = Joining::at(address.as_ref(), timeout)?;
+        let connects = joining.connects;
+        let config = config.map(|config| Config { connects, ..config });
+        let (mut transport, config) = Fabric::processes(&mut joining, config)?;
+        let controls = transport.take_controls();
         let mut comm = Communicator::of_joining(transport, &config)?;
-        set_up(&mut comm, &mut joining)?;
+        set_up(&mut comm, &mut joining, controls)?;
         Ok(comm)
     }
 }

@@ -78,8 +78,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ("streams with long delays", 2, delays, &["many segments"]),
         ("nodes of one", 3, of_one, &["alone", "reduce"]),
     ];
-    let mut tests = Vec::new();
-    for (world, count, settings, roles) in worlds {
+    let world = |(world, count, settings, roles): (&str, usize, Settings, &'static [&str])| {
         let transport = match settings.iter().find(|(name, _)| *name == "UNISONO_NODES") {
             None if count == 1 => "mpi",
             None => "shm",
@@ -89,10 +88,20 @@ pub(crate) fn tests() -> Vec<Test> {
         let test = move || {
             roles::expect(&launch(count, &roles::job(roles), settings), count, roles, transport);
         };
-        tests.push(Test::new(format!("{world}, {count} ranks: {}", roles.join("; ")), test));
-    }
-    let counts = &["of 1000 f32", "of 999 f32", "has failed"];
-    let failing: [(&str, usize, Settings, &[&str]); 7] = [
+        Test::new(format!("{world}, {count} ranks: {}", roles.join("; ")), test)
+    };
+    let threads = ["threads", "threads that differ"].map(|role| {
+        Test::new(format!("{role}, with a GPU each"), move || {
+            end(Command::new(launch::this_program()), role, gpus).expect_success();
+        })
+    });
+    worlds.into_iter().map(world).chain(failing(gpus, one_gpu, even)).chain(threads).collect()
+}
+
+/// Ranks whose calls differ, or of which one is late.
+fn failing(gpus: Settings, one_gpu: Settings, even: Settings) -> impl Iterator<Item = Test> {
+    let counts: &[&str] = &["of 1000 f32", "of 999 f32", "has failed"];
+    let failing: [(&'static str, usize, Settings, &'static [&'static str]); 7] = [
         ("count", 2, gpus, counts),
         ("count", 3, one_gpu, counts),
         ("count", 4, even, counts),
@@ -101,20 +110,14 @@ pub(crate) fn tests() -> Vec<Test> {
         ("late", 2, gpus, &["by nccl", "for rank 0"]),
         ("late", 4, even, &["by hierarchical-copy+nccl", "for rank 0"]),
     ];
-    for (role, count, settings, said) in failing {
+    failing.into_iter().map(|(role, count, settings, said)| {
         let test = move || {
             let ended = launch(count, role, settings);
             assert!(!ended.status.success() && !ended.stdout.contains("result: true"), "{ended:?}");
             assert!(said.iter().all(|said| ended.stderr.contains(said)), "{said:?} in {}", ended.stderr);
         };
-        tests.push(Test::new(format!("{role} at {count} ranks with {settings:?}"), test));
-    }
-    for role in ["threads", "threads that differ"] {
-        tests.push(Test::new(format!("{role}, with a GPU each"), move || {
-            end(Command::new(launch::this_program()), role, gpus).expect_success();
-        }));
-    }
-    tests
+        Test::new(format!("{role} at {count} ranks with {settings:?}"), test)
+    })
 }
 
 fn launch(count: usize, role: &str, settings: Settings) -> Ended {

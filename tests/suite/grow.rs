@@ -1,6 +1,5 @@
 //! Worlds that processes join.
 
-use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -17,14 +16,17 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const PATH: &str = "UNISONO_TEST_GROWS_AT";
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![
+    let mut tests = tests![
         those_that_join_follow_and_have_the_settings_of_the_world,
         a_killed_process_is_replaced,
         without_those_that_join_the_world_goes_on,
         other_settings_are_refused_and_the_world_goes_on,
         a_process_that_ends_while_it_joins_is_named,
         ranks_that_grow_in_other_ways_are_told,
-    ]
+    ];
+    let machines = Test::new("a process joins machines over TCP", processes_join_machines);
+    tests.push(machines.unless(launch::no_containers));
+    tests
 }
 
 fn sum(comm: &mut Communicator) -> Result<u64> {
@@ -91,7 +93,11 @@ fn those_that_join_follow_and_have_the_settings_of_the_world() {
 
 pub(crate) fn play(role: &str) -> ExitCode {
     let path = std::env::var(PATH).unwrap();
-    let ended = if role == "joins" { play_joins(&path) } else { play_is_killed(&path) };
+    let ended = match role {
+        "joins" => play_joins(&path),
+        "machines" => play_machines(&path),
+        _ => play_is_killed(&path),
+    };
     if let Err(error) = ended {
         println!("failed: {error}");
         return ExitCode::FAILURE;
@@ -136,6 +142,32 @@ fn a_killed_process_is_replaced() {
     assert_eq!(lines, ["3 are there", "3 are there", "rank 2 joined, and 3 are there"], "{ended}");
 }
 
+/// Each rank is on a machine of its own. Rank 1 starts a process, which joins as rank 2.
+fn play_machines(address: &str) -> Result<()> {
+    let mut comm = Unisono::builder().timeout(TIMEOUT).processes()?;
+    let joins = (comm.rank() == 1).then(|| {
+        let mut command = Command::new(launch::this_program());
+        suite::play(&mut command, "grow", "joins").spawn().unwrap()
+    });
+    let mut grown = comm.grow(1, address)?;
+    assert_eq!((sum(&mut grown)?, sum(&mut comm)?), (3, 2));
+    println!("3 are there");
+    if let Some(mut joins) = joins {
+        assert!(joins.wait().unwrap().success());
+    }
+    Ok(())
+}
+
+fn processes_join_machines() {
+    let mut command = launch::containers(2, &launch::this_program());
+    suite::play(&mut command, "grow", "machines").env("UNISONO_WARNINGS", "off");
+    command.env(PATH, format!("127.0.0.1:{}", launch::free_port()));
+    let ended @ Ended { stdout, .. } = &launch::run(command, DEADLINE);
+    let mut lines: Vec<_> = stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["3 are there", "3 are there", "rank 2 joined, and 3 are there"], "{ended}");
+}
+
 fn without_those_that_join_the_world_goes_on() {
     let rank = |mut comm: Communicator, path: &Path| {
         comm.set_timeout(Duration::from_millis(300));
@@ -174,16 +206,13 @@ fn a_process_that_ends_while_it_joins_is_named() {
         assert_eq!(sum(&mut comm)?, 2);
         Ok(error.to_string())
     };
-    // It begins as `Unisono::join` does.
     let ends = |path: &Path| {
-        let mut stream = loop {
-            if let Ok(stream) = UnixStream::connect(path) {
-                break stream;
-            }
+        // Once rank 0 listens, it waits only for what the world sends it.
+        while UnixStream::connect(path).is_err() {
             std::thread::sleep(Duration::from_millis(1));
-        };
-        stream.write_all(&[&8_u64.to_le_bytes()[..], b"unisonoJ"].concat()).unwrap();
-        stream.read_exact(&mut [0]).unwrap();
+        }
+        let joins = || Unisono::builder().ignore_environment().timeout(TIMEOUT).join(path);
+        unisono::while_waiting(|| Err("interrupted".to_owned()), joins).unwrap_err();
     };
     for said in two_and(rank, ends).0 {
         assert!(said.starts_with("the process that joins as rank 2 has failed: "), "{said}");

@@ -1,10 +1,13 @@
-//! Communicators of the ranks that are left after a failure.
+//! Communicators of the ranks that are left after a failure, and of ranks that join.
 
-use std::ffi::c_int;
+use std::ffi::{c_char, c_int};
 use std::ptr;
 
-use super::comm::{Comm, communicator, out, take};
-use super::errors::guarded;
+use unisono::Communicator;
+
+use super::comm::{Comm, communicator, on, out, take, text};
+use super::errors::{Result, argument, guarded};
+use super::options::{self, Settings};
 use super::waits::looking;
 
 /// Replaces a communicator, after an error that loses it, by one of the ranks that are left. All of them call it. They keep their order
@@ -29,6 +32,56 @@ pub unsafe extern "C" fn unisono_shrink(comm: *mut *mut Comm) -> c_int {
         let failed = unsafe { take(*place)? };
         *place = ptr::null_mut();
         *place = Comm::into_raw(looking(|| failed.shrink())?);
+        Ok(())
+    })
+}
+
+/// Creates a communicator of these ranks and of `more` processes, which call `unisono_join` with the same address: the path of a Unix
+/// socket, or `host:port` of rank 0's machine. All ranks call it. The communicator remains usable, also if the processes do not come in
+/// time (UNISONO_ERROR_ON_RANK_0). A port that other machines reach needs UNISONO_SECRET.
+///
+/// # Safety
+/// The handle must be live, the address text that ends with a zero, and the pointer valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_grow(
+    comm: *mut Comm,
+    more: usize,
+    address: *const c_char,
+    grown: *mut *mut Comm,
+) -> c_int {
+    let body = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises, for both.
+        let (place, address) = unsafe { (out(grown, "the communicator")?, place_of(address)?) };
+        *place = Comm::into_raw(comm.grow(more, address)?);
+        Ok(())
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on(comm, body) }
+}
+
+/// # Safety
+/// The address must be null or a string that lives as long as the result is used.
+unsafe fn place_of<'a>(address: *const c_char) -> Result<&'a str> {
+    // SAFETY: as the caller promises.
+    unsafe { text(address, "the address")? }.ok_or_else(|| argument("the address is NULL"))
+}
+
+/// Joins a world that grows at this address (`unisono_grow`), as one of its last ranks. The algorithm and the timeouts are those of the
+/// world.
+///
+/// # Safety
+/// The address must be text that ends with a zero; the settings null or valid; and the pointer valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_join(
+    address: *const c_char,
+    settings: *const Settings,
+    comm: *mut *mut Comm,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: as the caller promises, for all three.
+        let (place, builder, address) =
+            unsafe { (out(comm, "the communicator")?, options::builder(settings)?, place_of(address)?) };
+        *place = Comm::into_raw(looking(|| builder.join(address))?);
         Ok(())
     })
 }

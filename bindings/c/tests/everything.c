@@ -396,6 +396,16 @@ static void shrinks(void)
     OK(unisono_barrier(comm, NULL));
 }
 
+/* Nobody joins, and the world goes on. */
+static void grows(void)
+{
+    unisono_comm *grown = NULL;
+    CHECK(unisono_grow(comm, 1, NULL, &grown) == UNISONO_ERROR_ARGUMENT && grown == NULL);
+    CHECK(unisono_join(NULL, NULL, &grown) == UNISONO_ERROR_ARGUMENT && grown == NULL);
+    OK(unisono_set_minimum_ranks(comm, 1));
+    CHECK(unisono_set_minimum_ranks(NULL, 1) == UNISONO_ERROR_ARGUMENT);
+}
+
 static void compressors(void)
 {
     /* A matrix of rank 1, and a vector. */
@@ -581,6 +591,7 @@ int main(void)
     messages();
     groups();
     shrinks();
+    grows();
     compressors();
     refusals();
     registered();

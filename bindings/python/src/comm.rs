@@ -1,5 +1,6 @@
 //! Communicators.
 
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
@@ -295,6 +296,11 @@ impl Comm {
         let ranks = arguments::members(&ranks, self.size).map_err(argument)?;
         let group = self.on(py, |comm| comm.group(&ranks))?;
         self.group_of(py, group)
+    }
+
+    /// Makes a communicator of these ranks and of processes that join at an address.
+    fn grow(&self, py: Python<'_>, more: usize, address: PathBuf) -> PyResult<Self> {
+        self.on(py, |comm| comm.grow(more, &address)).map(Self::new)
     }
 
     /// Makes a communicator of the ranks that are left, and closes this one.

@@ -31,6 +31,14 @@ pub(crate) fn launched(
     interruptible(py, &Ended::default(), || settings.builder().detect()).map(Comm::new)
 }
 
+/// Joins a world that grows.
+#[pyfunction]
+#[pyo3(signature = (address, timeout=None))]
+pub(crate) fn joined(py: Python<'_>, address: PathBuf, timeout: Option<f64>) -> PyResult<Comm> {
+    let settings = settings(None, None, timeout)?;
+    interruptible(py, &Ended::default(), || settings.builder().join(&address)).map(Comm::new)
+}
+
 /// Starts a world among processes that can gather bytes from each other: `all_gather(own)` returns those of all ranks.
 #[pyfunction]
 #[pyo3(signature = (rank, size, all_gather, algorithm=None, tuning=None, timeout=None))]

@@ -99,3 +99,24 @@ except unisono.UnisonoError as error:
     ended = run(program, 3)
     for rank, end in enumerate(ended):
         assert (end.code == 0 and "refused" in end.output) or rank == 1, ended
+
+
+def test_a_process_joins() -> None:
+    program = (
+        PRELUDE
+        + """
+import socket, subprocess, sys
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = np.array([free.getsockname()[1]])
+address = f"127.0.0.1:{comm.broadcast(port)[0]}"
+joins = "import numpy as np, unisono; comm = unisono.join({!r}); print('joined', comm.rank, comm.all_reduce(np.ones(1))[0])"
+joining = subprocess.Popen([sys.executable, "-c", joins.format(address)]) if rank == 1 else None
+grown = comm.grow(1, address)
+assert (grown.size, grown.rank, grown.all_reduce(np.ones(1))[0], comm.all_reduce(np.ones(1))[0]) == (3, rank, 3, 2)
+assert joining is None or joining.wait() == 0
+print("grown")
+"""
+    )
+    ended = run(program, 2)
+    assert all(end.code == 0 and "grown" in end.output for end in ended) and "joined 2 3" in ended[1].output, ended

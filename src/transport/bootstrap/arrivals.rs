@@ -4,56 +4,69 @@
 //! Connections are served together and never block, so that one which is silent or slow delays no other.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, accept_with, getpeername, sockopt};
 
 use super::peer::{Peer, wait};
 use crate::control::{CONNECT, Claim, Handshake, LONGEST_HELLO, MOST_STRANGERS, Message, Step};
 use crate::system::nonce;
 
-/// How long the system may take to reach an address, and the process there to prove itself.
-const REACH: Duration = Duration::from_secs(10);
+/// How long the system may take to reach an address, and as long the process there to prove itself.
+pub(crate) const REACH: Duration = Duration::from_secs(10);
 
 /// A connection that has not identified itself yet.
+#[derive(Debug)]
 struct Guest {
     peer: Peer,
-    address: SocketAddr,
+    address: Option<SocketAddr>,
     since: Instant,
     handshake: Handshake,
 }
 
 /// A connection that has identified itself, or does not know the secret.
-pub(in crate::transport) enum Arrival {
+pub(crate) enum Arrival {
     Member(Claim, Peer),
-    Stranger(SocketAddr),
+    Stranger(Option<SocketAddr>),
 }
 
 /// The side that accepts.
-pub(in crate::transport) struct Arrivals<'a> {
-    listeners: &'a [TcpListener],
-    secret: &'a [u8],
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    listeners: Vec<OwnedFd>,
+    secret: Vec<u8>,
     guests: Vec<Guest>,
 }
 
-impl<'a> Arrivals<'a> {
-    /// Accepts connections at these listeners, which must not block.
-    pub(in crate::transport) fn new(listeners: &'a [TcpListener], secret: &'a [u8]) -> Self {
-        Self { listeners, secret, guests: Vec::new() }
+impl Arrivals {
+    /// Accepts connections at these sockets, which listen.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn new(
+        listeners: impl IntoIterator<Item = impl Into<OwnedFd>>,
+        secret: &[u8],
+    ) -> io::Result<Self> {
+        let listeners: Vec<_> = listeners.into_iter().map(Into::into).collect();
+        listeners.iter().try_for_each(|listener| rustix::io::ioctl_fionbio(listener, true))?;
+        Ok(Self { listeners, secret: secret.to_vec(), guests: Vec::new() })
     }
 
     /// Waits for a short time until something happens, to `others` too, and serves all connections. `admit` returns why a process that
     /// knows the secret is refused, if it is. `expected` members may connect at once.
-    pub(in crate::transport) fn advance(
+    pub(crate) fn advance(
         &mut self,
         expected: usize,
         others: &[&Peer],
         mut admit: impl FnMut(Claim) -> Result<(), String>,
     ) -> Vec<Arrival> {
-        wait(self.listeners, self.guests.iter().map(|guest| &guest.peer).chain(others.iter().copied()));
+        wait(&self.listeners, self.guests.iter().map(|guest| &guest.peer).chain(others.iter().copied()));
         let most = MOST_STRANGERS + expected;
-        for listener in self.listeners {
-            let accepted = std::iter::from_fn(|| listener.accept().ok()).take(most);
-            self.guests.extend(accepted.filter_map(|accepted| Guest::new(accepted, self.secret).ok()));
+        for listener in &self.listeners {
+            let accepted = std::iter::from_fn(|| accept_with(listener, SocketFlags::CLOEXEC).ok()).take(most);
+            self.guests.extend(accepted.filter_map(|accepted| Guest::new(accepted, &self.secret).ok()));
         }
         let mut arrivals = Vec::new();
         for mut guest in std::mem::take(&mut self.guests) {
@@ -73,7 +86,9 @@ impl<'a> Arrivals<'a> {
 }
 
 impl Guest {
-    fn new((socket, address): (TcpStream, SocketAddr), secret: &[u8]) -> io::Result<Self> {
+    fn new(socket: OwnedFd, secret: &[u8]) -> io::Result<Self> {
+        check_user(&socket)?;
+        let address = getpeername(&socket)?.and_then(|address| SocketAddr::try_from(address).ok());
         let handshake = Handshake::accept(secret, nonce());
         Ok(Self { peer: Peer::new(socket)?, address, since: Instant::now(), handshake })
     }
@@ -111,19 +126,29 @@ fn receive(frame: Option<Vec<u8>>) -> io::Result<Option<Message>> {
     frame.map(|frame| Message::of_frame(&frame).map_err(|_| other())).transpose()
 }
 
-/// Connects to an address, and proves the claim. Returns the connection, or the reason why the other side refuses this one.
-pub(in crate::transport) fn introduce(
-    address: &SocketAddr,
+/// The kernel knows the user at the other end of a Unix socket.
+fn check_user(socket: &OwnedFd) -> io::Result<()> {
+    let is_unix = sockopt::socket_domain(socket)? == AddressFamily::UNIX;
+    if is_unix && sockopt::socket_peercred(socket)?.uid != rustix::process::geteuid() {
+        return Err(io::Error::other("it is of another user"));
+    }
+    Ok(())
+}
+
+/// Proves the claim over a connection. Returns the reason if the other side refuses this one.
+pub(crate) fn introduce(
+    socket: impl Into<OwnedFd>,
     secret: &[u8],
     claim: Claim,
     within: Duration,
 ) -> io::Result<Result<Peer, String>> {
-    let (within, began) = (within.min(REACH), Instant::now());
-    let mut peer = Peer::new(TcpStream::connect_timeout(address, within)?)?;
+    let (socket, deadline) = (socket.into(), Instant::now() + within.min(REACH));
+    check_user(&socket)?;
+    let mut peer = Peer::new(socket)?;
     let (mut handshake, hello) = Handshake::connect(secret, claim, nonce());
     peer.queue(hello.to_bytes());
     loop {
-        let frame = peer.receive(LONGEST_HELLO, began + within)?;
+        let frame = peer.receive(LONGEST_HELLO, deadline)?;
         let Some(message) = receive(Some(frame))? else { continue };
         let (answer, is_done) = match handshake.handle(message) {
             Step::Send(answer) => (answer, false),

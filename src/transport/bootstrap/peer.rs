@@ -1,24 +1,26 @@
 //! A connection with another rank before links exist: the frames of the control protocol, over a socket that never blocks.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 use crate::control::{Frames, PREFIX};
 
 /// The longest wait for a socket, and the sleep between attempts to connect.
-pub(super) const NAP: Duration = Duration::from_millis(20);
+pub(crate) const NAP: Duration = Duration::from_millis(20);
 /// The bytes read at once.
 const CHUNK: usize = 16 << 10;
 
 /// The other side of a connection.
 #[derive(Debug)]
-pub(in crate::transport) struct Peer {
-    socket: TcpStream,
+pub(crate) struct Peer {
+    socket: OwnedFd,
     received: Frames,
     /// The bytes to send, and how many of the first are sent.
     unsent: VecDeque<Arc<[u8]>>,
@@ -26,30 +28,31 @@ pub(in crate::transport) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(socket: TcpStream) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        socket.set_nodelay(true)?;
+    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        // It is no option of a Unix socket, which has no delay.
+        let _ = sockopt::set_tcp_nodelay(&socket, true);
         Ok(Self { socket, received: Frames::default(), unsent: VecDeque::new(), sent: 0 })
     }
 
     /// The bytes of a message on the wire.
-    pub(super) fn framed(message: &[u8]) -> Vec<u8> {
+    pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
         [&(message.len() as u32).to_le_bytes(), message].concat()
     }
 
     /// Appends whole messages, framed, to what is sent.
-    pub(super) fn queue(&mut self, framed: impl Into<Arc<[u8]>>) {
+    pub(crate) fn queue(&mut self, framed: impl Into<Arc<[u8]>>) {
         self.unsent.push_back(framed.into());
     }
 
     /// Sends what the socket takes. Returns whether everything is sent.
-    pub(super) fn flush(&mut self) -> io::Result<bool> {
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
         while let Some(first) = self.unsent.front() {
-            match self.socket.write(&first[self.sent..]) {
+            match send(&self.socket, &first[self.sent..], SendFlags::NOSIGNAL) {
                 Ok(written) => self.sent += written,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(Errno::WOULDBLOCK) => return Ok(false),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
             if self.sent == first.len() {
                 self.sent = 0;
@@ -63,22 +66,22 @@ impl Peer {
     ///
     /// # Errors
     /// If the connection has ended, or holds more than one message of at most `longest` bytes.
-    pub(super) fn fill(&mut self, longest: usize) -> io::Result<()> {
+    pub(crate) fn fill(&mut self, longest: usize) -> io::Result<()> {
         let mut chunk = [0; CHUNK];
         while self.received.len() <= PREFIX + longest {
-            match self.socket.read(&mut chunk) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(read) => self.received.extend(&chunk[..read]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            match recv(&self.socket, &mut chunk, RecvFlags::empty()) {
+                Ok((_, 0)) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok((_, read)) => self.received.extend(&chunk[..read]),
+                Err(Errno::WOULDBLOCK) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Err(too_long(longest))
     }
 
     /// Sends what the socket takes, and returns the next message if it has arrived.
-    pub(super) fn poll(&mut self, longest: usize) -> io::Result<Option<Vec<u8>>> {
+    pub(crate) fn poll(&mut self, longest: usize) -> io::Result<Option<Vec<u8>>> {
         // A peer that has ended may have sent the reason first.
         let take = |this: &mut Self| this.received.next_frame(longest).map_err(|_| too_long(longest));
         if let Some(message) = take(self)? {
@@ -92,7 +95,7 @@ impl Peer {
     }
 
     /// Waits for the next message.
-    pub(super) fn receive(&mut self, longest: usize, deadline: Instant) -> io::Result<Vec<u8>> {
+    pub(crate) fn receive(&mut self, longest: usize, deadline: Instant) -> io::Result<Vec<u8>> {
         loop {
             match self.poll(longest)? {
                 Some(message) => return Ok(message),
@@ -106,7 +109,7 @@ impl Peer {
     ///
     /// # Errors
     /// If the other side has sent something already, or does not read.
-    pub(in crate::transport) fn into_socket(mut self) -> io::Result<TcpStream> {
+    pub(crate) fn into_socket(mut self) -> io::Result<OwnedFd> {
         if self.received.len() > 0 || !self.flush()? {
             return Err(io::Error::other("it does not follow the protocol"));
         }
@@ -119,7 +122,7 @@ fn too_long(longest: usize) -> io::Error {
 }
 
 /// Waits until a peer connects, sends, or takes what is queued for it; for a short time at most.
-pub(super) fn wait<'a>(listeners: &[TcpListener], peers: impl Iterator<Item = &'a Peer>) {
+pub(crate) fn wait<'a>(listeners: &[OwnedFd], peers: impl Iterator<Item = &'a Peer>) {
     let listening = listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN));
     let peers = peers.map(|peer| {
         let sends = if peer.unsent.is_empty() { PollFlags::empty() } else { PollFlags::OUT };

@@ -5,13 +5,13 @@
 //! admitted. Nothing is encrypted.
 
 use std::io::{self, ErrorKind};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::arrivals::introduce;
+use super::arrivals::{REACH, introduce};
 use super::peer::{NAP, Peer, wait};
 use super::{Bootstrap, named};
 use crate::control::Claim;
@@ -69,7 +69,7 @@ impl Rendezvous {
         let resolved: Vec<_> = address.to_socket_addrs().map_err(cannot)?.collect();
         let Joining { world: (rank, ranks), timeout, .. } = joining;
         let peers = if rank == 0 {
-            admit(&listen(&resolved).map_err(cannot)?, joining).map_err(Error::Launch)?
+            admit(listen(&resolved).map_err(cannot)?, joining).map_err(Error::Launch)?
         } else {
             vec![reach(address, &resolved, joining).map_err(Error::Launch)?]
         };
@@ -195,7 +195,8 @@ fn reach(address: &str, resolved: &[SocketAddr], joining: Joining<'_>) -> Result
         let mut error = io::Error::other("the name has no address");
         for at in resolved {
             let claim = Claim { from: rank, to: 0, tag: ranks as u64 };
-            match introduce(at, joining.secret, claim, timeout) {
+            let connected = TcpStream::connect_timeout(at, REACH.min(timeout));
+            match connected.and_then(|socket| introduce(socket, joining.secret, claim, timeout)) {
                 Ok(answer) => return answer,
                 Err(failed) => error = failed,
             }

@@ -107,7 +107,7 @@ fn sockets(
     let far: Vec<_> = (0..ranks).filter(|&rank| rank != own && far(rank)).collect();
     let (before, after): (Vec<_>, Vec<_>) = far.into_iter().partition(|&rank| rank < own);
     let (accepted, reached) = std::thread::scope(|scope| {
-        let accepted = scope.spawn(|| accept(&listeners, secret, after));
+        let accepted = scope.spawn(|| accept(listeners, secret, after));
         let claim = |to| Claim { from: own, to, tag: TAG };
         let reached = before.iter().map(|&to| (to, reach(&ports[to].addresses, secret, claim(to))));
         let reached: Vec<_> = reached.collect();
@@ -119,7 +119,7 @@ fn sockets(
         match connected.and_then(|peer| peer.into_socket().map_err(|error| error.to_string())) {
             // Not `TCP_USER_TIMEOUT`: it would also end the connection with a rank that computes for long and does not receive. Who
             // watches over the ranks sees a cut link.
-            Ok(socket) => sockets.push((rank, socket)),
+            Ok(socket) => sockets.push((rank, socket.into())),
             Err(error) => problem = format!("rank {own} and rank {rank} cannot connect: {error}"),
         }
     }
@@ -154,7 +154,8 @@ fn reach(addresses: &[SocketAddr], secret: &[u8], claim: Claim) -> std::result::
     let mut refused = Vec::new();
     // Strangers may displace a connection. It is the only one that is closed without an answer.
     for address in addresses.iter().flat_map(|address| [address; ATTEMPTS]) {
-        match introduce(address, secret, claim, REACH) {
+        let connected = TcpStream::connect_timeout(address, REACH);
+        match connected.and_then(|socket| introduce(socket, secret, claim, REACH)) {
             Ok(Ok(peer)) => return Ok(peer),
             Ok(Err(why)) => refused.push(format!("{address}: {why}")),
             Err(error) => refused.push(format!("{address}: {error}")),
@@ -166,11 +167,15 @@ fn reach(addresses: &[SocketAddr], secret: &[u8], claim: Claim) -> std::result::
 
 /// Accepts connections until each of these ranks is there.
 pub(super) fn accept(
-    listeners: &[TcpListener],
+    listeners: Vec<TcpListener>,
     secret: &[u8],
     mut expected: Vec<Rank>,
 ) -> Vec<(Rank, std::result::Result<Peer, String>)> {
-    let (began, mut arrivals, mut known) = (Instant::now(), Arrivals::new(listeners, secret), Vec::new());
+    let (began, mut known) = (Instant::now(), Vec::new());
+    let mut arrivals = match Arrivals::new(listeners, secret) {
+        Ok(arrivals) => arrivals,
+        Err(error) => return expected.into_iter().map(|rank| (rank, Err(error.to_string()))).collect(),
+    };
     while !expected.is_empty() && began.elapsed() < CONNECT {
         let admit = |claim: Claim| match expected.contains(&claim.from) && claim.tag == TAG {
             true => Ok(()),

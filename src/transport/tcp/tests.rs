@@ -15,9 +15,10 @@ fn only_a_rank_that_knows_the_secret_is_admitted() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
-    let connects =
-        |secret: &[u8], from, tag| introduce(&address, secret, Claim { from, to: 0, tag }, DEADLINE);
-    let accepted = std::thread::spawn(move || connect::accept(&[listener], b"secret", vec![1]));
+    let connects = |secret: &[u8], from, tag| {
+        introduce(TcpStream::connect(address).unwrap(), secret, Claim { from, to: 0, tag }, DEADLINE)
+    };
+    let accepted = std::thread::spawn(move || connect::accept(vec![listener], b"secret", vec![1]));
     let _silent = TcpStream::connect(address).unwrap();
     let mut stranger = TcpStream::connect(address).unwrap();
     stranger.set_read_timeout(Some(DEADLINE)).unwrap();

@@ -29,8 +29,10 @@ const KINDS: [Kind; 8] = [
     Broadcast(1),
     Labelled("bucket 1"),
 ];
-/// The calls of rank 1 and of the others, and what their errors say.
-const CASES: [(&str, &[Kind], &[Kind], [&str; 2]); 8] = [
+/// The name of a case, the calls of rank 1 and of the others, and what their errors say.
+type Case = (&'static str, &'static [Kind], &'static [Kind], [&'static str; 2]);
+
+const CASES: [Case; 8] = [
     ("order", &[Sum(999), Sum(1000)], &[Sum(1000), Sum(999)], ["of 1000 f32, sum", "of 999 f32, sum"]),
     ("count", &[Sum(999)], &[Sum(1000)], ["of 1000 f32", "of 999 f32"]),
     ("type", &[Integers(1000)], &[Sum(1000)], ["of 1000 f32", "of 1000 i32"]),

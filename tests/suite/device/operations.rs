@@ -16,11 +16,11 @@ pub(crate) fn conform(comm: &mut Communicator) {
     let sum = |element: usize| (0..ranks).map(|rank| value(rank, element)).sum::<f32>();
     for count in COUNTS {
         let everywhere = |_: usize| true;
-        check(comm, Operation::AllReduce, count, everywhere, &sum);
-        check(comm, Operation::Reduce { root: last }, count, |_| rank == last, &sum);
+        check(comm, Operation::AllReduce, count, everywhere, sum);
+        check(comm, Operation::Reduce { root: last }, count, |_| rank == last, sum);
         check(comm, Operation::Broadcast { root: last }, count, everywhere, |element| value(last, element));
         let own = comm.own_part(count);
-        check(comm, Operation::ReduceScatter, count, |element| own.contains(&element), &sum);
+        check(comm, Operation::ReduceScatter, count, |element| own.contains(&element), sum);
         let parts: Vec<_> = (0..ranks).map(|rank| part(count, rank, ranks)).collect();
         let owner = |element: usize| parts.iter().position(|part| part.contains(&element)).unwrap();
         check(comm, Operation::AllGather, count, everywhere, |element| value(owner(element), element));

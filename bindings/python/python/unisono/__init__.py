@@ -23,7 +23,7 @@ from ._unisono import (
 from .comm import Comm, Plan, Reduction, wait_all, wait_any
 from .compressor import Compressor
 from .gpu import on_stream
-from .start import from_all_gather, from_mpi4py, from_store, init
+from .start import from_all_gather, from_mpi4py, from_store, init, join
 
 __all__ = [
     "AbortedError",
@@ -41,6 +41,7 @@ __all__ = [
     "from_mpi4py",
     "from_store",
     "init",
+    "join",
     "on_stream",
     "wait_all",
     "wait_any",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import math
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -260,6 +261,15 @@ class Comm(Streams):
         """Makes a communicator of these ranks, numbered in this order; other ranks get None. All ranks call it, with the same list."""
         group = self._comm.group(list(ranks))
         return None if group is None else Comm(group)
+
+    def grow(self, more: int, address: str | os.PathLike[str]) -> Comm:
+        """Returns a communicator of these ranks and of `more` processes, which call `unisono.join` with the same address. All call it.
+
+        The address is the path of a Unix socket, or "host:port" of rank 0's machine for processes of any machine. A port that other
+        machines reach needs UNISONO_SECRET, the same for all. The ranks keep their numbers, and those that join follow. This communicator
+        remains usable, also if the processes do not come in time.
+        """
+        return Comm(self._comm.grow(more, address))
 
     def shrink(self, *, minimum_ranks: int | None = None) -> Comm:
         """Returns a communicator of the ranks that are left, after an error that `is_fatal`, and closes this one. All of them call it. They

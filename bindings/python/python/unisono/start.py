@@ -32,6 +32,14 @@ def init(*, algorithm: str | None = None, tuning: str | os.PathLike[str] | None 
     return Comm(_unisono.launched(algorithm, tuning, timeout))
 
 
+def join(address: str | os.PathLike[str], *, timeout: float | None = None) -> Comm:
+    """Joins a world that grows at this address (`Comm.grow`), as one of its last ranks.
+
+    Waits until it does, at most `timeout` seconds (600). The algorithm and the timeouts are those of the world.
+    """
+    return Comm(_unisono.joined(address, timeout))
+
+
 def from_all_gather(
     rank: int,
     size: int,

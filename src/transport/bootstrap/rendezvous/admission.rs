@@ -15,14 +15,11 @@ use crate::transport::bootstrap::peer::Peer;
 ///
 /// # Errors
 /// If ranks are missing after the deadline, have ended, or disagree about the world. Ranks that are there get the reason.
-pub(super) fn admit(listener: &TcpListener, joining: Joining<'_>) -> Result<Vec<Peer>, String> {
+pub(super) fn admit(listener: TcpListener, joining: Joining<'_>) -> Result<Vec<Peer>, String> {
     let mut admission = Admission::new(joining);
-    let listeners = std::slice::from_ref(listener);
-    let admitted = listener
-        .set_nonblocking(true)
+    let admitted = Arrivals::new([listener], joining.secret)
         .map_err(|error| format!("rank 0 cannot listen: {error}"))
-        .and_then(|()| {
-            let mut arrivals = Arrivals::new(listeners, joining.secret);
+        .and_then(|mut arrivals| {
             while !admission.missing().is_empty() {
                 admission.advance(&mut arrivals)?;
             }
@@ -59,7 +56,7 @@ impl<'a> Admission<'a> {
     }
 
     /// Waits until something happens, and serves all connections.
-    fn advance(&mut self, arrivals: &mut Arrivals<'_>) -> Result<(), String> {
+    fn advance(&mut self, arrivals: &mut Arrivals) -> Result<(), String> {
         let (mut problem, admitted) = (Ok(()), &self.admitted);
         let is_there = |rank: Rank| admitted[rank].is_some();
         let admit =
@@ -68,7 +65,7 @@ impl<'a> Admission<'a> {
         for arrival in arrivals.advance(admitted.len(), &here, admit) {
             match arrival {
                 Arrival::Member(claim, peer) => self.place(claim.from, peer)?,
-                Arrival::Stranger(address) => self.report(address),
+                Arrival::Stranger(address) => address.into_iter().for_each(|address| self.report(address)),
             }
         }
         problem?;

@@ -195,7 +195,7 @@ fn a_rank_that_does_not_read_is_named_and_the_others_get_their_answer() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let other_side = || {
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Peer::new(listener.accept().unwrap().0).unwrap(), socket)
+        (Peer::new(listener.accept().unwrap().0.into()).unwrap(), socket)
     };
     let ((silent, _kept), (reading, mut socket)) = (other_side(), other_side());
     // More than the buffers of a connection hold.
