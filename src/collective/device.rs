@@ -1,4 +1,4 @@
-//! All-reduces of arrays in GPU memory.
+//! Collectives on arrays in GPU memory.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ mod choose;
 pub(crate) struct DeviceCall<'a> {
     pub(crate) call: &'a Call,
     pub(crate) options: &'a Options,
-    /// The reduction is ordered after the work now on this stream and before later work.
+    /// The call is ordered after the work now on this stream and before later work.
     pub(crate) stream: &'a Arc<CudaStream>,
 }
 

@@ -154,10 +154,7 @@ impl Communicator {
         let options = self.per_call.options.clone();
         let asked = DeviceCall { call: &call, options: &options, stream };
         self.on_gpu(stream.context(), |engine, gpu| {
-            let mut token = match gpu.token.take() {
-                Some(token) => token,
-                None => stream.alloc_zeros(1).map_err(cuda("memory on the GPU"))?,
-            };
+            let mut token = gpu.take_token()?;
             let ran = lend(&mut token, stream, |span| engine.run_on_gpu(gpu, &Choice::Auto, asked, span));
             gpu.token = Some(token);
             ran

@@ -86,6 +86,19 @@ impl Gpu {
         })
     }
 
+    /// Takes the array of barriers, which is allocated for the first one. Any stream may use it.
+    pub(crate) fn take_token(&mut self) -> Result<CudaSlice<u8>> {
+        if let Some(token) = self.token.take() {
+            return Ok(token);
+        }
+        // On a stream without other work, for which the host may wait.
+        let allocated = self.context.new_stream().and_then(|stream| {
+            let token = stream.alloc_zeros(1)?;
+            stream.synchronize().map(|()| token)
+        });
+        allocated.map_err(cuda("memory on the GPU"))
+    }
+
     /// The stream of non-blocking calls.
     pub(crate) fn aside(&self) -> Arc<CudaStream> {
         Arc::clone(&self.aside)

@@ -47,7 +47,8 @@ impl<T: Element> DeviceArray<T> {
     /// stream. An array of no elements may have the address 0: it is on the thread's current GPU.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if there is no driver, or if the address is not in GPU memory; [`Error::Cuda`] if the GPU is not usable.
+    /// [`Error::Unsupported`] if there is no driver, or if the address is not in GPU memory or not aligned; [`Error::Cuda`] if the GPU is not
+    /// usable.
     ///
     /// # Safety
     /// Until all work that is queued on the stream with this array is done, the address has `count` elements, other streams leave them
@@ -59,15 +60,13 @@ impl<T: Element> DeviceArray<T> {
         let known = unsafe { sys::cuCtxGetCurrent(&raw mut before) }.result().is_ok();
         let before = if known { before } else { std::ptr::null_mut() };
         let context = if count == 0 { current(before)? } else { home(address)? };
-        if !address.is_multiple_of(align_of::<T>() as u64) {
-            return Err(Error::Unsupported(format!(
-                "the array at {address:#x} is not aligned for {}",
-                T::DTYPE
-            )));
-        }
         // SAFETY: as the caller promises.
         let stream = unsafe { context.wrap_borrowed_stream(stream.cast()) };
-        Ok(Self { address, count, stream, before, elements: PhantomData })
+        let array = Self { address, count, stream, before, elements: PhantomData };
+        if address.is_multiple_of(align_of::<T>() as u64) {
+            return Ok(array);
+        }
+        Err(Error::Unsupported(format!("the array at {address:#x} is not aligned for {}", T::DTYPE)))
     }
 
     /// Its stream.

@@ -487,6 +487,108 @@ module unisono
       integer(c_int), value :: code
     end function
 
+    ! Leaves the reduction of all arrays in GPU memory on every rank, ordered on the stream.
+    !
+    ! Conditions:
+    ! The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream is
+    ! done, and the options null or valid.
+    integer(c_int) function unisono_gpu_all_reduce(comm, data, count, dtype, op, stream, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: stream
+      type(c_ptr), value :: options
+    end function
+
+    ! Leaves the reduction of all arrays in GPU memory on the root, ordered on the stream; the other arrays are undefined.
+    !
+    ! Conditions:
+    ! As for `unisono_gpu_all_reduce`.
+    integer(c_int) function unisono_gpu_reduce(comm, data, count, dtype, op, root, stream, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      integer(c_int), value :: root
+      type(c_ptr), value :: stream
+      type(c_ptr), value :: options
+    end function
+
+    ! Copies the root's array in GPU memory to every rank, ordered on the stream.
+    !
+    ! Conditions:
+    ! As for `unisono_gpu_all_reduce`.
+    integer(c_int) function unisono_gpu_broadcast(comm, data, count, dtype, root, stream, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: root
+      type(c_ptr), value :: stream
+      type(c_ptr), value :: options
+    end function
+
+    ! Leaves on every rank its own part of the reduction of all arrays in GPU memory (`unisono_own_part`), ordered on the stream;
+    ! the rest of the array is undefined.
+    !
+    ! Conditions:
+    ! As for `unisono_gpu_all_reduce`.
+    integer(c_int) function unisono_gpu_reduce_scatter(comm, data, count, dtype, op, stream, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), value :: op
+      type(c_ptr), value :: stream
+      type(c_ptr), value :: options
+    end function
+
+    ! Every rank contributes its own part of the array in GPU memory (`unisono_own_part`) and ends with all parts, ordered on the
+    ! stream.
+    !
+    ! Conditions:
+    ! As for `unisono_gpu_all_reduce`.
+    integer(c_int) function unisono_gpu_all_gather(comm, data, count, dtype, stream, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      type(c_ptr), value :: stream
+      type(c_ptr), value :: options
+    end function
+
+    ! Orders the streams of all ranks: work that is queued on the stream from now on begins when the work that each rank has queued
+    ! on its own is done. The host does not wait for that.
+    !
+    ! Conditions:
+    ! The handle must be live, the stream one of the thread's current GPU, and the options null or valid.
+    integer(c_int) function unisono_gpu_barrier(comm, stream, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: stream
+      type(c_ptr), value :: options
+    end function
+
+    ! Waits until the work now queued on the stream is done: with the deadline of a call, and with an error that names the rank if a
+    ! rank fails or does not make its calls. Use it in place of `cudaStreamSynchronize`, which would wait for ever.
+    !
+    ! Conditions:
+    ! The handle must be live, the stream one of the thread's current GPU, and the options null or valid.
+    integer(c_int) function unisono_gpu_synchronize(comm, stream, options) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: stream
+      type(c_ptr), value :: options
+    end function
+
     ! Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here. With a negative
     ! color, a rank is in no group, and gets NULL. All ranks call it.
     !

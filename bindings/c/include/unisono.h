@@ -439,6 +439,86 @@ int unisono_failed_rank(void);
 // Whether an error with this code loses the communicator: 1 if so, otherwise 0.
 int unisono_is_fatal(int code);
 
+// Leaves the reduction of all arrays in GPU memory on every rank, ordered on the stream.
+//
+// Conditions:
+// The handle must be live, the array one of `count` elements in GPU memory that lives, as the stream does, until the stream is done,
+// and the options null or valid.
+int unisono_gpu_all_reduce(unisono_comm *comm,
+                           void *data,
+                           size_t count,
+                           int dtype,
+                           int op,
+                           void *stream,
+                           const unisono_call *options);
+
+// Leaves the reduction of all arrays in GPU memory on the root, ordered on the stream; the other arrays are undefined.
+//
+// Conditions:
+// As for `unisono_gpu_all_reduce`.
+int unisono_gpu_reduce(unisono_comm *comm,
+                       void *data,
+                       size_t count,
+                       int dtype,
+                       int op,
+                       int root,
+                       void *stream,
+                       const unisono_call *options);
+
+// Copies the root's array in GPU memory to every rank, ordered on the stream.
+//
+// Conditions:
+// As for `unisono_gpu_all_reduce`.
+int unisono_gpu_broadcast(unisono_comm *comm,
+                          void *data,
+                          size_t count,
+                          int dtype,
+                          int root,
+                          void *stream,
+                          const unisono_call *options);
+
+// Leaves on every rank its own part of the reduction of all arrays in GPU memory (`unisono_own_part`), ordered on the stream; the rest
+// of the array is undefined.
+//
+// Conditions:
+// As for `unisono_gpu_all_reduce`.
+int unisono_gpu_reduce_scatter(unisono_comm *comm,
+                               void *data,
+                               size_t count,
+                               int dtype,
+                               int op,
+                               void *stream,
+                               const unisono_call *options);
+
+// Every rank contributes its own part of the array in GPU memory (`unisono_own_part`) and ends with all parts, ordered on the stream.
+//
+// Conditions:
+// As for `unisono_gpu_all_reduce`.
+int unisono_gpu_all_gather(unisono_comm *comm,
+                           void *data,
+                           size_t count,
+                           int dtype,
+                           void *stream,
+                           const unisono_call *options);
+
+// Orders the streams of all ranks: work that is queued on the stream from now on begins when the work that each rank has queued on its
+// own is done. The host does not wait for that.
+//
+// Conditions:
+// The handle must be live, the stream one of the thread's current GPU, and the options null or valid.
+int unisono_gpu_barrier(unisono_comm *comm,
+                        void *stream,
+                        const unisono_call *options);
+
+// Waits until the work now queued on the stream is done: with the deadline of a call, and with an error that names the rank if a rank
+// fails or does not make its calls. Use it in place of `cudaStreamSynchronize`, which would wait for ever.
+//
+// Conditions:
+// The handle must be live, the stream one of the thread's current GPU, and the options null or valid.
+int unisono_gpu_synchronize(unisono_comm *comm,
+                            void *stream,
+                            const unisono_call *options);
+
 // Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here. With a negative color,
 // a rank is in no group, and gets NULL. All ranks call it.
 //

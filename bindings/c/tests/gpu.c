@@ -16,7 +16,7 @@ static void *driver;
         }                                                                                               \
     } while (0)
 
-typedef int (*function)(void);
+typedef void (*function)(void);
 
 /* A function of the driver. ISO C has no conversion of an object pointer to one of a function. */
 static function of_driver(const char *name) {

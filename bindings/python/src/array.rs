@@ -10,7 +10,6 @@ use unisono_bindings::Lent;
 use unisono_bindings::device::OnGpu;
 
 use super::error::argument;
-use super::gpu::GpuArray;
 
 /// A contiguous array that is held until the call is done.
 pub(crate) struct Array {
@@ -103,6 +102,23 @@ impl Array {
     /// The array at an address, which the caller holds.
     pub(crate) fn at(address: usize, count: usize, dtype: DType) -> Self {
         Self { data: address as *mut c_void, count, dtype, width: 1, on_gpu: None, _buffer: None }
+    }
+}
+
+/// An array in GPU memory and the stream on which its work is ordered, as `unisono/gpu.py` finds them.
+#[pyclass(frozen, module = "unisono._unisono")]
+pub(crate) struct GpuArray {
+    array: OnGpu,
+    dtype: DType,
+    /// Holds the memory.
+    _owner: Py<PyAny>,
+}
+
+#[pymethods]
+impl GpuArray {
+    #[new]
+    fn new(address: usize, count: usize, element: &str, stream: usize, owner: Py<PyAny>) -> PyResult<Self> {
+        Ok(Self { array: OnGpu { address, count, stream }, dtype: dtype(element)?, _owner: owner })
     }
 }
 

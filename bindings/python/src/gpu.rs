@@ -1,30 +1,12 @@
-//! Arrays in GPU memory.
+//! Calls on arrays in GPU memory.
 
 use pyo3::prelude::*;
 use unisono::{DType, with_type};
 use unisono_bindings::device::{self, OnGpu};
 use unisono_bindings::{Operation, Options};
 
-use super::array::dtype;
 use super::call::options;
 use super::comm::Comm;
-
-/// An array in GPU memory and the stream on which its work is ordered, as `unisono/gpu.py` finds them.
-#[pyclass(frozen, module = "unisono._unisono")]
-pub(crate) struct GpuArray {
-    pub(crate) array: OnGpu,
-    pub(crate) dtype: DType,
-    /// Holds the memory.
-    _owner: Py<PyAny>,
-}
-
-#[pymethods]
-impl GpuArray {
-    #[new]
-    fn new(address: usize, count: usize, element: &str, stream: usize, owner: Py<PyAny>) -> PyResult<Self> {
-        Ok(Self { array: OnGpu { address, count, stream }, dtype: dtype(element)?, _owner: owner })
-    }
-}
 
 impl Comm {
     /// Makes a call on an array in GPU memory.

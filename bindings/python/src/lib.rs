@@ -23,7 +23,7 @@ fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<comm::Comm>()?;
     module.add_class::<compressor::Compressor>()?;
-    module.add_class::<gpu::GpuArray>()?;
+    module.add_class::<array::GpuArray>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<plan::Plan>()?;
     module.add_class::<reduction::Reduction>()?;

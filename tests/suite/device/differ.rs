@@ -138,7 +138,7 @@ fn missing() {
     });
     for (rank, ended) in ended.into_iter().enumerate().filter(|(rank, _)| *rank != 1) {
         let text = ended.unwrap_err().to_string();
-        assert!(text.contains("all-reduce #8") && text.contains("rank 1"), "rank {rank}: {text}");
+        assert!(text.contains("all-reduce #11 by nccl") && text.contains("for rank 1"), "rank {rank}: {text}");
     }
 }
 
