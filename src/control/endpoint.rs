@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use unisono_collectives::Rank;
 
 use super::agreement::{Agreement, Outcome};
-use super::handshake::{Handshake, Step};
+use super::handshake::{Handshake, Reply};
 use super::message::{Claim, Frames, LONGEST, LONGEST_HELLO, Message, Nonce};
 use super::view::Evidence;
 use super::{CONNECT, KEEPALIVE, MOST_STRANGERS, SILENCE, Time};
@@ -340,14 +340,14 @@ impl Endpoint {
         let Some(link) = self.links.get_mut(&id) else { return };
         let Some(handshake) = &mut link.handshake else { return };
         match handshake.handle(message) {
-            Step::Send(answer) => self.actions.push_back(Action::Send(id, answer.to_bytes())),
-            Step::Claimed(Claim { from, to, tag })
+            Reply::Send(answer) => self.actions.push_back(Action::Send(id, answer.to_bytes())),
+            Reply::Claimed(Claim { from, to, tag })
                 if to == self.setup.own && tag == TAG && self.setup.accepts.contains(&from) =>
             {
                 let accept = handshake.accepted();
                 self.actions.push_back(Action::Send(id, accept.to_bytes()));
             }
-            Step::Done(claim, confirm) => {
+            Reply::Done(claim, confirm) => {
                 let rank = link.to.unwrap_or(claim.from);
                 link.identify(rank);
                 self.actions.extend(confirm.map(|confirm| Action::Send(id, confirm.to_bytes())));

@@ -22,7 +22,7 @@ const VERSION: u32 = 4;
 
 /// What follows from a message of the handshake.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Step {
+pub(crate) enum Reply {
     /// Send this message.
     Send(Message),
     /// The other side has proved itself: [accept](Handshake::accepted) this claim, or refuse it.
@@ -89,34 +89,34 @@ impl Handshake {
     }
 
     /// Handles a message of the other side.
-    pub(crate) fn handle(&mut self, message: Message) -> Step {
+    pub(crate) fn handle(&mut self, message: Message) -> Reply {
         let state = std::mem::replace(&mut self.state, State::Ended);
         let (state, step) = match (state, message) {
             (State::Accepting { own }, Message::Hello { version: VERSION, nonce }) => {
-                let challenge = Step::Send(Message::Challenge { nonce: own });
+                let challenge = Reply::Send(Message::Challenge { nonce: own });
                 (State::Challenged { nonces: [nonce, own] }, challenge)
             }
             (State::Greeted { claim, own }, Message::Challenge { nonce }) => {
                 let nonces = [own, nonce];
                 let proof = self.proof("connects", nonces, claim);
-                (State::Proved { claim, nonces }, Step::Send(Message::Prove { claim, proof }))
+                (State::Proved { claim, nonces }, Reply::Send(Message::Prove { claim, proof }))
             }
             (State::Challenged { nonces }, Message::Prove { claim, proof }) => {
                 if !self.is_proof("connects", nonces, claim, proof) {
-                    return Step::WrongSecret;
+                    return Reply::WrongSecret;
                 }
-                (State::Claimed { claim, nonces }, Step::Claimed(claim))
+                (State::Claimed { claim, nonces }, Reply::Claimed(claim))
             }
             (State::Proved { claim, nonces }, Message::Accept { proof }) => {
                 let is_valid = self.is_proof("accepts", nonces, claim, proof);
-                let done = Step::Done(claim, Some(Message::Confirm));
-                (State::Ended, if is_valid { done } else { Step::WrongSecret })
+                let done = Reply::Done(claim, Some(Message::Confirm));
+                (State::Ended, if is_valid { done } else { Reply::WrongSecret })
             }
-            (State::Accepted { claim }, Message::Confirm) => (State::Ended, Step::Done(claim, None)),
+            (State::Accepted { claim }, Message::Confirm) => (State::Ended, Reply::Done(claim, None)),
             (State::Greeted { .. } | State::Proved { .. }, Message::Refuse { why }) => {
-                (State::Ended, Step::Refused(why))
+                (State::Ended, Reply::Refused(why))
             }
-            _ => (State::Ended, Step::Nonsense),
+            _ => (State::Ended, Reply::Nonsense),
         };
         self.state = state;
         step
@@ -166,9 +166,9 @@ mod tests {
 
     const CLAIM: Claim = Claim { from: 1, to: 0, tag: 4 };
 
-    fn sent(step: Step) -> Message {
+    fn sent(step: Reply) -> Message {
         match step {
-            Step::Send(message) => message,
+            Reply::Send(message) => message,
             other => panic!("{other:?} sends nothing"),
         }
     }
@@ -185,21 +185,21 @@ mod tests {
     #[test]
     fn both_sides_prove_the_secret() {
         let (mut connects, mut accepts, prove) = until_proof(b"secret", b"secret");
-        assert_eq!(accepts.handle(prove), Step::Claimed(CLAIM));
+        assert_eq!(accepts.handle(prove), Reply::Claimed(CLAIM));
         let accept = accepts.accepted();
-        assert_eq!(connects.handle(accept), Step::Done(CLAIM, Some(Message::Confirm)));
-        assert_eq!(accepts.handle(Message::Confirm), Step::Done(CLAIM, None));
+        assert_eq!(connects.handle(accept), Reply::Done(CLAIM, Some(Message::Confirm)));
+        assert_eq!(accepts.handle(Message::Confirm), Reply::Done(CLAIM, None));
     }
 
     #[test]
     fn a_side_without_the_secret_is_detected_by_the_other() {
         let (_, mut accepts, prove) = until_proof(b"guess", b"secret");
-        assert_eq!(accepts.handle(prove), Step::WrongSecret);
+        assert_eq!(accepts.handle(prove), Reply::WrongSecret);
         // An impostor that accepts without a check.
         let (mut connects, ..) = until_proof(b"secret", b"secret");
         let (_, mut impostor, prove) = until_proof(b"guess", b"guess");
-        assert_eq!(impostor.handle(prove), Step::Claimed(CLAIM));
-        assert_eq!(connects.handle(impostor.accepted()), Step::WrongSecret);
+        assert_eq!(impostor.handle(prove), Reply::Claimed(CLAIM));
+        assert_eq!(connects.handle(impostor.accepted()), Reply::WrongSecret);
     }
 
     #[test]
@@ -207,22 +207,22 @@ mod tests {
         let (_, mut accepts, prove) = until_proof(b"secret", b"secret");
         let Message::Prove { proof, .. } = prove else { unreachable!() };
         let changed = Message::Prove { claim: Claim { from: 2, ..CLAIM }, proof };
-        assert_eq!(accepts.handle(changed), Step::WrongSecret);
+        assert_eq!(accepts.handle(changed), Reply::WrongSecret);
         let mut another = Handshake::accept(b"secret", [5, 6]);
         let (_, hello) = Handshake::connect(b"secret", CLAIM, [1, 2]);
         sent(another.handle(hello));
-        assert_eq!(another.handle(Message::Prove { claim: CLAIM, proof }), Step::WrongSecret);
+        assert_eq!(another.handle(Message::Prove { claim: CLAIM, proof }), Reply::WrongSecret);
         let (mut connects, _, _) = until_proof(b"secret", b"secret");
-        assert_eq!(connects.handle(Message::Accept { proof }), Step::WrongSecret);
+        assert_eq!(connects.handle(Message::Accept { proof }), Reply::WrongSecret);
     }
 
     #[test]
     fn messages_out_of_order_end_the_handshake() {
         let mut accepts = Handshake::accept(b"secret", [3, 4]);
-        assert_eq!(accepts.handle(Message::Goodbye), Step::Nonsense);
+        assert_eq!(accepts.handle(Message::Goodbye), Reply::Nonsense);
         let (_, hello) = Handshake::connect(b"secret", CLAIM, [1, 2]);
-        assert_eq!(accepts.handle(hello), Step::Nonsense, "it has ended");
+        assert_eq!(accepts.handle(hello), Reply::Nonsense, "it has ended");
         let old = Message::Hello { version: VERSION - 1, nonce: [0; 2] };
-        assert_eq!(Handshake::accept(b"secret", [3, 4]).handle(old), Step::Nonsense);
+        assert_eq!(Handshake::accept(b"secret", [3, 4]).handle(old), Reply::Nonsense);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::network::Network;
 use super::{Happening, Queue, Rank, Time};
-use crate::control::handshake::{Handshake, Step};
+use crate::control::handshake::{Handshake, Reply};
 use crate::control::message::{Claim, Message};
 
 /// Whoever connects to the members without knowing the secret.
@@ -66,7 +66,7 @@ impl Strangers {
             _ => {
                 let (mut connects, hello) = hello();
                 let prove = connects.handle(Message::Challenge { nonce: [0, 0] });
-                let Step::Send(prove) = prove else { unreachable!("it answers a challenge") };
+                let Reply::Send(prove) = prove else { unreachable!("it answers a challenge") };
                 vec![hello.to_bytes(), prove.to_bytes()]
             }
         };

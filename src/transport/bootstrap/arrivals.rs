@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::net::{AddressFamily, SocketFlags, accept_with, getpeername, sockopt};
 
 use super::peer::{Peer, wait};
-use crate::control::{CONNECT, Claim, Handshake, LONGEST_HELLO, MOST_STRANGERS, Message, Step};
+use crate::control::{CONNECT, Claim, Handshake, LONGEST_HELLO, MOST_STRANGERS, Message, Reply};
 use crate::system::nonce;
 
 /// How long the system may take to reach an address, and as long the process there to prove itself.
@@ -72,8 +72,8 @@ impl Arrivals {
         for mut guest in std::mem::take(&mut self.guests) {
             match guest.advance(&mut admit) {
                 Ok(None) if guest.since.elapsed() < CONNECT => self.guests.push(guest),
-                Ok(Some(Step::Done(claim, _))) => arrivals.push(Arrival::Member(claim, guest.peer)),
-                Ok(Some(Step::WrongSecret)) => arrivals.push(Arrival::Stranger(guest.address)),
+                Ok(Some(Reply::Done(claim, _))) => arrivals.push(Arrival::Member(claim, guest.peer)),
+                Ok(Some(Reply::WrongSecret)) => arrivals.push(Arrival::Stranger(guest.address)),
                 // Silent, ended, refused, or another program.
                 _ => {}
             }
@@ -94,18 +94,18 @@ impl Guest {
     }
 
     /// Handles what has arrived. Returns how the handshake ends, once it does.
-    fn advance(&mut self, admit: &mut impl FnMut(Claim) -> Result<(), String>) -> io::Result<Option<Step>> {
+    fn advance(&mut self, admit: &mut impl FnMut(Claim) -> Result<(), String>) -> io::Result<Option<Reply>> {
         while let Some(message) = receive(self.peer.poll(LONGEST_HELLO)?)? {
             let answer = match self.handshake.handle(message) {
-                Step::Send(answer) => answer,
-                Step::Claimed(claim) => match admit(claim) {
+                Reply::Send(answer) => answer,
+                Reply::Claimed(claim) => match admit(claim) {
                     Ok(()) => self.handshake.accepted(),
-                    Err(why) => return self.refuse(why).map(|()| Some(Step::Nonsense)),
+                    Err(why) => return self.refuse(why).map(|()| Some(Reply::Nonsense)),
                 },
-                Step::WrongSecret => {
+                Reply::WrongSecret => {
                     // An empty socket takes it at once.
                     let _ = self.refuse("UNISONO_SECRET differs: set the same on all ranks".to_owned());
-                    return Ok(Some(Step::WrongSecret));
+                    return Ok(Some(Reply::WrongSecret));
                 }
                 end => return Ok(Some(end)),
             };
@@ -151,10 +151,10 @@ pub(crate) fn introduce(
         let frame = peer.receive(LONGEST_HELLO, deadline)?;
         let Some(message) = receive(Some(frame))? else { continue };
         let (answer, is_done) = match handshake.handle(message) {
-            Step::Send(answer) => (answer, false),
-            Step::Done(_, Some(confirm)) => (confirm, true),
-            Step::Refused(why) => return Ok(Err(why)),
-            Step::WrongSecret => return Err(io::Error::other("a process without the secret answers")),
+            Reply::Send(answer) => (answer, false),
+            Reply::Done(_, Some(confirm)) => (confirm, true),
+            Reply::Refused(why) => return Ok(Err(why)),
+            Reply::WrongSecret => return Err(io::Error::other("a process without the secret answers")),
             _ => return Err(io::Error::other("a process that does not follow the protocol answers")),
         };
         peer.queue(answer.to_bytes());

@@ -20,10 +20,11 @@ from ._unisono import (
     UnisonoError,
     __version__,
 )
-from .comm import Comm, Plan, Reduction, wait_all, wait_any
+from .comm import Comm, Plan, Reduction
 from .compressor import Compressor
 from .gpu import on_stream
 from .start import from_all_gather, from_mpi4py, from_store, init, join
+from .waits import wait_all, wait_any
 
 __all__ = [
     "AbortedError",

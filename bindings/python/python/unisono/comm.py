@@ -8,14 +8,14 @@ import math
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
 from . import _unisono
-from ._unisono import Request, UnisonoError
+from ._unisono import Request
 from .arrays import buffer_of, own_part_of
 from .gpu import Streams
 
@@ -366,35 +366,6 @@ class Plan:
     def wait(self) -> None:
         """Waits until the call is done; the array then has the result."""
         self._comm.wait_plan(self._handle)
-
-
-# How long `wait_any` waits for one call before it looks at the others, in seconds.
-_PAUSE_S = 50e-6
-
-
-def wait_all(requests: Iterable[Request]) -> None:
-    """Waits until all calls are done (MPI_Waitall), and then raises the first error of them, in their order."""
-    errors: list[UnisonoError] = []
-    for request in requests:
-        try:
-            request.wait()
-        except UnisonoError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-
-
-def wait_any(requests: list[Request]) -> int:
-    """Waits until one of the calls is done, removes its request from the list, and returns its index before (MPI_Waitany). Raises
-    what the call raises."""
-    if not requests:
-        raise ValueError("there is no request to wait for")
-    while True:
-        for index, request in enumerate(requests):
-            if request.is_done:
-                requests.pop(index).wait()
-                return index
-        requests[0].wait_for(_PAUSE_S)
 
 
 @atexit.register
