@@ -58,6 +58,9 @@
 // Lost: this rank failed in the call.
 #define UNISONO_ERROR_FAILED 105
 
+// Lost: other ranks are out of reach, may be alive, and may continue without this one.
+#define UNISONO_ERROR_PARTITIONED 107
+
 // Lost: a defect of the library, which its text describes.
 #define UNISONO_ERROR_PANIC 150
 
@@ -847,8 +850,8 @@ int unisono_wait_any(size_t count,
 //
 // A rank is left out if its process has ended, or if it has freed its communicator. A rank that is alive and does not call this in time
 // is UNISONO_ERROR_TIMEOUT; the text names it, and says whether its process is stopped. The old communicator ends on all ranks when the
-// first of them calls this: ranks in a call get UNISONO_ERROR_ABORTED, and can call it too. Ranks that do not share memory, which are
-// those of several machines, are UNISONO_ERROR_UNSUPPORTED.
+// first of them calls this: ranks in a call get UNISONO_ERROR_ABORTED, and can call it too. Ranks that MPI connects are
+// UNISONO_ERROR_UNSUPPORTED. A rank of several machines that reaches too few of those that may be alive is UNISONO_ERROR_PARTITIONED.
 //
 // The new communicator inherits the algorithm and the timeout. Wait for the requests of the old one first. Its groups are lost;
 // its memory keeps its values until it is released, and calls treat it as any other memory.
@@ -856,6 +859,34 @@ int unisono_wait_any(size_t count,
 // Conditions:
 // The pointer must be to a live handle, which is not used afterwards.
 int unisono_shrink(unisono_comm **comm);
+
+// Creates a communicator of these ranks and of `more` processes, which call `unisono_join` with the same address: the path of a Unix
+// socket, or `host:port` of rank 0's machine. All ranks call it. The communicator remains usable, also if the processes do not come in
+// time (UNISONO_ERROR_ON_RANK_0). A port that other machines reach needs UNISONO_SECRET.
+//
+// Conditions:
+// The handle must be live, the address text that ends with a zero, and the pointer valid for writing.
+int unisono_grow(unisono_comm *comm,
+                 size_t more,
+                 const char *address,
+                 unisono_comm **grown);
+
+// Joins a world that grows at this address (`unisono_grow`), as one of its last ranks. The algorithm and the timeouts are those of the
+// world.
+//
+// Conditions:
+// The address must be text that ends with a zero; the settings null or valid; and the pointer valid for writing.
+int unisono_join(const char *address,
+                 const unisono_settings *settings,
+                 unisono_comm **comm);
+
+// Sets how many ranks must be left for `unisono_shrink` to succeed, identical on all ranks. Of several machines, it replaces the rule that
+// most of the ranks that may be alive must be left: if the network is divided, and both sides have so many ranks, both continue.
+//
+// Conditions:
+// The handle must be null or live.
+int unisono_set_minimum_ranks(unisono_comm *comm,
+                              size_t ranks);
 
 // The number that a rank had before `unisono_shrink`; -1 if that did not return this communicator, there is no such rank, or the
 // handle is not valid in this process.
