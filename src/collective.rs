@@ -265,13 +265,8 @@ impl Engine {
         }
         let keep = in_order.then(|| self.in_order(call.operation));
         let Self { selector, topology, .. } = self;
-        let (size_bytes, element_bytes) = (call.size_bytes(), call.element_bytes());
-        let selection = match keep {
-            None => selector.select(call.operation, topology, size_bytes, element_bytes),
-            Some(keep) => {
-                selector.select_in_order(&keep, call.operation, topology, (size_bytes, element_bytes))
-            }
-        };
+        let sizes = (call.size_bytes(), call.element_bytes());
+        let selection = selector.select(keep.as_deref(), call.operation, topology, sizes);
         let plan = self.plan(selection.algorithm, call.operation, in_order);
         (selection, plan.expect("what is selected offers the operation"))
     }

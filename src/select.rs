@@ -263,14 +263,13 @@ fn usual(operation: Operation, topology: &Topology, size_bytes: usize) -> Select
 #[derive(Debug)]
 pub(crate) struct Selector {
     machines: Vec<Machine>,
-    made: HashMap<(Operation, usize, usize), Selection>,
-    /// Among algorithms that keep the order of ranks.
-    made_in_order: HashMap<(Operation, usize, usize), Selection>,
+    /// By operation, size class, size of an element, and whether only some algorithms keep the order of ranks.
+    made: HashMap<(Operation, usize, usize, bool), Selection>,
 }
 
 impl Selector {
     pub(crate) fn new(machines: Vec<Machine>) -> Self {
-        Self { machines, made: HashMap::new(), made_in_order: HashMap::new() }
+        Self { machines, made: HashMap::new() }
     }
 
     /// The machine of a kind of memory, by its number; the last one if there are no more.
@@ -278,31 +277,22 @@ impl Selector {
         &self.machines[memory.min(self.machines.len() - 1)]
     }
 
+    /// Selects an algorithm; among these that keep the order of ranks, if the call needs it.
     pub(crate) fn select(
         &mut self,
-        operation: Operation,
-        topology: &Topology,
-        size_bytes: usize,
-        element_size_bytes: usize,
-    ) -> Selection {
-        let class_bytes = class_bytes(size_bytes);
-        let Self { machines, made, .. } = self;
-        let make = || select(operation, topology, machines, class_bytes, element_size_bytes);
-        *made.entry((operation, class_bytes, element_size_bytes)).or_insert_with(make)
-    }
-
-    /// The same among the algorithms that keep the order of ranks.
-    pub(crate) fn select_in_order(
-        &mut self,
-        keep: &[Algorithm],
+        keep: Option<&[Algorithm]>,
         operation: Operation,
         topology: &Topology,
         (size_bytes, element_size_bytes): (usize, usize),
     ) -> Selection {
         let class_bytes = class_bytes(size_bytes);
-        let Self { machines, made_in_order, .. } = self;
-        let make = || select_among(keep, operation, topology, machines, class_bytes, element_size_bytes);
-        *made_in_order.entry((operation, class_bytes, element_size_bytes)).or_insert_with(make)
+        let Self { machines, made } = self;
+        let make = || match keep {
+            None => select(operation, topology, machines, class_bytes, element_size_bytes),
+            Some(keep) => select_among(keep, operation, topology, machines, class_bytes, element_size_bytes),
+        };
+        let kind = (operation, class_bytes, element_size_bytes, keep.is_some());
+        *made.entry(kind).or_insert_with(make)
     }
 }
 

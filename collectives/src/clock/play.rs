@@ -19,85 +19,9 @@ use super::outline::{Act, Halves, World};
 use crate::model::Machine;
 use crate::world::Rank;
 
-/// What happens in the order of time.
-///
-/// Messages at the same time are processed in this order. It compares positions relative to nodes before ranks, so that no
-/// node is preferred: what holds for one node holds for all that do the same, which allows ranks to represent others.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
-    /// A core that ranks share runs one of them.
-    Turn(usize),
-    /// A message between nodes, whose two ends are ready.
-    Leave(Route),
-    /// Its first byte has reached the incoming port.
-    Arrive(Route),
-}
+mod state;
 
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Route {
-    /// The sender's local rank.
-    local_rank: Rank,
-    /// The distance from the sender's node to the receiver's.
-    nodes: usize,
-    from: Rank,
-    to: Rank,
-}
-
-/// A message that a rank has sent.
-#[derive(Debug, Clone, Copy)]
-struct Message {
-    from: Rank,
-    /// The distance from the sender to the receiver, in ranks and in nodes.
-    places: NonZeroU32,
-    nodes: usize,
-    size_bytes: usize,
-    sent_us: f64,
-    /// Whether the sender waits until it has been received.
-    is_awaited: bool,
-}
-
-/// How far a rank has come with an act.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Stage {
-    #[default]
-    Begin,
-    Receive,
-    End,
-}
-
-/// A simulated rank.
-#[derive(Debug, Default)]
-struct Present {
-    core: usize,
-    /// Its index among the ranks of the core.
-    turn: usize,
-    act: usize,
-    stage: Stage,
-    /// When it can go on with its act; infinity while that is not known.
-    awaited_us: f64,
-    /// When it began to receive.
-    ready_us: f64,
-    /// Messages to it that it has not received.
-    inbox: Vec<Message>,
-    /// The message from another node that it receives.
-    in_transit: Option<Message>,
-    /// When the message that it has sent is received by another rank, if it waits for that.
-    received_us: f64,
-    barriers: usize,
-    /// When it did its latest act.
-    finish_us: f64,
-}
-
-/// A core, with the ranks that take turns on it.
-#[derive(Debug, Default)]
-struct Core {
-    ranks: Vec<Rank>,
-    /// The index of the rank whose turn it is.
-    turn: usize,
-    at_us: f64,
-    /// The time of its next event; infinity without one.
-    next_us: f64,
-}
+use state::{Core, Event, Message, Present, Route, Stage};
 
 struct Clock<'a> {
     world: &'a World<'a>,
@@ -111,8 +35,8 @@ struct Clock<'a> {
     ahead: Vec<usize>,
     /// By time, whose bits have the order of the number, since it is not negative.
     events: BinaryHeap<Reverse<(u64, Event)>>,
-    /// For each barrier, the number of ranks that have reached it, and when the last one did.
-    barriers: Vec<(usize, f64)>,
+    /// The number of ranks that have reached the current barrier, and when the last of them did.
+    barrier: (usize, f64),
     /// For each node, when its outgoing and its incoming port are free, and the time that each was occupied.
     ports: Vec<[(f64, f64); 2]>,
 }
@@ -152,7 +76,7 @@ pub(super) fn play(
         cores: Vec::new(),
         ahead: Vec::new(),
         events: BinaryHeap::new(),
-        barriers: Vec::new(),
+        barrier: (0, 0.0),
         ports: vec![[(0.0, 0.0); 2]; topology.nodes()],
     };
     clock.place_ranks();
@@ -321,16 +245,13 @@ impl Clock<'_> {
     fn reach_barrier(&mut self, rank: Rank) {
         let present = &mut self.present[rank];
         (present.stage, present.awaited_us) = (Stage::Receive, f64::INFINITY);
-        present.barriers += 1;
-        let number = present.barriers - 1;
-        self.barriers.resize(self.barriers.len().max(number + 1), (0, 0.0));
-        let (reached, last_us) = &mut self.barriers[number];
-        (*reached, *last_us) = (*reached + 1, last_us.max(self.cores[present.core].at_us));
-        if let (reached, last_us) = self.barriers[number]
-            && reached == self.present.len()
-        {
+        let (reached, last_us) = self.barrier;
+        self.barrier = (reached + 1, last_us.max(self.cores[present.core].at_us));
+        if reached + 1 == self.present.len() {
+            // No rank has reached the next one.
+            let (ranks, last_us) = std::mem::take(&mut self.barrier);
             self.next_act(rank);
-            (0..reached).filter(|&other| other != rank).for_each(|other| self.wake(other, last_us));
+            (0..ranks).filter(|&other| other != rank).for_each(|other| self.wake(other, last_us));
         }
     }
 

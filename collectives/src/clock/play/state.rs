@@ -1,0 +1,84 @@
+//! The state of a simulation.
+
+use std::num::NonZeroU32;
+
+use crate::world::Rank;
+
+/// What happens in the order of time.
+///
+/// Messages at the same time are processed in this order. It compares positions relative to nodes before ranks, so that no
+/// node is preferred: what holds for one node holds for all that do the same, which allows ranks to represent others.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Event {
+    /// A core that ranks share runs one of them.
+    Turn(usize),
+    /// A message between nodes, whose two ends are ready.
+    Leave(Route),
+    /// Its first byte has reached the incoming port.
+    Arrive(Route),
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Route {
+    /// The sender's local rank.
+    pub(super) local_rank: Rank,
+    /// The distance from the sender's node to the receiver's.
+    pub(super) nodes: usize,
+    pub(super) from: Rank,
+    pub(super) to: Rank,
+}
+
+/// A message that a rank has sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Message {
+    pub(super) from: Rank,
+    /// The distance from the sender to the receiver, in ranks and in nodes.
+    pub(super) places: NonZeroU32,
+    pub(super) nodes: usize,
+    pub(super) size_bytes: usize,
+    pub(super) sent_us: f64,
+    /// Whether the sender waits until it has been received.
+    pub(super) is_awaited: bool,
+}
+
+/// How far a rank has come with an act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Stage {
+    #[default]
+    Begin,
+    Receive,
+    End,
+}
+
+/// A simulated rank.
+#[derive(Debug, Default)]
+pub(super) struct Present {
+    pub(super) core: usize,
+    /// Its index among the ranks of the core.
+    pub(super) turn: usize,
+    pub(super) act: usize,
+    pub(super) stage: Stage,
+    /// When it can go on with its act; infinity while that is not known.
+    pub(super) awaited_us: f64,
+    /// When it began to receive.
+    pub(super) ready_us: f64,
+    /// Messages to it that it has not received.
+    pub(super) inbox: Vec<Message>,
+    /// The message from another node that it receives.
+    pub(super) in_transit: Option<Message>,
+    /// When the message that it has sent is received by another rank, if it waits for that.
+    pub(super) received_us: f64,
+    /// When it did its latest act.
+    pub(super) finish_us: f64,
+}
+
+/// A core, with the ranks that take turns on it.
+#[derive(Debug, Default)]
+pub(super) struct Core {
+    pub(super) ranks: Vec<Rank>,
+    /// The index of the rank whose turn it is.
+    pub(super) turn: usize,
+    pub(super) at_us: f64,
+    /// The time of its next event; infinity without one.
+    pub(super) next_us: f64,
+}
