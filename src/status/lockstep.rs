@@ -17,7 +17,7 @@ pub(super) struct Lockstep {
     histories: [AtomicU64; KEPT],
 }
 
-#[cfg_attr(not(feature = "nccl"), expect(dead_code, reason = "only NCCL carries out such calls"))]
+#[cfg_attr(not(any(feature = "nccl", loom)), expect(dead_code, reason = "only NCCL carries out such calls"))]
 impl Lockstep {
     /// The number of announced calls.
     pub(super) fn announced(&self) -> u64 {

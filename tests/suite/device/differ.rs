@@ -138,7 +138,10 @@ fn missing() {
     });
     for (rank, ended) in ended.into_iter().enumerate().filter(|(rank, _)| *rank != 1) {
         let text = ended.unwrap_err().to_string();
-        assert!(text.contains("all-reduce #11 by nccl") && text.contains("for rank 1"), "rank {rank}: {text}");
+        assert!(
+            text.contains("all-reduce #11 by nccl") && text.contains("for rank 1"),
+            "rank {rank}: {text}"
+        );
     }
 }
 
@@ -193,12 +196,13 @@ fn too_far_ahead() {
         all_have_ended.wait();
         done
     });
+    // Calls 0 to 10 are made by all; 128 more are ahead.
     for (rank, ended) in ended.into_iter().enumerate().filter(|(rank, _)| *rank != 1) {
         let error = ended.unwrap_err();
         assert!(
             matches!(error, Error::Timeout { other: 1, .. } | Error::Aborted { .. }),
             "rank {rank}: {error}"
         );
-        assert!(error.to_string().contains("waited 1 s for rank 1"), "rank {rank}: {error}");
+        assert!(error.to_string().contains("all-reduce #139 by nccl"), "rank {rank}: {error}");
     }
 }
