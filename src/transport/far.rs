@@ -15,17 +15,16 @@ use crate::memory::Scratch;
 use crate::status::StatusBoard;
 
 mod either;
+mod halves;
 mod posted;
-mod receiving;
-mod sending;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 use either::Either;
+use halves::{Receiving, Sending};
 use posted::Posts;
 pub(crate) use posted::Ticket;
-use receiving::Receiving;
-use sending::Sending;
 
 /// How long a rank that waits sleeps at most: messages wake it up, but not a failure that the status board shows.
 const NAP: Duration = Duration::from_millis(1);
