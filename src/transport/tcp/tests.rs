@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use super::*;
 
+pub(in crate::transport) mod simulation;
+
 const DEADLINE: Duration = Duration::from_secs(20);
 
 #[test]
