@@ -17,6 +17,7 @@ use crate::system;
 mod agreement;
 mod assemble;
 mod bootstrap;
+mod clock;
 mod counters;
 mod failure;
 mod far;

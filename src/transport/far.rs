@@ -9,23 +9,22 @@ use super::half::{Beside, Half as _, complete};
 use super::link::Link;
 use super::shared::Shared;
 use super::waiting::{Poll, STRAGGLING, Sight};
-use super::{Deadlines, Failure, Header, Incoming, Nap, Outgoing, Target, Waiting};
+use super::{Deadlines, Failure, Header, Incoming, Nap, Outgoing, Target, Waiting, clock};
 use crate::error::Error;
 use crate::memory::Scratch;
 use crate::status::StatusBoard;
 
 mod either;
+mod halves;
 mod posted;
-mod receiving;
-mod sending;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 use either::Either;
+use halves::{Receiving, Sending};
 use posted::Posts;
 pub(crate) use posted::Ticket;
-use receiving::Receiving;
-use sending::Sending;
 
 /// How long a rank that waits sleeps at most: messages wake it up, but not a failure that the status board shows.
 const NAP: Duration = Duration::from_millis(1);
@@ -260,8 +259,8 @@ impl Listening<'_> {
         let hopeless = Failure::left(other, status).or_else(|| self.far.lost(other));
         let Some(failure) = hopeless else { return Ok(Sight::Nothing) };
         // Who watches over the ranks may know more, and tells it meanwhile.
-        let gone_since = *self.gone_since.get_or_insert_with(Instant::now);
-        let silence = gone_since.elapsed().min(waiting.silence());
+        let gone_since = *self.gone_since.get_or_insert_with(clock::now);
+        let silence = (clock::now() - gone_since).min(waiting.silence());
         Ok(if silence > STRAGGLING { Sight::Hopeless(failure) } else { Sight::Nothing })
     }
 

@@ -293,10 +293,10 @@ impl PointToPoint {
         match self.links.receive(header, from, place, taken) {
             Ok(Polled::Idle) => Some(Polled::Idle),
             Ok(Polled::Moved) => {
-                match target {
-                    Arrival::Receive(receive) => receive.call.renew(),
-                    Arrival::Held(_) => self.renew_receives_from(from),
+                if let Arrival::Receive(receive) = target {
+                    receive.call.renew();
                 }
+                self.renew_receives_from(from);
                 Some(Polled::Moved)
             }
             Ok(Polled::Done) => {
@@ -359,6 +359,7 @@ impl PointToPoint {
     /// The message that was arriving from a rank is here.
     fn arrived(&mut self, from: Rank) {
         let Some(Arriving { header, target, .. }) = self.peers[from].arriving.take() else { return };
+        self.renew_receives_from(from);
         let bytes = match target {
             Arrival::Receive(receive) => return self.end(receive.call, Ok(from)),
             Arrival::Held(bytes) => bytes,

@@ -3,6 +3,7 @@
 //! A message is a header, followed by its payload. The kernel takes both from where they lie, and delivers long payloads to where they
 //! are stored.
 
+use std::net::TcpStream;
 use std::time::Duration;
 
 use unisono_collectives::Rank;
@@ -12,29 +13,31 @@ use super::link::Link;
 use super::{Failure, Header, Outgoing};
 
 mod connect;
+mod socket;
 mod stream;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub(super) use connect::connect;
 #[cfg(feature = "ucx")]
 pub(super) use connect::controls;
+use socket::Socket;
 use stream::Stream;
 
 /// The connections of a rank.
 #[derive(Debug)]
-struct Tcp {
+struct Tcp<S = TcpStream> {
     /// By rank of the world; `None` for those that share memory with this one.
-    streams: Vec<Option<Stream>>,
+    streams: Vec<Option<Stream<S>>>,
 }
 
-impl Tcp {
-    fn stream(&mut self, rank: Rank) -> &mut Stream {
+impl<S: Socket> Tcp<S> {
+    fn stream(&mut self, rank: Rank) -> &mut Stream<S> {
         self.streams[rank].as_mut().expect("a connection with a rank that shares no memory with this one")
     }
 }
 
-impl Link for Tcp {
+impl<S: Socket> Link for Tcp<S> {
     fn name(&self) -> &'static str {
         "tcp"
     }

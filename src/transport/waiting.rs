@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::Failure;
+use super::{Failure, clock};
 use crate::error::Error;
 use crate::status::{FirstFailure, StatusBoard};
 use crate::while_waiting;
@@ -191,7 +191,7 @@ impl<'a> Waiting<'a> {
 
     /// Makes the wait of a thread that drives what others wait for sleep early.
     pub(crate) fn in_background(self) -> Self {
-        self.napping(Nap(&|| std::thread::sleep(NAP)))
+        self.napping(Nap(&|| clock::sleep(NAP)))
     }
 
     /// Makes the wait go on after failures: for what survivors do.
@@ -267,12 +267,12 @@ impl<'a> Waiting<'a> {
     fn give_way(&mut self) -> Result<bool, Hopeless> {
         let sleeps = self.patient || self.looks > self.looks_awake;
         if !sleeps {
-            std::thread::yield_now();
+            clock::yield_now();
         }
         if !sleeps && !self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) {
             return Ok(false);
         }
-        let now = Instant::now();
+        let now = clock::now();
         let nothing = Duration::ZERO;
         let began = Times { started: now, moved: now, resumed: now, waited: nothing, before: nothing };
         let times = self.times.get_or_insert(began);
@@ -288,7 +288,7 @@ impl<'a> Waiting<'a> {
         self.patient = silent > AWAKE;
         match &self.nap {
             Some(nap) if sleeps => nap.0(),
-            None if sleeps => std::thread::sleep(NAP),
+            None if sleeps => clock::sleep(NAP),
             _ => {}
         }
         if self.patient {

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 
 use unisono_collectives::Rank;
 
+use super::transfer::Transfer;
 use crate::error::Result;
 use crate::memory::Scratch;
 use crate::status::StatusBoard;
-use crate::transport::half::Polled;
 use crate::transport::link::Link;
 use crate::transport::{Failure, Header, Outgoing, Target};
 
@@ -32,18 +32,12 @@ struct Post {
     received: Option<Message>,
 }
 
-/// A message to or from a rank.
+/// A message to or from a rank, and its bytes.
 #[derive(Debug)]
 struct Message {
-    other: Rank,
-    header: Header,
+    transfer: Transfer,
     memory: Scratch,
     size_bytes: usize,
-    /// How much the link has taken of it, or delivered.
-    moved: usize,
-    /// Whether the header of a received message is as expected.
-    is_checked: bool,
-    is_done: bool,
 }
 
 impl Posts {
@@ -58,13 +52,9 @@ impl Posts {
         incoming: Option<(Rank, usize)>,
     ) -> Result<Ticket> {
         let mut message = |other, size_bytes| Message {
-            other,
-            header: header.of_size(size_bytes),
+            transfer: Transfer::new(other, header, size_bytes),
             memory: self.spare.pop().unwrap_or_default(),
             size_bytes,
-            moved: 0,
-            is_checked: false,
-            is_done: false,
         };
         let mut sent = outgoing.as_ref().map(|outgoing| message(outgoing.to, outgoing.bytes.len()));
         let mut received = incoming.map(|(from, size_bytes)| message(from, size_bytes));
@@ -86,8 +76,8 @@ impl Posts {
     /// The rank that a posted exchange waits for; `None` if it is complete.
     pub(super) fn awaits(&self, ticket: Ticket) -> Option<Rank> {
         let Post { sent, received, .. } = &self.posts[self.place(ticket)];
-        let unfinished = |message: &&Message| !message.is_done;
-        received.iter().find(unfinished).or_else(|| sent.iter().find(unfinished)).map(|message| message.other)
+        let mut transfers = received.iter().chain(sent).map(|message| &message.transfer);
+        transfers.find(|transfer| !transfer.is_done).map(|transfer| transfer.other)
     }
 
     /// Ends a complete exchange: the target consumes what it has received.
@@ -102,12 +92,12 @@ impl Posts {
 
     /// Whether a message to a rank is not sent yet: a later one waits for it.
     pub(super) fn send_to(&self, to: Rank) -> bool {
-        self.posts.iter().filter_map(|post| post.sent.as_ref()).any(|sent| sent.is_before(to))
+        is_before(&self.posts, |post| &post.sent, to)
     }
 
     /// Whether a message from a rank has not arrived yet: a later one does after it.
     pub(super) fn receive_from(&self, from: Rank) -> bool {
-        self.posts.iter().filter_map(|post| post.received.as_ref()).any(|received| received.is_before(from))
+        is_before(&self.posts, |post| &post.received, from)
     }
 
     /// Continues the oldest message to each rank and from each. Returns whether there was progress.
@@ -117,52 +107,29 @@ impl Posts {
         for place in 0..posts.len() {
             let (before, after) = posts.split_at_mut(place);
             let Post { sent, received, .. } = &mut after[0];
-            if let Some(sent) = sent
-                && !before.iter().filter_map(|post| post.sent.as_ref()).any(|one| one.is_before(sent.other))
+            if let Some(Message { transfer, memory, size_bytes }) = sent
+                && !transfer.is_done
+                && !is_before(&*before, |post| &post.sent, transfer.other)
             {
-                moved |= sent.send(link)?;
+                moved |= transfer.send(link, memory.take(*size_bytes))?;
             }
-            if let Some(received) = received
-                && !before
-                    .iter()
-                    .filter_map(|post| post.received.as_ref())
-                    .any(|one| one.is_before(received.other))
+            if let Some(Message { transfer, memory, size_bytes }) = received
+                && !transfer.is_done
+                && !is_before(&*before, |post| &post.received, transfer.other)
             {
-                moved |= received.receive(link, status)?;
+                moved |= transfer.receive(link, memory.take(*size_bytes), status)?;
             }
         }
         Ok(moved)
     }
 }
 
-impl Message {
-    /// Whether a later message to, or from, a rank waits for this one.
-    fn is_before(&self, other: Rank) -> bool {
-        self.other == other && !self.is_done
-    }
-
-    fn send(&mut self, link: &mut dyn Link) -> Result<bool, Failure> {
-        if self.is_done {
-            return Ok(false);
-        }
-        let outgoing = Outgoing { to: self.other, bytes: self.memory.take(self.size_bytes) };
-        let polled = link.send(&self.header, outgoing, &mut self.moved)?;
-        self.is_done = polled == Polled::Done;
-        Ok(polled != Polled::Idle)
-    }
-
-    fn receive(&mut self, link: &mut dyn Link, status: &StatusBoard) -> Result<bool, Failure> {
-        if self.is_done {
-            return Ok(false);
-        }
-        if !self.is_checked {
-            let Some(theirs) = link.ahead(self.other)? else { return Ok(false) };
-            self.header.check(&theirs, self.other, status)?;
-            self.is_checked = true;
-        }
-        let place = self.memory.take(self.size_bytes);
-        let polled = link.receive(self.other, place, &mut self.moved)?;
-        self.is_done = polled == Polled::Done;
-        Ok(polled != Polled::Idle)
-    }
+/// Whether one of these messages, all sent or all received, delays a later one to or from a rank.
+fn is_before<'a>(
+    posts: impl IntoIterator<Item = &'a Post>,
+    message: fn(&Post) -> &Option<Message>,
+    other: Rank,
+) -> bool {
+    let mut transfers = posts.into_iter().filter_map(|post| Some(&message(post).as_ref()?.transfer));
+    transfers.any(|transfer| transfer.other == other && !transfer.is_done)
 }

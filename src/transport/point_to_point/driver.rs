@@ -107,13 +107,24 @@ impl Messages {
             state.thread = Some(thread.map_err(failed)?);
         }
         drop(state);
+        self.begin(options, buffer, parts, on_end);
+        self.0.changed.notify_all();
+        Ok(())
+    }
+
+    /// As [`Messages::start`], without a thread that drives them.
+    pub(in crate::transport) fn begin<B: std::marker::Send + 'static>(
+        &self,
+        options: &Options,
+        buffer: B,
+        parts: impl FnOnce(&mut B) -> Parts<'_>,
+        on_end: impl FnOnce(Result<(B, Option<Rank>)>) + std::marker::Send + 'static,
+    ) {
         self.0.with(|messages| {
             flight::start(messages, options, buffer, parts, on_end);
             // Mostly there is nothing left for the thread.
             messages.progress();
         });
-        self.0.changed.notify_all();
-        Ok(())
     }
 
     /// Drives all messages until `is_done` returns true.

@@ -7,7 +7,7 @@ use unisono_collectives::Rank;
 use super::{Arrival, Arriving, Operation, PointToPoint, Receive, Send};
 use crate::error::{Error, Result};
 use crate::status::dump_failed;
-use crate::transport::{Failure, Outgoing};
+use crate::transport::{Failure, Outgoing, clock};
 
 impl PointToPoint {
     /// Ends an operation.
@@ -108,7 +108,7 @@ impl PointToPoint {
         Some(Error::Aborted { rank: self.status.rank(), by, cause })
     }
 
-    /// A message is arriving that others wait behind: their deadlines begin again.
+    /// Data of a message have arrived that other receives wait behind: their deadlines begin again.
     pub(super) fn renew_receives_from(&mut self, from: Rank) {
         let is_from = |receive: &&mut Receive| receive.from.is_none_or(|only| only == from);
         self.awaited.iter_mut().filter(is_from).for_each(|receive| receive.call.renew());
@@ -125,7 +125,7 @@ impl PointToPoint {
     /// Ends operations whose deadline has passed, or whose other rank is gone. `is_alone` is whether this rank starts no collective
     /// before its blocking call ends.
     pub(super) fn check(&mut self, is_alone: bool) {
-        let (now, is_quiet) = (Instant::now(), self.status.is_quiet());
+        let (now, is_quiet) = (clock::now(), self.status.is_quiet());
         for other in 0..self.peers.len() {
             if let Some(mut send) = self.peers[other].sends.pop_front() {
                 match self.overdue(&mut send.call, &[other], (now, is_quiet, is_alone)) {

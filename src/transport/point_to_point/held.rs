@@ -35,7 +35,7 @@ impl PointToPoint {
                      in which they are sent, or start their receives before"
                 ),
             );
-            return Err(Error::Memory { size_bytes: self.held_bytes + size_bytes, cause });
+            return Err(Error::Memory { size_bytes: self.held_bytes.saturating_add(size_bytes), cause });
         }
         let mut bytes = Vec::new();
         let refused = |_| Error::Memory { size_bytes, cause: io::ErrorKind::OutOfMemory.into() };

@@ -1,14 +1,13 @@
 //! A connection with one other rank: messages in order, without blocking.
 
-use std::io::IoSlice;
 use std::net::TcpStream;
 use std::ops::Range;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
+use super::socket::Socket;
 use crate::kernels;
 use crate::transport::Header;
 
@@ -21,8 +20,8 @@ const AHEAD: usize = 8 << 10;
 
 /// A connection.
 #[derive(Debug)]
-pub(super) struct Stream {
-    socket: TcpStream,
+pub(super) struct Stream<S = TcpStream> {
+    socket: S,
     /// The bytes received with a header, and the part of them that was not taken yet.
     ahead: Box<[u8]>,
     here: Range<usize>,
@@ -36,9 +35,9 @@ pub(super) struct Stream {
     lost: Option<Errno>,
 }
 
-impl Stream {
-    /// A connection over a socket that does not block.
-    pub(super) fn new(socket: TcpStream) -> Self {
+impl<S: Socket> Stream<S> {
+    /// A connection over a socket.
+    pub(super) fn new(socket: S) -> Self {
         Self {
             socket,
             ahead: vec![0; AHEAD].into(),
@@ -57,10 +56,7 @@ impl Stream {
         let header = &header[taken.min(header.len())..];
         let begun = (taken + header.len()).saturating_sub(HEADER);
         let payload = &payload[begun..payload.len().min(begun + PIECE)];
-        let bytes = [IoSlice::new(header), IoSlice::new(payload)];
-        // A program in C may not ignore SIGPIPE.
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        let sent = rustix::net::sendmsg(&self.socket, &bytes, &mut SendAncillaryBuffer::default(), flags);
+        let sent = self.socket.send(header, payload);
         self.waits_to_send = sent == Err(Errno::AGAIN);
         sent.unwrap_or_else(|error| {
             self.note(error);
@@ -106,11 +102,11 @@ impl Stream {
     /// here.
     fn receive_from_kernel(&mut self, place: &mut [u8]) -> Option<usize> {
         let place = if place.is_empty() { &mut self.ahead[self.here.end..] } else { place };
-        let received = rustix::net::recv(&self.socket, place, RecvFlags::DONTWAIT);
+        let received = self.socket.receive(place);
         self.waits_to_receive = received.is_err();
         match received {
-            Ok((_, 0)) => self.note(Errno::CONNRESET),
-            Ok((_, received)) => return Some(received),
+            Ok(0) => self.note(Errno::CONNRESET),
+            Ok(received) => return Some(received),
             Err(error) => self.note(error),
         }
         None
@@ -139,10 +135,7 @@ impl Stream {
 }
 
 /// Sleeps until one of the connections can go on, but not for longer than this.
-pub(super) fn wait<'a>(streams: impl Iterator<Item = &'a Stream>, most: Duration) {
-    let waiting = streams.map(|stream| (stream, stream.events())).filter(|(_, events)| !events.is_empty());
-    let mut awaited: Vec<_> = waiting.map(|(stream, events)| PollFd::new(&stream.socket, events)).collect();
-    let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
-    // If it fails, the rank looks again at once.
-    let _ = rustix::event::poll(&mut awaited, Some(&most));
+pub(super) fn wait<'a, S: Socket + 'a>(streams: impl Iterator<Item = &'a Stream<S>>, most: Duration) {
+    let waiting = streams.map(|stream| (&stream.socket, stream.events()));
+    S::wait(waiting.filter(|(_, events)| !events.is_empty()), most);
 }

@@ -8,6 +8,8 @@ use super::*;
 use crate::control::Claim;
 use crate::transport::bootstrap::introduce;
 
+pub(in crate::transport) mod simulation;
+
 const DEADLINE: Duration = Duration::from_secs(20);
 
 #[test]

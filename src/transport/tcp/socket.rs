@@ -1,0 +1,46 @@
+//! The sockets under connections.
+
+use std::fmt;
+use std::io::IoSlice;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+
+/// A connected socket, of which no call blocks, except [`Socket::wait`]. The simulation has its own.
+pub(super) trait Socket: fmt::Debug + Send + Sized {
+    /// Sends what the kernel takes of a header and what follows it. Returns how much.
+    fn send(&self, header: &[u8], payload: &[u8]) -> Result<usize, Errno>;
+
+    /// Receives what is here into a place that is not empty. Returns how much; 0 if nothing more will come.
+    fn receive(&self, place: &mut [u8]) -> Result<usize, Errno>;
+
+    /// Sleeps until one of these events has happened, but not for longer than this.
+    fn wait<'a>(awaited: impl Iterator<Item = (&'a Self, PollFlags)>, most: Duration)
+    where
+        Self: 'a;
+}
+
+impl Socket for TcpStream {
+    #[inline]
+    fn send(&self, header: &[u8], payload: &[u8]) -> Result<usize, Errno> {
+        let bytes = [IoSlice::new(header), IoSlice::new(payload)];
+        // A program in C may not ignore SIGPIPE.
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        rustix::net::sendmsg(self, &bytes, &mut SendAncillaryBuffer::default(), flags)
+    }
+
+    #[inline]
+    fn receive(&self, place: &mut [u8]) -> Result<usize, Errno> {
+        rustix::net::recv(self, place, RecvFlags::DONTWAIT).map(|(_, received)| received)
+    }
+
+    fn wait<'a>(awaited: impl Iterator<Item = (&'a Self, PollFlags)>, most: Duration) {
+        let mut awaited: Vec<_> = awaited.map(|(socket, events)| PollFd::new(socket, events)).collect();
+        let most = Timespec { tv_sec: 0, tv_nsec: most.subsec_nanos().into() };
+        // If it fails, the rank polls again at once.
+        let _ = rustix::event::poll(&mut awaited, Some(&most));
+    }
+}

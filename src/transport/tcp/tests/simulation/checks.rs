@@ -1,0 +1,95 @@
+//! The invariants of a simulation.
+
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+use super::{Fate, Fault, Time, World};
+use crate::error::Error;
+use crate::transport::waiting::STRAGGLING;
+
+/// How long it takes at most to tell other ranks of a failure, in microseconds.
+pub(super) const REPORT_US: u64 = 2_000_000;
+/// How much later than promised a rank may fail, since it is woken up late, and reads the clock now and then.
+const SLACK: Time = Duration::from_millis(600);
+
+/// The kind of an end, in counts.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    Done,
+    Crashed,
+    Timeout,
+    Left,
+    /// The connection with a rank was lost, or the rank has failed.
+    Lost,
+}
+
+pub(super) fn kind(fate: &Fate) -> Kind {
+    match fate {
+        Fate::Done => Kind::Done,
+        Fate::Crashed => Kind::Crashed,
+        Fate::Failed(Error::Timeout { .. }) => Kind::Timeout,
+        Fate::Failed(Error::Left { .. }) => Kind::Left,
+        Fate::Failed(Error::Aborted { .. }) => Kind::Lost,
+        Fate::Failed(error) => panic!("a rank fails with another error: {error}"),
+    }
+}
+
+/// Every rank has the right values, which [`rank`](super::ranks::rank) checks; or it has crashed; or it fails in time, with an error that
+/// names a rank at fault.
+pub(super) fn check(world: &World, fates: &[(Fate, Time)]) {
+    for (rank, (fate, at)) in fates.iter().enumerate() {
+        if let Fate::Failed(error) = fate {
+            assert!(
+                !world.schedule.is_benign(),
+                "rank {rank} fails without a fault: {fates:?}\n{:?}",
+                world.schedule
+            );
+            is_right(world, fates, rank, error);
+            is_in_time(world, rank, error, *at);
+        }
+    }
+}
+
+/// Whether an error names a rank at fault, or one that has failed or waits because of it.
+fn is_right(world: &World, fates: &[(Fate, Time)], rank: Rank, error: &Error) {
+    let schedule = &world.schedule;
+    let named = error.failed_rank().unwrap_or_else(|| panic!("rank {rank} fails and names nobody: {error}"));
+    // A rank may wait for one that is late because of a third.
+    let is_late = matches!(error, Error::Timeout { .. }) && schedule.delays();
+    let has_failed = named != rank && !matches!(fates[named].0, Fate::Done);
+    // What another rank has reported, and may report of this one.
+    let reports = |other: Rank| match &fates[other].0 {
+        Fate::Failed(error) => error.failed_rank() == Some(named) && schedule.explains(other, named),
+        _ => false,
+    };
+    let is_told = schedule.is_watched && (0..fates.len()).any(|other| other != rank && reports(other));
+    let is_explained = is_late || has_failed || is_told || schedule.explains(rank, named);
+    assert!(is_explained, "rank {rank} names rank {named}: {error}\n{fates:?}\n{schedule:?}");
+    if let Error::Timeout { waited, .. } = error {
+        assert!(*waited > schedule.timeout, "rank {rank} fails after {waited:?}: {error}");
+    }
+    // Where ranks are told of the only fault, all of them name it.
+    let told = schedule.is_watched && schedule.timeout > Duration::from_micros(2 * REPORT_US);
+    if let ([Fault::Crash { rank: crashed, .. }], true) = (&schedule.faults[..], told) {
+        assert_eq!(named, *crashed, "rank {rank} names rank {named}: {error}\n{fates:?}\n{schedule:?}");
+    }
+}
+
+/// Whether a rank has failed when it promises to.
+fn is_in_time(world: &World, rank: Rank, error: &Error, at: Time) {
+    let World { schedule, network, began_call, .. } = world;
+    let moved = network.moved[rank].max(began_call[rank]);
+    let mut latest = schedule.end_of_wait(rank, moved, schedule.timeout);
+    if let (2, Some(lost)) = (schedule.ranks, network.lost[rank]) {
+        latest = latest.min(schedule.end_of_wait(rank, moved.max(lost), STRAGGLING));
+    }
+    let crashes = world.crashed.iter().flatten().map(|(at, _)| *at).min();
+    if let (Some(crash), true) = (crashes, schedule.is_watched) {
+        latest = latest.min(schedule.end_of_wait(rank, moved.max(crash), Duration::from_micros(REPORT_US)));
+    }
+    assert!(
+        at <= latest + SLACK,
+        "rank {rank} fails at {at:?}, and not before {latest:?}: {error}\n{schedule:?}"
+    );
+}

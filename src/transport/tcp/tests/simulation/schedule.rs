@@ -1,0 +1,199 @@
+//! What happens in the simulation of a seed.
+
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+use super::Time;
+
+/// The most bytes of a point-to-point message.
+pub(super) const MOST_BYTES: usize = 50_000;
+
+/// Something that goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Fault {
+    /// The process ends at its socket call of this number; if `with_host`, nobody closes its connections.
+    Crash { rank: Rank, calls: u64, with_host: bool },
+    /// A connection is reset when so many bytes have been sent in this direction.
+    Reset { from: Rank, to: Rank, bytes: u64 },
+    /// What one rank sends to another does not arrive.
+    Cut { from: Rank, to: Rank, since: Time, until: Time },
+    /// The process does not run.
+    Stop { rank: Rank, since: Time, until: Time },
+}
+
+/// How ranks communicate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Load {
+    /// So many calls of the collective of this number.
+    Collective { sample: usize, calls: usize },
+    /// Point-to-point messages, all started before any is waited for.
+    Messages { seed: u64 },
+    /// The same, each sent and received at once.
+    Exchanges { seed: u64 },
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Schedule {
+    pub(super) ranks: usize,
+    pub(super) load: Load,
+    /// The timeout of a wait.
+    pub(super) timeout: Time,
+    /// The longest delay of bytes, and the longest pause of a rank that has something to do.
+    pub(super) delay: Time,
+    pub(super) pause: Time,
+    /// The most bytes that are under way from a rank to another.
+    pub(super) room: usize,
+    /// Whether other ranks are told of ranks that have failed or left.
+    pub(super) is_watched: bool,
+    pub(super) faults: Vec<Fault>,
+    /// The simulation loses a byte now and then: it has to notice.
+    pub(super) loses_bytes: bool,
+}
+
+impl Schedule {
+    /// The schedule of a seed; `samples` are the numbers of ranks and bytes of the collectives.
+    pub(super) fn of(seed: u64, samples: &[(usize, usize)]) -> Self {
+        let random = &mut fastrand::Rng::with_seed(seed);
+        let load = match random.u8(0..5) {
+            0 => Load::Messages { seed },
+            1 => Load::Exchanges { seed },
+            _ => Load::Collective { sample: random.usize(0..samples.len()), calls: random.usize(1..=3) },
+        };
+        let (ranks, size_bytes) = match load {
+            Load::Collective { sample, .. } => samples[sample],
+            _ => (random.usize(2..=4), MOST_BYTES),
+        };
+        let millis = Duration::from_millis;
+        let timeout = millis([500, 4_500, 20_000][random.usize(0..3)]);
+        let delay = Duration::from_micros([30, 1_000, 20_000][random.usize(0..3)]);
+        let mut room = [100, 3_000, 20_000, 1 << 20][random.usize(0..4)];
+        // Between two ranks, a message may take longer than the timeout: its bytes renew the deadline. A third would wait without any.
+        let longest = if ranks > 2 { timeout / 8 } else { millis(3_000) };
+        if 2 * delay * (size_bytes / room) as u32 > longest {
+            room = 1 << 20;
+        }
+        let mut faults = Vec::new();
+        if random.bool() {
+            faults.extend((0..random.usize(1..=2)).map(|_| Self::fault(random, ranks, delay)));
+        }
+        let can_be_told =
+            faults.iter().all(|fault| matches!(fault, Fault::Crash { .. } | Fault::Reset { .. }));
+        let is_watched = can_be_told && random.bool();
+        let pause = millis([0, 0, 50][random.usize(0..3)]);
+        Self { ranks, load, timeout, delay, pause, room, is_watched, faults, loses_bytes: false }
+    }
+
+    fn fault(random: &mut fastrand::Rng, ranks: usize, delay: Time) -> Fault {
+        let rank = random.usize(0..ranks);
+        let to = (rank + random.usize(1..ranks)) % ranks;
+        let since = delay * random.u32(0..30);
+        let until = since + Duration::from_millis([200, 2_000, 100_000][random.usize(0..3)]);
+        match random.u8(0..6) {
+            0 | 1 => {
+                let most = 1 << random.u8(1..8);
+                Fault::Crash { rank, calls: random.u64(1..=most), with_host: random.bool() }
+            }
+            2 | 3 => {
+                let most = 1 << random.u8(1..16);
+                Fault::Reset { from: rank, to, bytes: random.u64(0..most) }
+            }
+            4 => Fault::Cut { from: rank, to, since, until },
+            _ => Fault::Stop { rank, since, until },
+        }
+    }
+
+    /// Whether all faults pass so early that all ranks must succeed.
+    pub(super) fn is_benign(&self) -> bool {
+        let passes = |fault: &Fault| match *fault {
+            Fault::Cut { since, until, .. } | Fault::Stop { since, until, .. } => {
+                until - since < self.timeout / 4
+            }
+            Fault::Crash { .. } | Fault::Reset { .. } => false,
+        };
+        self.faults.iter().all(passes)
+    }
+
+    /// The number of the socket call at which a rank ends.
+    pub(super) fn crash(&self, own: Rank) -> Option<(u64, bool)> {
+        let crashes = self.faults.iter().filter_map(|fault| match *fault {
+            Fault::Crash { rank, calls, with_host } if rank == own => Some((calls, with_host)),
+            _ => None,
+        });
+        crashes.min()
+    }
+
+    /// After how many bytes from one rank to another their connection is reset.
+    pub(super) fn reset(&self, pair: [Rank; 2]) -> Option<u64> {
+        let resets = self.faults.iter().filter_map(|fault| match *fault {
+            Fault::Reset { from, to, bytes } if [from, to] == pair => Some(bytes),
+            _ => None,
+        });
+        resets.min()
+    }
+
+    /// When bytes from one rank arrive at another that would arrive at this time, if they were not cut off.
+    pub(super) fn clear_at(&self, pair: [Rank; 2], mut at: Time) -> Time {
+        let end = |at: Time| {
+            self.faults.iter().find_map(|fault| match *fault {
+                Fault::Cut { from, to, since, until }
+                    if [from, to] == pair && (since..until).contains(&at) =>
+                {
+                    Some(until)
+                }
+                _ => None,
+            })
+        };
+        while let Some(until) = end(at) {
+            at = until;
+        }
+        at
+    }
+
+    /// When a rank runs that would run at this time.
+    pub(super) fn runs_at(&self, own: Rank, mut at: Time) -> Time {
+        let end = |at: Time| {
+            self.faults.iter().find_map(|fault| match *fault {
+                Fault::Stop { rank, since, until } if rank == own && (since..until).contains(&at) => {
+                    Some(until)
+                }
+                _ => None,
+            })
+        };
+        while let Some(until) = end(at) {
+            at = until;
+        }
+        at
+    }
+
+    /// The latest time at which a rank ends that waits for so long. A rank that is stopped meanwhile may not have read the clock before.
+    pub(super) fn end_of_wait(&self, own: Rank, since: Time, wait: Time) -> Time {
+        let stops = self.faults.iter().filter_map(|fault| match *fault {
+            Fault::Stop { rank, since, until } if rank == own => Some((since, until)),
+            _ => None,
+        });
+        let mut stops: Vec<_> = stops.collect();
+        stops.sort_unstable();
+        let late = |end: Time, (from, until): (Time, Time)| {
+            if from < end && until > since { end.max(until + wait) } else { end }
+        };
+        stops.into_iter().fold(since + wait, late)
+    }
+
+    /// Whether a fault only delays.
+    pub(super) fn delays(&self) -> bool {
+        self.faults.iter().any(|fault| matches!(fault, Fault::Cut { .. } | Fault::Stop { .. }))
+    }
+
+    /// Whether a fault is a reason for a rank to report that another one fails.
+    pub(super) fn explains(&self, own: Rank, named: Rank) -> bool {
+        self.faults.iter().any(|fault| match *fault {
+            Fault::Crash { rank, .. } => rank == named,
+            // One that was stopped itself finds that others have waited for too long.
+            Fault::Stop { rank, .. } => rank == named || rank == own,
+            Fault::Reset { from, to, .. } | Fault::Cut { from, to, .. } => {
+                [from, to] == [own, named] || [to, from] == [own, named]
+            }
+        })
+    }
+}
