@@ -99,6 +99,8 @@ impl Agreement {
             pending: None,
             proposal: None,
         });
+        // A member that others have lost meanwhile may be silent here too.
+        self.news_at = now;
         self.announce();
         self.advance(now);
     }
