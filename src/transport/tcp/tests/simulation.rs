@@ -255,7 +255,7 @@ fn run_all(seeds: std::ops::Range<u64>) {
         halves.map(|half| half.join().unwrap_or_else(|panic| resume_unwind(panic)))
     });
     println!("fates of ranks: {halves:?}");
-    for kind in ["Done", "Crashed", "Timeout", "Lost", "Left"] {
+    for kind in ["Done", "Crashed", "Timeout", "Lost"] {
         assert!(
             halves.iter().all(|counts| counts.contains_key(kind)),
             "no rank ends with {kind}: {halves:?}"
