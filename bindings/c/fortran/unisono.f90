@@ -38,6 +38,8 @@ module unisono
   integer(c_int), parameter :: unisono_error_aborted = 104
   ! Lost: this rank failed in the call.
   integer(c_int), parameter :: unisono_error_failed = 105
+  ! Lost: other ranks are out of reach, may be alive, and may continue without this one.
+  integer(c_int), parameter :: unisono_error_partitioned = 107
   ! Lost: a defect of the library, which its text describes.
   integer(c_int), parameter :: unisono_error_panic = 150
   ! Adds. Integers wrap around.
@@ -1012,8 +1014,9 @@ module unisono
     !
     ! A rank is left out if its process has ended, or if it has freed its communicator. A rank that is alive and does not call this
     ! in time is UNISONO_ERROR_TIMEOUT; the text names it, and says whether its process is stopped. The old communicator ends on all
-    ! ranks when the first of them calls this: ranks in a call get UNISONO_ERROR_ABORTED, and can call it too. Ranks that do not
-    ! share memory, which are those of several machines, are UNISONO_ERROR_UNSUPPORTED.
+    ! ranks when the first of them calls this: ranks in a call get UNISONO_ERROR_ABORTED, and can call it too. Ranks that MPI
+    ! connects are UNISONO_ERROR_UNSUPPORTED. A rank of several machines that reaches too few of those that may be alive is
+    ! UNISONO_ERROR_PARTITIONED.
     !
     ! The new communicator inherits the algorithm and the timeout. Wait for the requests of the old one first. Its groups are lost;
     ! its memory keeps its values until it is released, and calls treat it as any other memory.
@@ -1023,6 +1026,44 @@ module unisono
     integer(c_int) function unisono_shrink(comm) bind(c)
       import
       type(c_ptr), intent(out) :: comm
+    end function
+
+    ! Creates a communicator of these ranks and of `more` processes, which call `unisono_join` with the same address: the path of a
+    ! Unix socket, or `host:port` of rank 0's machine. All ranks call it. The communicator remains usable, also if the processes do
+    ! not come in time (UNISONO_ERROR_ON_RANK_0). A port that other machines reach needs UNISONO_SECRET.
+    !
+    ! Conditions:
+    ! The handle must be live, the address text that ends with a zero, and the pointer valid for writing.
+    integer(c_int) function unisono_grow(comm, more, address, grown) bind(c)
+      import
+      type(c_ptr), value :: comm
+      integer(c_size_t), value :: more
+      type(c_ptr), value :: address
+      type(c_ptr), intent(out) :: grown
+    end function
+
+    ! Joins a world that grows at this address (`unisono_grow`), as one of its last ranks. The algorithm and the timeouts are those
+    ! of the world.
+    !
+    ! Conditions:
+    ! The address must be text that ends with a zero; the settings null or valid; and the pointer valid for writing.
+    integer(c_int) function unisono_join(address, settings, comm) bind(c)
+      import
+      type(c_ptr), value :: address
+      type(c_ptr), value :: settings
+      type(c_ptr), intent(out) :: comm
+    end function
+
+    ! Sets how many ranks must be left for `unisono_shrink` to succeed, identical on all ranks. Of several machines, it replaces the
+    ! rule that most of the ranks that may be alive must be left: if the network is divided, and both sides have so many ranks, both
+    ! continue.
+    !
+    ! Conditions:
+    ! The handle must be null or live.
+    integer(c_int) function unisono_set_minimum_ranks(comm, ranks) bind(c)
+      import
+      type(c_ptr), value :: comm
+      integer(c_size_t), value :: ranks
     end function
 
     ! The number that a rank had before `unisono_shrink`; -1 if that did not return this communicator, there is no such rank, or the

@@ -160,15 +160,6 @@ typedef struct {
 // for a non-blocking call; and on several threads at once if several communicators are used at once.
 typedef int (*unisono_reduce_function)(void *context, void *left, const void *right, size_t count);
 
-// A function that runs during waits. Returns 0, or anything else to end the wait.
-typedef int (*unisono_look_function)(void);
-
-// Gathers `size_bytes` bytes from every rank, rank 0's first, on all ranks: `own` is this rank's, and `all` has room for those of all.
-// Returns 0, or anything else if it failed. With MPI it is one line:
-//
-//     return MPI_Allgather(own, size_bytes, MPI_BYTE, all, size_bytes, MPI_BYTE, *(MPI_Comm *)context);
-typedef int (*unisono_gather_function)(void *context, const void *own, void *all, size_t size_bytes);
-
 // Settings of a world. Set all bytes to 0, and then what is to differ from the defaults; a null pointer stands for the defaults.
 // What is not set comes from the environment (UNISONO_TIMEOUT_S and others).
 typedef struct {
@@ -184,6 +175,15 @@ typedef struct {
   // 1: the UNISONO_... variables of the environment are ignored.
   int ignore_environment;
 } unisono_settings;
+
+// A function that runs during waits. Returns 0, or anything else to end the wait.
+typedef int (*unisono_look_function)(void);
+
+// Gathers `size_bytes` bytes from every rank, rank 0's first, on all ranks: `own` is this rank's, and `all` has room for those of all.
+// Returns 0, or anything else if it failed. With MPI it is one line:
+//
+//     return MPI_Allgather(own, size_bytes, MPI_BYTE, all, size_bytes, MPI_BYTE, *(MPI_Comm *)context);
+typedef int (*unisono_gather_function)(void *context, const void *own, void *all, size_t size_bytes);
 
 // Stores `size_bytes` bytes under a key, for the ranks of all processes. Returns 0, or anything else if it failed.
 typedef int (*unisono_set_function)(void *context,
