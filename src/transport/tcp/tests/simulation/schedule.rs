@@ -69,7 +69,7 @@ impl Schedule {
         let delay = Duration::from_micros([30, 1_000, 20_000][random.usize(0..3)]);
         let mut room = [100, 3_000, 20_000, 1 << 20][random.usize(0..4)];
         // Between two ranks, a message may take longer than the timeout: its bytes renew the deadline. A third would wait without any.
-        let longest = if ranks > 2 { timeout / 8 } else { millis(3_000) };
+        let longest = if ranks > 2 { timeout / 8 } else { millis(10_000) };
         if 2 * delay * (size_bytes / room) as u32 > longest {
             room = 1 << 20;
         }
