@@ -44,7 +44,7 @@ mod warnings;
 pub(crate) use bootstrap::Alone;
 pub use bootstrap::Bootstrap;
 pub(crate) use bootstrap::{
-    Arrival, Arrivals, Directory, Joining, NAP, Peer, REACH, Rendezvous, introduce, wait,
+    Arrival, Arrivals, Directory, Joining, NAP, Peer, REACH, Rendezvous, introduce, is_displaced, wait,
 };
 pub(crate) use failure::Failure;
 use far::Far;

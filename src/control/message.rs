@@ -102,17 +102,18 @@ pub(crate) struct Nonsense;
 impl Message {
     /// Encodes the message in JSON, after its length.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![0; PREFIX];
-        serde_json::to_writer(&mut bytes, self).expect("a message has nothing that JSON has not");
-        let length = (bytes.len() - PREFIX) as u32;
-        bytes[..PREFIX].copy_from_slice(&length.to_le_bytes());
-        bytes
+        framed(&serde_json::to_vec(self).expect("a message has nothing that JSON has not"))
     }
 
     /// Decodes a message without its length.
     pub(crate) fn of_frame(content: &[u8]) -> Result<Self, Nonsense> {
         serde_json::from_slice(content).map_err(|_| Nonsense)
     }
+}
+
+/// The bytes of a message after their number, as [`Frames`] receives them.
+pub(crate) fn framed(content: &[u8]) -> Vec<u8> {
+    [&(content.len() as u32).to_le_bytes(), content].concat()
 }
 
 /// Received bytes, from the start of a message.
@@ -210,7 +211,6 @@ mod tests {
     #[test]
     fn invalid_bytes_are_refused() {
         assert_eq!(next(b"GET / HTTP/1.1\r\n\r\n", LONGEST), Err(Nonsense));
-        let framed = |content: &[u8]| [&(content.len() as u32).to_le_bytes(), content].concat();
         for content in
             [&b""[..], b"{}", b"\"no-such\"", b"\"goodbye\"x", b"{\"left\":{\"rank\":-1}}", b"\xff\xff"]
         {

@@ -11,7 +11,7 @@ pub(super) mod pair;
 mod peer;
 mod rendezvous;
 
-pub(crate) use arrivals::{Arrival, Arrivals, REACH, introduce};
+pub(crate) use arrivals::{Arrival, Arrivals, REACH, introduce, is_displaced};
 pub(crate) use directory::Directory;
 pub(crate) use peer::{NAP, Peer, wait};
 pub(crate) use rendezvous::{Joining, Rendezvous};

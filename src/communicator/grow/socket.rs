@@ -8,9 +8,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::control::Claim;
+use crate::control::{Claim, framed};
 use crate::error::{Error, Result};
-use crate::transport::{Arrival, Arrivals, NAP, Peer, REACH, introduce, wait};
+use crate::transport::{Arrival, Arrivals, NAP, Peer, REACH, introduce, is_displaced, wait};
 
 /// The most bytes of a message.
 const MOST_BYTES: usize = 64 << 20;
@@ -42,7 +42,7 @@ impl Connection {
 
     /// Sends a message.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.peer.queue(Peer::framed(bytes));
+        self.peer.queue(framed(bytes));
         self.until(|peer| peer.flush().map(|is_sent| is_sent.then_some(())))
     }
 
@@ -69,10 +69,9 @@ impl Connection {
     }
 }
 
-/// Whether rank 0 does not listen yet, or strangers have displaced the connection.
+/// Whether a later attempt may succeed: rank 0 does not listen yet, or strangers have displaced the connection.
 fn is_early(error: &io::Error) -> bool {
-    use ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
-    matches!(error.kind(), NotFound | ConnectionRefused | ConnectionReset | BrokenPipe | UnexpectedEof)
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) || is_displaced(error)
 }
 
 /// The TCP addresses that this names, as `host:port`; `None` if it is a path.

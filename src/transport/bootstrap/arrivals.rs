@@ -3,7 +3,7 @@
 //!
 //! Connections are served together and never block, so that one which is silent or slow delays no other.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -95,8 +95,8 @@ impl Guest {
 
     /// Handles what has arrived. Returns how the handshake ends, once it does.
     fn advance(&mut self, admit: &mut impl FnMut(Claim) -> Result<(), String>) -> io::Result<Option<Reply>> {
-        while let Some(message) = receive(self.peer.poll(LONGEST_HELLO)?)? {
-            let answer = match self.handshake.handle(message) {
+        while let Some(frame) = self.peer.poll(LONGEST_HELLO)? {
+            let answer = match self.handshake.handle(decoded(&frame)?) {
                 Reply::Send(answer) => answer,
                 Reply::Claimed(claim) => match admit(claim) {
                     Ok(()) => self.handshake.accepted(),
@@ -121,9 +121,9 @@ impl Guest {
     }
 }
 
-fn receive(frame: Option<Vec<u8>>) -> io::Result<Option<Message>> {
-    let other = || io::Error::other("another program, or another version of unisono, answers");
-    frame.map(|frame| Message::of_frame(&frame).map_err(|_| other())).transpose()
+fn decoded(frame: &[u8]) -> io::Result<Message> {
+    Message::of_frame(frame)
+        .map_err(|_| io::Error::other("another program, or another version of unisono, answers"))
 }
 
 /// The kernel knows the user at the other end of a Unix socket.
@@ -133,6 +133,11 @@ fn check_user(socket: &OwnedFd) -> io::Result<()> {
         return Err(io::Error::other("it is of another user"));
     }
     Ok(())
+}
+
+/// Whether strangers may have displaced a connection: only such a one is closed without an answer.
+pub(crate) fn is_displaced(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof)
 }
 
 /// Proves the claim over a connection. Returns the reason if the other side refuses this one.
@@ -149,8 +154,7 @@ pub(crate) fn introduce(
     peer.queue(hello.to_bytes());
     loop {
         let frame = peer.receive(LONGEST_HELLO, deadline)?;
-        let Some(message) = receive(Some(frame))? else { continue };
-        let (answer, is_done) = match handshake.handle(message) {
+        let (answer, is_done) = match handshake.handle(decoded(&frame)?) {
             Reply::Send(answer) => (answer, false),
             Reply::Done(_, Some(confirm)) => (confirm, true),
             Reply::Refused(why) => return Ok(Err(why)),

@@ -35,12 +35,7 @@ impl Peer {
         Ok(Self { socket, received: Frames::default(), unsent: VecDeque::new(), sent: 0 })
     }
 
-    /// The bytes of a message on the wire.
-    pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
-        [&(message.len() as u32).to_le_bytes(), message].concat()
-    }
-
-    /// Appends whole messages, framed, to what is sent.
+    /// Appends whole messages, [framed](crate::control::framed), to the bytes to send.
     pub(crate) fn queue(&mut self, framed: impl Into<Arc<[u8]>>) {
         self.unsent.push_back(framed.into());
     }

@@ -14,7 +14,7 @@ use unisono_collectives::Rank;
 use super::arrivals::{REACH, introduce};
 use super::peer::{NAP, Peer, wait};
 use super::{Bootstrap, named};
-use crate::control::Claim;
+use crate::control::{Claim, framed};
 use crate::error::{Error, Result};
 use crate::system::say;
 
@@ -104,7 +104,7 @@ impl Rendezvous {
     /// Asks rank 0 for what all have.
     fn ask(&mut self, own: &[u8]) -> io::Result<Result<Vec<Vec<u8>>, String>> {
         let (deadline, peer) = (Instant::now() + self.timeout + ANSWER, &mut self.peers[0]);
-        peer.queue(Peer::framed(own));
+        peer.queue(framed(own));
         let problem = peer.receive(LONGEST, deadline)?;
         if !problem.is_empty() {
             return Ok(Err(String::from_utf8_lossy(&problem).into_owned()));
@@ -127,14 +127,14 @@ impl Bootstrap for Rendezvous {
             return self.ask(own).map_err(|error| lost(0, &error)).flatten().map_err(Error::Launch);
         }
         let all = self.gather(own).and_then(|all| {
-            let values = all.iter().flat_map(|one| Peer::framed(one));
-            let framed: Vec<_> = Peer::framed(b"").into_iter().chain(values).collect();
+            let values = all.iter().flat_map(|one| framed(one));
+            let framed: Vec<_> = framed(b"").into_iter().chain(values).collect();
             answer(&mut self.peers, &framed, ANSWER)?;
             Ok(all)
         });
         all.map_err(|problem| {
             // Who has ended needs no answer.
-            let _ = answer(&mut self.peers, &Peer::framed(problem.as_bytes()), ANSWER);
+            let _ = answer(&mut self.peers, &framed(problem.as_bytes()), ANSWER);
             Error::Launch(problem)
         })
     }

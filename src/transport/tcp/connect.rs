@@ -14,10 +14,12 @@ use crate::config::Interfaces;
 use crate::control::Claim;
 use crate::error::{Error, Result};
 use crate::system;
-use crate::transport::bootstrap::{Arrival, Arrivals, Bootstrap, Peer, gather_bytes, introduce};
+use crate::transport::bootstrap::{
+    Arrival, Arrivals, Bootstrap, Peer, gather_bytes, introduce, is_displaced,
+};
 use crate::transport::link::Links;
 
-/// How long the system may take to reach an address, and the rank there to answer; and how often a rank tries each.
+/// How long the system may take to reach an address, and how often a rank that strangers displace tries again.
 const REACH: Duration = Duration::from_secs(3);
 const ATTEMPTS: usize = 3;
 /// How long a rank waits for all others to connect.
@@ -28,7 +30,7 @@ pub(super) const TAG: u64 = u64::from_be_bytes(*b"messages");
 /// What a rank tells all others before they connect.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ports {
-    /// That of rank 0 is the secret of these connections.
+    /// The secret of all connections is rank 0's.
     secret: [u64; 2],
     addresses: Vec<SocketAddr>,
     /// Why it has none.
@@ -107,7 +109,7 @@ fn sockets(
     let far: Vec<_> = (0..ranks).filter(|&rank| rank != own && far(rank)).collect();
     let (before, after): (Vec<_>, Vec<_>) = far.into_iter().partition(|&rank| rank < own);
     let (accepted, reached) = std::thread::scope(|scope| {
-        let accepted = scope.spawn(|| accept(listeners, secret, after));
+        let accepted = scope.spawn(|| accept(listeners, secret, own, after));
         let claim = |to| Claim { from: own, to, tag: TAG };
         let reached = before.iter().map(|&to| (to, reach(&ports[to].addresses, secret, claim(to))));
         let reached: Vec<_> = reached.collect();
@@ -152,16 +154,23 @@ fn reach(addresses: &[SocketAddr], secret: &[u8], claim: Claim) -> std::result::
     let mut addresses = addresses.to_vec();
     system::sort_by_nearness(&mut addresses);
     let mut refused = Vec::new();
-    // Strangers may displace a connection. It is the only one that is closed without an answer.
-    for address in addresses.iter().flat_map(|address| [address; ATTEMPTS]) {
-        let connected = TcpStream::connect_timeout(address, REACH);
-        match connected.and_then(|socket| introduce(socket, secret, claim, REACH)) {
+    for address in addresses {
+        let attempt = || {
+            let connected = TcpStream::connect_timeout(&address, REACH);
+            connected.and_then(|socket| introduce(socket, secret, claim, CONNECT))
+        };
+        let mut answer = attempt();
+        for _ in 1..ATTEMPTS {
+            if answer.as_ref().is_err_and(is_displaced) {
+                answer = attempt();
+            }
+        }
+        match answer {
             Ok(Ok(peer)) => return Ok(peer),
             Ok(Err(why)) => refused.push(format!("{address}: {why}")),
             Err(error) => refused.push(format!("{address}: {error}")),
         }
     }
-    refused.dedup();
     Err(refused.join(", "))
 }
 
@@ -169,6 +178,7 @@ fn reach(addresses: &[SocketAddr], secret: &[u8], claim: Claim) -> std::result::
 pub(super) fn accept(
     listeners: Vec<TcpListener>,
     secret: &[u8],
+    own: Rank,
     mut expected: Vec<Rank>,
 ) -> Vec<(Rank, std::result::Result<Peer, String>)> {
     let (began, mut known) = (Instant::now(), Vec::new());
@@ -177,7 +187,9 @@ pub(super) fn accept(
         Err(error) => return expected.into_iter().map(|rank| (rank, Err(error.to_string()))).collect(),
     };
     while !expected.is_empty() && began.elapsed() < CONNECT {
-        let admit = |claim: Claim| match expected.contains(&claim.from) && claim.tag == TAG {
+        // The address of another rank may lead here: machines may have equal addresses in networks of their own.
+        let admit = |claim: Claim| match expected.contains(&claim.from) && claim.to == own && claim.tag == TAG
+        {
             true => Ok(()),
             false => Err("it is not expected".to_owned()),
         };

@@ -17,21 +17,24 @@ fn only_a_rank_that_knows_the_secret_is_admitted() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
-    let connects = |secret: &[u8], from, tag| {
-        introduce(TcpStream::connect(address).unwrap(), secret, Claim { from, to: 0, tag }, DEADLINE)
+    let connects = |secret: &[u8], from, to, tag| {
+        introduce(TcpStream::connect(address).unwrap(), secret, Claim { from, to, tag }, DEADLINE)
     };
-    let accepted = std::thread::spawn(move || connect::accept(vec![listener], b"secret", vec![1]));
+    let accepted = std::thread::spawn(move || connect::accept(vec![listener], b"secret", 0, vec![1]));
     let _silent = TcpStream::connect(address).unwrap();
     let mut stranger = TcpStream::connect(address).unwrap();
     stranger.set_read_timeout(Some(DEADLINE)).unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\nHost: another-program\r\n\r\n").unwrap();
     assert_eq!(stranger.read(&mut [0]).unwrap_or(0), 0, "its connection is closed");
-    for (secret, from, tag) in
-        [(&b"guess"[..], 1, connect::TAG), (b"secret", 2, connect::TAG), (b"secret", 1, 0)]
-    {
-        connects(secret, from, tag).unwrap().unwrap_err();
+    for (secret, from, to, tag) in [
+        (&b"guess"[..], 1, 0, connect::TAG),
+        (b"secret", 2, 0, connect::TAG),
+        (b"secret", 1, 2, connect::TAG),
+        (b"secret", 1, 0, 0),
+    ] {
+        connects(secret, from, to, tag).unwrap().unwrap_err();
     }
-    let rank = connects(b"secret", 1, connect::TAG).unwrap().unwrap();
+    let rank = connects(b"secret", 1, 0, connect::TAG).unwrap().unwrap();
     rank.into_socket().unwrap();
     let [(1, Ok(_))] = &accepted.join().unwrap()[..] else { panic!("rank 1 is admitted, and nobody else") };
     assert!(TcpStream::connect(address).is_err(), "nobody else is admitted");

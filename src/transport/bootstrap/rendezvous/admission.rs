@@ -6,7 +6,7 @@ use std::time::Instant;
 use unisono_collectives::Rank;
 
 use super::{ANSWER, Joining, LONGEST, WARN_AFTER, answer, lost, named};
-use crate::control::Claim;
+use crate::control::{Claim, framed};
 use crate::system::say;
 use crate::transport::bootstrap::arrivals::{Arrival, Arrivals};
 use crate::transport::bootstrap::peer::Peer;
@@ -29,7 +29,7 @@ pub(super) fn admit(listener: TcpListener, joining: Joining<'_>) -> Result<Vec<P
     match admitted {
         Ok(()) => Ok(peers),
         Err(problem) => {
-            let _ = answer(&mut peers, &Peer::framed(problem.as_bytes()), ANSWER);
+            let _ = answer(&mut peers, &framed(problem.as_bytes()), ANSWER);
             Err(problem)
         }
     }

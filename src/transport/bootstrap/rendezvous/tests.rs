@@ -162,7 +162,7 @@ fn messages_of_strangers_end_nothing() {
         let prove = Message::Prove { claim, proof: [0; 2] }.to_bytes();
         let hello = Message::Hello { version: 4, nonce: [1; 2] }.to_bytes();
         let wrong = [hello, prove.clone()].concat();
-        for said in [&prove[..], &wrong, b"GET / HTTP/1.1\r\n\r\n", &Peer::framed(b"")] {
+        for said in [&prove[..], &wrong, b"GET / HTTP/1.1\r\n\r\n", &framed(b"")] {
             let mut stranger = connect(&address);
             stranger.set_read_timeout(Some(TIMEOUT)).unwrap();
             stranger.write_all(said).unwrap();
