@@ -48,7 +48,7 @@ impl Engine {
         };
         let bound = check_context(&gpu.context, context)
             .and_then(|()| context.bind_to_thread().map_err(cuda("the GPU's context")));
-        // What NCCL has begun would wait for a rank that has failed.
+        // Collectives that NCCL has started would wait for a rank that has failed.
         let done = bound.and_then(|()| self.begin()).and_then(|()| work(self, &mut gpu));
         if let (Err(error), Some(nccl)) = (&done, &mut gpu.nccl)
             && !matches!(error, Error::Unsupported(_))

@@ -131,7 +131,7 @@ impl Communicator {
     }
 }
 
-/// The connections of a rank with those of other machines, for whoever watches over it.
+/// The control connections of a rank with ranks of other machines.
 type Controls = Vec<(Rank, OwnedFd)>;
 
 /// The bootstrap of such a world, for a process that joins.

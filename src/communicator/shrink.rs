@@ -26,8 +26,8 @@ impl Communicator {
     /// Sets how many ranks must be left for [`Communicator::shrink`] to succeed, identical on all ranks.
     ///
     /// By default, any number of ranks of one machine continue. Of several machines, the ranks that are left continue if they are most of
-    /// those that may be alive ([`Error::Partitioned`]). This number replaces that rule: if the network is divided, and both sides have so
-    /// many ranks, both continue. Use more than half of the ranks, unless something else ends the other side.
+    /// those that may be alive ([`Error::Partitioned`]). This number replaces that rule: if the network is divided, and both sides have at least
+    /// this number of ranks, both continue. Use more than half of the ranks, unless something else ends the other side.
     ///
     /// ```
     /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<()> {

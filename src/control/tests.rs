@@ -161,7 +161,7 @@ impl Simulation {
         self.carry_out(now, rank);
     }
 
-    /// What the driver of a member does after each event.
+    /// Carries out the actions of a member, as its driver does after each event.
     fn carry_out(&mut self, now: Time, rank: Rank) {
         loop {
             let member = &mut self.members[rank];

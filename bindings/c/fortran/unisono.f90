@@ -1055,8 +1055,8 @@ module unisono
     end function
 
     ! Sets how many ranks must be left for `unisono_shrink` to succeed, identical on all ranks. Of several machines, it replaces the
-    ! rule that most of the ranks that may be alive must be left: if the network is divided, and both sides have so many ranks, both
-    ! continue.
+    ! rule that most of the ranks that may be alive must be left: if the network is divided, and both sides have at least this
+    ! number of ranks, both continue.
     !
     ! Conditions:
     ! The handle must be null or live.

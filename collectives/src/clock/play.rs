@@ -6,7 +6,7 @@
 //! cores these turns are nearly all the time of a short all-reduce.) The kernel's placement of ranks is unknown; here local rank r is on
 //! core r modulo the number of cores.
 //!
-//! What a rank does depends on others only through messages and barriers, so a rank with its own core runs ahead until it waits for
+//! A rank depends on others only through messages and barriers. So a rank with its own core runs ahead until it waits for
 //! something that no rank has done yet. Turns and ports depend on what comes first: these events follow each other in time, each when no
 //! rank can run ahead.
 
@@ -129,7 +129,7 @@ impl Clock<'_> {
         self.world.played[rank].get(self.present[rank].act).copied()
     }
 
-    /// The distance between the nodes of a rank and of the one so many places after it, and the simulated rank that represents that.
+    /// Returns, for the rank `places` after a rank, the distance between their nodes and the simulated rank that represents it.
     fn after(&self, rank: Rank, places: NonZeroU32) -> (usize, Rank) {
         let topology = self.world.topology;
         let other = (rank + places.get() as usize) % topology.ranks();
@@ -145,7 +145,7 @@ impl Clock<'_> {
             return awaited_us.max(core.at_us);
         }
         let at_us = core.at_us + ((turn + ranks - core.turn) % ranks) as f64 * hand_over_us;
-        // What happens at the time of its turn is not there yet.
+        // A message that arrives at the time of the turn itself is not received in it.
         let is_there = awaited_us == 0.0 || awaited_us < at_us;
         let around_us = ranks as f64 * hand_over_us;
         let rounds = if is_there { 0.0 } else { ((awaited_us - at_us) / around_us + 1.0).floor() };

@@ -8,7 +8,7 @@ use crate::plan::{Phase, Plan};
 use crate::schedule::{Chunks, Receive, Schedule, Send, Source, Step};
 use crate::world::{Rank, Topology};
 
-/// What an execution needs of the data flow. All ranks derive the same.
+/// The properties of the data flow on which the execution depends, identical on all ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Flow {
     /// The chunks that each rank reduces, by rank, in a *direct* all-reduce: a rank alone reduces its own chunks, from the inputs of all
@@ -228,7 +228,7 @@ mod tests {
         }
     }
 
-    /// The same, computed from the plans of all ranks.
+    /// The last three fields of the flow, computed from the plans of all ranks.
     fn of_all(algorithm: Algorithm, operation: Operation, plans: &[Plan]) -> (bool, bool, Option<usize>) {
         let forwards_nothing = |plan: &Plan| Messages::of(&plan.flattened()).forward_nothing();
         let has_levels = algorithm.descriptor().levels.is_some();

@@ -94,7 +94,7 @@ impl StagedPlan {
         self.outward.as_ref()
     }
 
-    /// The actions of this rank on an array of so many segments, each with its segment, in order. All ranks make their vendor calls in
+    /// The actions of this rank on an array of `segments` segments, each with its segment, in order. All ranks make their vendor calls in
     /// the same order.
     pub fn acts(&self, segments: usize) -> impl Iterator<Item = (StagedAct, usize)> + use<> {
         let (inward, host, outward) = (self.inward.is_some(), self.host.is_some(), self.outward.is_some());
@@ -127,7 +127,7 @@ impl StagedPlan {
     }
 }
 
-/// The actions on so many segments, if vendors and the host both have a part.
+/// The actions on `segments` segments, if vendors and the host both have a part.
 pub fn acts(segments: usize) -> impl Iterator<Item = (StagedAct, usize)> {
     use StagedAct::{CopyDown, CopyUp, Inward, Outward, Reduce};
     (0..segments + AHEAD).flat_map(move |tick| {

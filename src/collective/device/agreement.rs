@@ -57,6 +57,7 @@ impl Engine {
         let look = || {
             gpu.check_nccl()?;
             let left = behind().and_then(|(call, other)| Some((call, Failure::left(other, &self.status)?)));
+            // A rank makes its last call before it leaves, so a rank that was behind may not be now.
             left.filter(|_| behind().is_some()).map_or(Ok(()), |(call, failure)| Err(error(failure, call)))
         };
         let waited = wait_for(is_over, what, (deadlines, &self.status), look);

@@ -11,7 +11,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// What a member reports to the program above it.
+    /// Checks a report of a member to the program above it.
     pub(super) fn report(&self, own: Rank, report: &Report, schedule: &Schedule) {
         match report {
             Report::Lost(rank, _, How::Silent) => {

@@ -3,7 +3,7 @@
 use super::{Endpoint, Event, Rank, Schedule, Setup, Time};
 use crate::control::{Gathered, Outcome};
 
-/// What has become of a member.
+/// The outcome of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fate {
     Running,

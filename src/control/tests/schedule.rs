@@ -19,7 +19,7 @@ pub(super) enum Fault {
     Divide { side: u32, since: Time, until: Time },
 }
 
-/// What happens in a simulation from outside.
+/// The external events of a simulation.
 #[derive(Debug, Clone)]
 pub(super) struct Schedule {
     pub(super) ranks: usize,
@@ -125,7 +125,7 @@ impl Schedule {
                 _ => None,
             })
         };
-        // What arrives meanwhile stays in order, so it waits for the end of all stops that overlap.
+        // Messages that arrive meanwhile stay in order, so they wait for the end of all overlapping stops.
         std::iter::successors(stopped(now), |&until| stopped(until)).last()
     }
 

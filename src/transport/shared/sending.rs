@@ -139,7 +139,7 @@ impl<'a> Sending<'a> {
         let bytes = &self.bytes[self.given..self.bytes.len().min(self.given + most)];
         match free {
             Some(piece) => {
-                // SAFETY: the piece is this rank's, and whoever was to read it has taken its message; it has room for these bytes, and is no
+                // SAFETY: the piece is this rank's, and its last receiver has taken the message; it has room for these bytes, and is no
                 // part of them.
                 let staged = unsafe {
                     std::slice::from_raw_parts_mut(self.board.piece(self.from, piece), bytes.len())

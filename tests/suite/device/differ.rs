@@ -69,7 +69,7 @@ pub(crate) fn all() {
     too_far_ahead();
 }
 
-/// What ranks return from `work`, after they have made calls of all kinds.
+/// Makes calls of all kinds on all ranks, then runs `work`, and returns its results.
 fn after_all_kinds(
     timeout: Duration,
     work: impl Fn(&mut Communicator, &Arc<CudaStream>) -> Result<()> + Sync + Send + 'static,

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use crate::world::Rank;
 
-/// What happens in the order of time.
+/// An event of the simulation. Events are processed in the order of their times.
 ///
 /// Messages at the same time are processed in this order. It compares positions relative to nodes before ranks, so that no
 /// node is preferred: what holds for one node holds for all that do the same, which allows ranks to represent others.

@@ -40,7 +40,7 @@ enum Fate {
     Crashed,
 }
 
-/// What other ranks are told.
+/// A notice to the other ranks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Notice {
     Left,
@@ -60,7 +60,7 @@ struct World {
     wakes: Vec<Option<Time>>,
     /// The events for which each rank sleeps.
     awaited: Vec<Vec<(Rank, PollFlags)>>,
-    /// What ranks are told, and by whom.
+    /// The notices under way: when each arrives, the ranks that it is for and from, and the notice.
     notices: BinaryHeap<Reverse<(Time, Rank, Rank, Notice)>>,
     boards: Vec<StatusBoard>,
     /// When each rank began its latest call.

@@ -58,7 +58,7 @@ fn is_right(world: &World, fates: &[(Fate, Time)], rank: Rank, error: &Error) {
     // A rank may wait for one that is late because of a third.
     let is_late = matches!(error, Error::Timeout { .. }) && schedule.delays();
     let has_failed = named != rank && !matches!(fates[named].0, Fate::Done);
-    // What another rank has reported, and may report of this one.
+    // Another rank may have reported this failure, if the schedule explains it.
     let reports = |other: Rank| match &fates[other].0 {
         Fate::Failed(error) => error.failed_rank() == Some(named) && schedule.explains(other, named),
         _ => false,

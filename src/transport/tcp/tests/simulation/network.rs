@@ -211,7 +211,7 @@ impl Network {
         let incoming = self.pipe(other, own);
         incoming.is_closed = true;
         let is_unread = incoming.segments.front().is_some_and(|(arrives, _)| *arrives <= now);
-        // What arrives at a closed connection is answered with a reset.
+        // A closed connection answers data with a reset.
         let refused =
             incoming.segments.front().map(|(arrives, _)| schedule.clear_at([own, other], *arrives + answer));
         let outgoing = self.pipe(own, other);

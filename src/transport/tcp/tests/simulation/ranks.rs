@@ -1,4 +1,4 @@
-//! What ranks do in a simulation: collectives, and point-to-point messages.
+//! The programs of ranks in a simulation: collectives, and point-to-point messages.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -130,7 +130,7 @@ fn begin_call() {
     with(|world| world.began_call[world.own] = world.now);
 }
 
-/// What a rank reports, the others are told.
+/// The failure report of a rank, which sends notices to the others.
 #[derive(Debug)]
 struct Report(Rank);
 

@@ -1,4 +1,4 @@
-//! What happens in the simulation of a seed.
+//! The events in the simulation of a seed.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ pub(super) const MOST_BYTES: usize = 50_000;
 pub(super) enum Fault {
     /// The process ends at its socket call of this number; if `with_host`, nobody closes its connections.
     Crash { rank: Rank, calls: u64, with_host: bool },
-    /// A connection is reset when so many bytes have been sent in this direction.
+    /// A connection is reset when this number of bytes has been sent in this direction.
     Reset { from: Rank, to: Rank, bytes: u64 },
-    /// What one rank sends to another does not arrive.
+    /// Data from one rank to another do not arrive.
     Cut { from: Rank, to: Rank, since: Time, until: Time },
     /// The process does not run.
     Stop { rank: Rank, since: Time, until: Time },
@@ -25,11 +25,11 @@ pub(super) enum Fault {
 /// How ranks communicate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Load {
-    /// So many calls of the collective of this number.
+    /// `calls` calls of the collective number `sample`.
     Collective { sample: usize, calls: usize },
     /// Point-to-point messages, all started before any is waited for.
     Messages { seed: u64 },
-    /// The same, each sent and received at once.
+    /// Point-to-point messages, each sent and received at once.
     Exchanges { seed: u64 },
 }
 
