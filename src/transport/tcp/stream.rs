@@ -13,6 +13,10 @@ use crate::transport::Header;
 
 /// The most bytes that one call of the kernel moves, so that both directions take turns and what arrives stays in the cache.
 const PIECE: usize = 256 << 10;
+/// The same for a part of a longer message, while the kernel takes all of it. The call may also deliver what has arrived, and a longer one
+/// delays its acknowledgement, and so the other end: at 10 Gbit/s, 16 MiB each way take 1.07 times as long as on the wire, and with
+/// [`PIECE`] 1.14 times, or under BBR, which sends little ahead of acknowledgements, 1.4 times.
+const PART: usize = 48 << 10;
 /// The size of a header.
 const HEADER: usize = size_of::<Header>();
 /// How much is received with a header: a short message takes one call of the kernel.
@@ -55,7 +59,9 @@ impl<S: Socket> Stream<S> {
     pub(super) fn send(&mut self, header: &[u8], payload: &[u8], taken: usize) -> usize {
         let header = &header[taken.min(header.len())..];
         let begun = (taken + header.len()).saturating_sub(HEADER);
-        let payload = &payload[begun..payload.len().min(begun + PIECE)];
+        let payload = &payload[begun..];
+        let most = if self.waits_to_send || payload.len() <= 2 * PART { PIECE } else { PART };
+        let payload = &payload[..payload.len().min(most)];
         let sent = self.socket.send(header, payload);
         self.waits_to_send = sent == Err(Errno::AGAIN);
         sent.unwrap_or_else(|error| {
