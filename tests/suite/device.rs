@@ -1,4 +1,4 @@
-//! Arrays on GPUs, on stand-ins for the CUDA driver and NCCL (`tools/stand-ins/`), which are as asynchronous as a GPU:
+//! Arrays on GPUs, on stand-ins for the CUDA driver and NCCL (`crates/stand-ins/`), which are as asynchronous as a GPU:
 //! worlds of processes under mpirun, and of threads.
 
 use std::process::{Command, ExitCode};

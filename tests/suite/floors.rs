@@ -50,12 +50,12 @@ const CRATES: [&str; 11] = [
     "crates/bench/src",
     "crates/compress/src",
     "crates/steps/src",
-    "data/src",
-    "train/src",
-    "cli/src",
-    "bindings/common/src",
-    "bindings/c/src",
-    "bindings/python/src",
+    "crates/data/src",
+    "crates/train/src",
+    "crates/cli/src",
+    "crates/bindings/src",
+    "crates/c/src",
+    "crates/python/src",
 ];
 
 pub(crate) fn tests() -> Vec<Test> {

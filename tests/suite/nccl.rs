@@ -10,7 +10,7 @@ use unisono::nccl::{HEADER, Library, UniqueId, Version, library};
 use unisono_testing::launch;
 use unisono_testing::suite::{self, Test};
 
-#[path = "../../build/bind.rs"]
+#[path = "../../src/nccl/bind.rs"]
 mod bind;
 mod header;
 

@@ -1,4 +1,4 @@
-//! Worlds over several nodes, as tools/two-nodes makes them of one machine: ranks that MPI sees on different hosts, with nothing but
+//! Worlds over several nodes, as scripts/two-nodes makes them of one machine: ranks that MPI sees on different hosts, with nothing but
 //! a network between them. Where the kernel does not allow it, these tests are ignored, and say why.
 
 use std::process::{Command, ExitCode};
@@ -11,7 +11,7 @@ use unisono_testing::suite::{self, Test};
 
 use crate::common::roles;
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/two-nodes");
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/two-nodes");
 const DEADLINE: Duration = Duration::from_secs(240);
 /// The script's, where the kernel does not allow it, or something is not installed.
 const UNABLE: [i32; 2] = [77, 78];

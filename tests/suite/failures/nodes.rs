@@ -11,7 +11,7 @@ use unisono_testing::suite::{self, Test};
 use super::{DEADLINE, END, MOMENT, RANKS};
 
 /// Makes two nodes of this machine.
-const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/two-nodes");
+const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/two-nodes");
 const WATCHDOG: &str = "UNISONO_WATCHDOG";
 
 pub(super) fn tests() -> Vec<Test> {
@@ -49,7 +49,7 @@ fn assert_killed_elsewhere(stderr: &str, told: &str) {
 fn no_nodes() -> Option<String> {
     static OBSTACLE: LazyLock<Option<String>> = LazyLock::new(|| {
         if !launch::is_open_mpi() {
-            let why = "tools/two-nodes gives a launcher a network of its own for Open MPI alone";
+            let why = "scripts/two-nodes gives a launcher a network of its own for Open MPI alone";
             return Some(why.to_owned());
         }
         let check = Command::new(TWO_NODES).arg("--check").output().expect("the script starts");

@@ -1,0 +1,194 @@
+//! Installs what `unisono accelerate` preloads as a user would, and runs MPI programs under it, over Open MPI and MPICH.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use unisono_testing::launch::{self, Ended, SAME_FEATURES};
+use unisono_testing::shared;
+use unisono_testing::suite::Test;
+
+use crate::UNISONO;
+
+/// A build that takes longer hangs.
+const TO_BUILD: Duration = Duration::from_secs(300);
+/// A program that takes longer hangs.
+const DEADLINE: Duration = Duration::from_secs(120);
+const MPIS: [&str; 2] = ["openmpi", "mpich"];
+/// Makes every function go through Unisono at every size.
+const ALL: &str =
+    "allreduce,reduce,bcast,reduce_scatter,reduce_scatter_block,allgather,allgatherv,alltoall,barrier";
+
+/// The folder in which the libraries are installed, and the folder of a test's programs.
+struct Installed {
+    prefix: PathBuf,
+    programs: TempDir,
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    type Run = fn(&Installed, &'static str);
+    let tests: [(&str, Run); 9] = [
+        ("every_call_gives_what_mpi_gives", every_call),
+        ("the_setting_chooses", setting),
+        ("calls_without_a_gain_are_left_to_mpi", left_to_mpi),
+        ("pending_calls_progress_during_a_wait", progress),
+        ("communicators_come_and_go", communicators),
+        ("a_mismatch_is_an_error_of_mpi", mismatch),
+        ("a_mismatch_ends_the_job_by_default", fatal_mismatch),
+        ("fortran_programs_run", fortran),
+        ("a_program_without_mpi_runs", no_mpi),
+    ];
+    let of_mpi = |mpi: &'static str| {
+        tests.into_iter().enumerate().map(move |(at, (name, run))| {
+            let test = Test::new(format!("{name}_over_{mpi}"), move || run(&Installed::new(), mpi));
+            // The library is compiled for each MPI, and most of it asks neither.
+            if mpi == "openmpi" || at < 2 { test } else { test.deep() }
+        })
+    };
+    MPIS.into_iter().flat_map(of_mpi).collect()
+}
+
+impl Installed {
+    fn new() -> Self {
+        let prefix = shared::folder("preload", |prefix| {
+            let mut install = Command::new(root().join("scripts/install-preload"));
+            let (target, profile) = launch::target_and_profile();
+            install.arg("--prefix").arg(prefix).args(["--profile", &profile, "--with", SAME_FEATURES]);
+            install.env("CARGO_TARGET_DIR", target);
+            launch::run(install, TO_BUILD).expect_success();
+        });
+        Self { prefix, programs: tempfile::tempdir().unwrap() }
+    }
+
+    /// Compiles a program of crates/preload/tests; returns its path.
+    fn build(&self, compiler: &str, source: &str, options: &[&str]) -> PathBuf {
+        let program = self.programs.path().join(format!("{source}.{compiler}{}", options.concat()));
+        let mut command = Command::new(compiler);
+        command.args(options).arg(root().join("crates/preload/tests").join(source)).arg("-o").arg(&program);
+        if compiler.starts_with("mpif90") {
+            command.arg("-J").arg(self.programs.path());
+        }
+        launch::run(command, TO_BUILD).expect_success();
+        program
+    }
+
+    fn c(&self, mpi: &str, source: &str) -> PathBuf {
+        self.build(
+            &format!("mpicc.{mpi}"),
+            source,
+            &["-O1", "-pthread", "-D_POSIX_C_SOURCE=200809L", "-Wall"],
+        )
+    }
+
+    /// `mpirun -n RANKS unisono accelerate --report PROGRAM`, with everything accelerated.
+    fn accelerate(&self, mpi: &str, ranks: usize, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(format!("mpirun.{mpi}"));
+        command.args(["-n", &ranks.to_string()]);
+        if mpi == "openmpi" {
+            command.arg("--oversubscribe");
+            command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+        }
+        command.arg(UNISONO).args(["accelerate", "--report", "--libraries"]);
+        command.arg(self.prefix.join("lib/unisono")).arg(program).args(arguments);
+        command.env("UNISONO_ACCELERATE", ALL);
+        command
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn is_right(ended: Ended, ranks: usize) -> Ended {
+    let ended = ended.expect_success();
+    assert!(ended.stdout.contains(&format!("{ranks} ranks: all right\n")), "{ended:?}");
+    ended
+}
+
+/// Whether the report has a row of this function that ends so.
+fn reports(ended: &Ended, function: &str, carried_out_by: &str) -> bool {
+    let mut rows = ended.stderr.lines().filter_map(|line| line.strip_prefix("unisono: "));
+    rows.any(|row| row.starts_with(&format!("{function} ")) && row.ends_with(carried_out_by))
+}
+
+fn every_call(installed: &Installed, mpi: &'static str) {
+    let program = installed.c(mpi, "calls.c");
+    // Ranks of MPICH that outnumber the cores take their turns late.
+    for ranks in 1..=if mpi == "mpich" { 3 } else { 4 } {
+        let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
+        for function in ALL.split(',') {
+            let by = if ranks == 1 { "MPI: one rank" } else { "  unisono" };
+            assert!(reports(&ended, function, by), "{function} is not carried out by{by}: {ended:?}");
+        }
+    }
+}
+
+fn left_to_mpi(installed: &Installed, mpi: &'static str) {
+    let mut command = installed.accelerate(mpi, 2, &installed.c(mpi, "calls.c"), &[]);
+    command.env_remove("UNISONO_ACCELERATE");
+    let ended = is_right(launch::run(command, DEADLINE), 2);
+    assert!(reports(&ended, "allreduce", "  unisono"), "{ended:?}");
+    assert!(reports(&ended, "bcast", "gains too little at this size"), "{ended:?}");
+}
+
+fn progress(installed: &Installed, mpi: &'static str) {
+    let program = installed.c(mpi, "progress.c");
+    is_right(launch::run(installed.accelerate(mpi, 3, &program, &[]), DEADLINE), 3);
+}
+
+fn communicators(installed: &Installed, mpi: &'static str) {
+    let program = installed.c(mpi, "communicators.c");
+    for ranks in [2, 3] {
+        is_right(launch::run(installed.accelerate(mpi, ranks, &program, &["no-memory"]), DEADLINE), ranks);
+    }
+    // Calls that are not valid are MPI's, also if all are.
+    let mut command = installed.accelerate(mpi, 2, &program, &["off"]);
+    command.env("UNISONO_ACCELERATE", "off");
+    is_right(launch::run(command, DEADLINE), 2);
+}
+
+fn mismatch(installed: &Installed, mpi: &'static str) {
+    let program = installed.c(mpi, "communicators.c");
+    let ended = is_right(launch::run(installed.accelerate(mpi, 2, &program, &["mismatch"]), DEADLINE), 2);
+    assert!(ended.stdout.contains("rank 1 called all-reduce #1 of 2 i32"), "{ended:?}");
+}
+
+fn fatal_mismatch(installed: &Installed, mpi: &'static str) {
+    let program = installed.c(mpi, "communicators.c");
+    let ended = launch::run(installed.accelerate(mpi, 2, &program, &["mismatch", "fatal"]), DEADLINE);
+    assert!(!ended.status.success() && !ended.stdout.contains("all right"), "{ended:?}");
+}
+
+fn fortran(installed: &Installed, mpi: &'static str) {
+    for module in ["-DCLASSIC", "-DMODERN"] {
+        let program = installed.build(&format!("mpif90.{mpi}"), "in_fortran.f90", &["-cpp", "-O1", module]);
+        let ended = is_right(launch::run(installed.accelerate(mpi, 2, &program, &[]), DEADLINE), 2);
+        for function in ["allreduce", "reduce", "bcast", "allgather", "alltoall", "barrier"] {
+            assert!(reports(&ended, function, "  unisono"), "{module}, {function}: {ended:?}");
+        }
+    }
+}
+
+fn setting(installed: &Installed, mpi: &'static str) {
+    let program = installed.c(mpi, "calls.c");
+    let run = |setting: &str| {
+        let mut command = installed.accelerate(mpi, 2, &program, &[]);
+        command.env("UNISONO_ACCELERATE", setting);
+        launch::run(command, DEADLINE)
+    };
+    let left = "MPI: UNISONO_ACCELERATE leaves it to MPI";
+    let ended = is_right(run("off"), 2);
+    assert!(!ended.stderr.contains("  unisono\n") && reports(&ended, "allreduce", left), "{ended:?}");
+    // The sums are of floating-point numbers or of integers.
+    let ended = is_right(run("allreduce,-floats"), 2);
+    assert!(reports(&ended, "allreduce", "  unisono") && reports(&ended, "allreduce", left), "{ended:?}");
+    assert!(reports(&ended, "bcast", left), "{ended:?}");
+    let ended = run("allreduce,sums");
+    assert!(!ended.status.success() && ended.stderr.contains("UNISONO_ACCELERATE names `sums`"), "{ended:?}");
+}
+
+fn no_mpi(installed: &Installed, mpi: &'static str) {
+    let ended = launch::run(installed.accelerate(mpi, 2, Path::new("echo"), &["hello"]), DEADLINE);
+    assert_eq!(ended.expect_success().stdout, "hello\nhello\n");
+}

@@ -1,0 +1,325 @@
+//! Training: the same on any number of ranks, and good enough on real data.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use unisono_data::Source;
+use unisono_testing::launch::{self, Ended};
+use unisono_testing::suite::{self, Test};
+use unisono_testing::{shared, tests};
+use unisono_train::model::ModelKind;
+use unisono_train::{EpochReport, Event, Settings};
+
+use crate::UNISONO;
+
+/// How far the losses of runs with the same global batch may be apart, relative to the loss: gradients are
+/// added up in another order, and after hundreds of steps rounding differences have grown to this.
+const TOLERANCE: f64 = 0.02;
+
+pub(crate) fn tests() -> Vec<Test> {
+    let mut tests = tests![
+        the_same_global_batch_gives_the_same_losses,
+        mpirun_and_threads_give_the_same_parameters,
+        a_parameter_server_gives_the_parameters_of_master_worker_over_every_launcher,
+        a_pipeline_gives_the_losses_of_one_rank_over_every_launcher,
+        central_storage_gives_the_same_over_every_launcher_in_about_half_the_memory,
+        a_world_invariant_run_gives_the_same_parameters_on_1_2_and_4_ranks,
+        a_run_that_is_killed_goes_on_bit_for_bit_on_other_ranks_too,
+        logs_and_traces_are_written,
+        digits_are_learnt_under_mpirun,
+    ];
+    let over_nodes =
+        tests![a_parameter_server_gives_the_same_over_two_nodes, a_pipeline_gives_the_same_over_two_nodes];
+    tests.extend(over_nodes.into_iter().map(|test| test.unless(no_two_nodes)));
+    tests.push(Test::new("handwritten_digits_are_learnt", mnist).deep().unless(|| missing(MNIST)));
+    tests.push(Test::new("a_text_is_learnt", text).deep().unless(|| missing(TEXT)));
+    tests
+}
+
+const MNIST: &str = "mnist";
+const TEXT: &str = "tinyshakespeare.txt";
+
+/// Real data, in the folder that the environment names.
+fn real(name: &str) -> PathBuf {
+    PathBuf::from(std::env::var_os("UNISONO_TEST_DATA").unwrap_or_default()).join(name)
+}
+
+fn missing(name: &str) -> Option<String> {
+    let is_there = std::env::var_os("UNISONO_TEST_DATA").is_some() && real(name).exists();
+    (!is_there).then(|| format!("UNISONO_TEST_DATA names no folder that holds `{name}`"))
+}
+
+/// The reports of a run on so many threads, as rank 0 sees them.
+fn run(ranks: usize, settings: &Settings) -> Vec<EpochReport> {
+    let reports = unisono::threads(ranks, |mut comm| {
+        let mut reports = Vec::new();
+        let trainer = settings.trainer(&mut comm).unwrap();
+        trainer
+            .run(|event| {
+                if let Event::Epoch(report) = event {
+                    reports.push(report);
+                }
+            })
+            .unwrap();
+        reports
+    });
+    reports.into_iter().next().unwrap()
+}
+
+fn the_same_global_batch_gives_the_same_losses() {
+    let settings = Settings { epochs: 2, ..Settings::new(Source::Digits, ModelKind::Mlp) };
+    let with_ranks = |ranks| run(ranks, &Settings { batch_size: 120 / ranks, ..settings.clone() });
+    let alone = with_ranks(1);
+    for &ranks in if suite::is_deep() { &[2, 3, 4][..] } else { &[3] } {
+        let together = with_ranks(ranks);
+        assert_eq!((alone.len(), together.len()), (settings.epochs, settings.epochs));
+        for (one, several) in alone.iter().zip(together) {
+            let apart = (one.loss - several.loss).abs() / one.loss;
+            assert!(
+                apart < TOLERANCE,
+                "{ranks} ranks, epoch {}: {} and {}",
+                one.epoch,
+                one.loss,
+                several.loss
+            );
+        }
+    }
+}
+
+fn launched(ranks: usize, arguments: &[&str]) -> Ended {
+    let mut command = launch::mpirun(ranks, UNISONO);
+    command.args(["train", "--format", "json"]).args(arguments);
+    launch::run(command, Duration::from_secs(600)).expect_success()
+}
+
+fn events(ended: &Ended) -> Vec<serde_json::Value> {
+    ended.stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+}
+
+fn last(ended: &Ended) -> serde_json::Value {
+    let last = events(ended).pop().expect("a run says at least that it is done");
+    assert_eq!(last["event"], "done");
+    last
+}
+
+fn mpirun_and_threads_give_the_same_parameters() {
+    let arguments = ["--epochs", "1", "--seed", "5", "--algorithm", "ring"];
+    let processes = last(&launched(3, &arguments));
+    let threads = threads(3, &arguments);
+    assert_eq!(processes["parameters_hash"], threads["parameters_hash"]);
+    assert_eq!(processes["ranks"], 3);
+}
+
+const SERVED: [&str; 4] = ["--epochs", "1", "--seed", "5"];
+const BY_A_SERVER: [&str; 2] = ["--strategy", "parameter-server"];
+
+/// The parameters of two ranks by `master-worker`.
+fn by_master_worker() -> serde_json::Value {
+    reference(2, &[&SERVED[..], &["--algorithm", "master-worker"]].concat())["parameters_hash"].clone()
+}
+
+fn a_parameter_server_gives_the_parameters_of_master_worker_over_every_launcher() {
+    let (expected, arguments) = (by_master_worker(), [&SERVED[..], &BY_A_SERVER].concat());
+    assert_eq!(threads(3, &arguments)["parameters_hash"], expected, "threads");
+    assert_eq!(last(&launched(3, &arguments))["parameters_hash"], expected, "MPI");
+    let mut command = Command::new(UNISONO);
+    command.args(["launch", "-n", "4", "--", UNISONO, "train", "--format", "json"]);
+    command.args(&arguments).args(["--servers", "2"]);
+    let processes = last(&launch::run(command, Duration::from_secs(120)).expect_success());
+    assert_eq!(processes["parameters_hash"], expected, "processes, two of which serve");
+}
+
+const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/two-nodes");
+
+fn no_two_nodes() -> Option<String> {
+    let checked = Command::new(TWO_NODES).arg("--check").output();
+    match checked {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+fn a_parameter_server_gives_the_same_over_two_nodes() {
+    let mut command = Command::new(TWO_NODES);
+    // Otherwise the links see that it is one machine, and share memory.
+    command.env("UNISONO_NETWORK", "tcp");
+    command.args(["--ranks", "2,1", "--", UNISONO, "train", "--format", "json"]);
+    command.args([&SERVED[..], &BY_A_SERVER].concat());
+    let ended = last(&launch::run(command, Duration::from_secs(180)).expect_success());
+    assert_eq!(ended["parameters_hash"], by_master_worker());
+}
+
+/// Two stages, of two replicas each.
+const STAGED: [&str; 8] =
+    ["--epochs", "1", "--global-batch", "256", "--learning-rate", "0.02", "--split-at", "hidden2"];
+const IN_STAGES: [&str; 4] = ["--strategy", "pipeline", "--stages", "2"];
+
+fn a_pipeline_gives_the_losses_of_one_rank_over_every_launcher() {
+    let arguments = [&STAGED[..], &IN_STAGES].concat();
+    let expected = reference(4, &arguments);
+    let alone = reference(1, &STAGED[..6]);
+    for figure in ["loss", "test_loss"] {
+        let (found, alone) = (expected[figure].as_f64().unwrap(), alone[figure].as_f64().unwrap());
+        assert!((found - alone).abs() < 1e-5, "{figure}: {found}, on one rank {alone}");
+    }
+    assert_eq!(last(&launched(4, &arguments))["parameters_hash"], expected["parameters_hash"], "MPI");
+    let mut command = Command::new(UNISONO);
+    command.args(["launch", "-n", "4", "--", UNISONO, "train", "--format", "json"]);
+    command.args(&arguments);
+    let processes = last(&launch::run(command, Duration::from_secs(120)).expect_success());
+    assert_eq!(processes["parameters_hash"], expected["parameters_hash"], "processes");
+}
+
+fn a_pipeline_gives_the_same_over_two_nodes() {
+    let arguments = [&STAGED[..], &IN_STAGES].concat();
+    let mut command = Command::new(TWO_NODES);
+    command.args(["--ranks", "2,2", "--", UNISONO, "train", "--format", "json"]);
+    command.args(&arguments);
+    let ended = last(&launch::run(command, Duration::from_secs(180)).expect_success());
+    assert_eq!(ended["parameters_hash"], reference(4, &arguments)["parameters_hash"]);
+}
+
+const AT_THE_CENTRE: [&str; 2] = ["--strategy", "central-storage"];
+
+fn central_storage_gives_the_same_over_every_launcher_in_about_half_the_memory() {
+    let arguments = [&STAGED[..6], &AT_THE_CENTRE].concat();
+    let (expected, alone) = (threads(2, &arguments), reference(1, &STAGED[..6]));
+    for figure in ["loss", "test_loss"] {
+        let (found, alone) = (expected[figure].as_f64().unwrap(), alone[figure].as_f64().unwrap());
+        assert!((found - alone).abs() < 1e-5, "{figure}: {found}, on one rank {alone}");
+    }
+    assert_eq!(last(&launched(2, &arguments))["parameters_hash"], expected["parameters_hash"], "MPI");
+    let mut command = Command::new(UNISONO);
+    command.args(["launch", "-n", "2", "--", UNISONO, "train", "--format", "json"]);
+    command.args(&arguments);
+    let processes = last(&launch::run(command, Duration::from_secs(120)).expect_success());
+    assert_eq!(processes["parameters_hash"], expected["parameters_hash"], "processes");
+
+    // Few samples of few features, and ten million parameters: 120 MB with gradients and velocity.
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("table.csv");
+    let row = |row: usize| format!("{},{},class{}\n", row % 7, row % 5, row % 2);
+    std::fs::write(&table, "one,other,class\n".to_owned() + &(0..100).map(row).collect::<String>()).unwrap();
+    let data = format!("csv:{}", table.display());
+    // Long enough for the allocator to give back what initial values were drawn in.
+    let wide = ["--data", &data, "--hidden", "3160,3160", "--epochs", "20", "--batch-size", "8"];
+    let memory = |arguments: &[&str]| last(&launched(2, arguments))["memory_bytes"].as_f64().unwrap();
+    let (mirrored, central) = (memory(&wide), memory(&[&wide[..], &AT_THE_CENTRE].concat()));
+    let saved = mirrored - central;
+    assert!((40e6..80e6).contains(&saved), "{mirrored} and {central}: half of 120 MB is {saved}");
+}
+
+/// The last line of a run in threads of one process.
+fn threads(ranks: usize, arguments: &[&str]) -> serde_json::Value {
+    let mut command = Command::new(UNISONO);
+    command.args(["train", "--format", "json", "--threads", &ranks.to_string()]).args(arguments);
+    last(&launch::run(command, Duration::from_secs(120)).expect_success())
+}
+
+/// The last line of a run in threads with which several tests compare theirs.
+fn reference(ranks: usize, arguments: &[&str]) -> serde_json::Value {
+    let name = format!("train on {ranks} {}", arguments.join(" "));
+    serde_json::from_str(&shared::text(&name, || threads(ranks, arguments).to_string())).unwrap()
+}
+
+fn a_world_invariant_run_gives_the_same_parameters_on_1_2_and_4_ranks() {
+    let arguments =
+        ["--epochs", "1", "--order", "world-invariant", "--global-batch", "192", "--clip-norm", "5"];
+    let alone = threads(1, &arguments);
+    assert!(alone["test_accuracy"].as_f64().unwrap() > 0.8, "{alone}");
+    for several in [threads(2, &arguments), threads(4, &arguments), last(&launched(2, &arguments))] {
+        for figure in ["parameters_hash", "loss", "test_loss", "test_accuracy"] {
+            assert_eq!(several[figure], alone[figure], "{figure}");
+        }
+    }
+}
+
+fn a_run_that_is_killed_goes_on_bit_for_bit_on_other_ranks_too() {
+    let common =
+        ["--epochs", "1", "--global-batch", "128", "--order", "world-invariant", "--optimizer", "adamw"];
+    let rate = ["--learning-rate", "0.001"];
+    let undisturbed = threads(2, &[&common[..], &rate].concat());
+    let saving = ["--checkpoint-every", "5", "--keep", "2", "--resume", "--checkpoint-dir"];
+    let arguments = [&common[..], &rate, &saving].concat();
+    let directory = tempfile::tempdir().unwrap();
+    for kill in 0..3 {
+        let mut command = Command::new(UNISONO);
+        command.args(["train", "--format", "json", "--threads", "2"]).args(&arguments).arg(directory.path());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut run = command.spawn().unwrap();
+        // Until it has saved something new; then, in the midst of it, kill -9.
+        let before = checkpoints(directory.path());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while checkpoints(directory.path()) == before && run.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "no checkpoint in a minute");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(run.try_wait().unwrap().is_none(), "the run ended before kill {kill}");
+        run.kill().unwrap();
+        run.wait().unwrap();
+    }
+    for ranks in [2, 4] {
+        let copy = tempfile::tempdir().unwrap();
+        let place = copy.path().join("run");
+        let copied = Command::new("cp").arg("-r").arg(directory.path()).arg(&place).status();
+        assert!(copied.is_ok_and(|status| status.success()));
+        let resumed = threads(ranks, &[&arguments[..], &[place.to_str().unwrap()]].concat());
+        for figure in ["parameters_hash", "loss", "test_loss", "test_accuracy"] {
+            assert_eq!(resumed[figure], undisturbed[figure], "{figure}, on {ranks} ranks");
+        }
+    }
+}
+
+/// The names of the checkpoints in a directory, in order.
+fn checkpoints(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| name.starts_with("step-")).collect();
+    names.sort();
+    names
+}
+
+fn logs_and_traces_are_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let (curves, trace) = (directory.path().join("curves"), directory.path().join("trace.json"));
+    let arguments =
+        ["--epochs", "1", "--log-dir", curves.to_str().unwrap(), "--trace", trace.to_str().unwrap()];
+    launched(2, &arguments);
+    assert_eq!(std::fs::read_dir(&curves).unwrap().count(), 1, "rank 0 writes, and nobody else");
+    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().or(trace.as_array()).expect("a list of events");
+    for rank in [0, 1] {
+        for name in ["forward", "backward", "bucket 0", "input"] {
+            let found = events.iter().any(|event| event["pid"] == rank && event["name"] == name);
+            assert!(found, "{name} of rank {rank}");
+        }
+    }
+}
+
+fn digits_are_learnt_under_mpirun() {
+    let ended = launched(2, &[]);
+    let events = events(&ended);
+    assert!(events.len() > 2, "some epochs, and the end: {}", ended.stdout);
+    for (epoch, event) in (1..).zip(&events[..events.len() - 1]) {
+        assert_eq!((event["event"].as_str(), event["epoch"].as_u64()), (Some("epoch"), Some(epoch)));
+        for key in ["loss", "test_accuracy", "samples_per_s", "exposed_communication_percent"] {
+            assert!(event[key].is_number(), "{key} in {event}");
+        }
+    }
+    assert!(last(&ended)["test_accuracy"].as_f64().unwrap() > 0.97, "{}", ended.stdout);
+}
+
+fn mnist() {
+    let source = format!("idx:{}", real(MNIST).display());
+    let last = last(&launched(2, &["--data", &source, "--model", "cnn"]));
+    assert!(last["test_accuracy"].as_f64().unwrap() > 0.97, "{last}");
+}
+
+/// One epoch is enough to see it learn; the usual two take minutes.
+fn text() {
+    let source = format!("text:{}", real(TEXT).display());
+    let last = last(&launched(2, &["--data", &source, "--epochs", "1"]));
+    assert!(last["test_loss"].as_f64().unwrap() < 2.0, "{last}");
+}

@@ -1,0 +1,55 @@
+//! How many images of a source the pipeline makes ready in a second: what `scripts/compare-input` sets beside other frameworks.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use unisono_data::{Augmentation, DataError, Dataset, Inputs, Options, Pass, Pipeline, Source, Threads};
+
+/// The usual augmentation of small images: a crop after padding, and every other image mirrored.
+const AUGMENTATION: Augmentation =
+    Augmentation { shift_pixels: 0, rotation_degrees: 0, crop_padding: 4, mirror: true };
+const BATCH: usize = 64;
+/// In the first, threads start and files come to memory; the others are measured.
+const EPOCHS: u64 = 4;
+const SEED: u64 = 1;
+
+/// Prints the rate as JSON. Writes the first batch of held-out images, which are not augmented, to `pixels`: as 32-bit floats,
+/// little-endian.
+pub(crate) fn report(source: &Source, pixels: Option<&Path>) -> Result<(), DataError> {
+    let options = Options { augmentation: Some(AUGMENTATION), colour: true, ..Options::default() };
+    let data = Arc::new(unisono_data::load(source, &options)?);
+    if let Some(path) = pixels {
+        let held_out: Vec<usize> = (0..data.test.len().min(BATCH)).collect();
+        let batch = data.test.batch(&held_out, Pass::Evaluation)?;
+        let Inputs::Pixels(levels) = batch.inputs else { return Err(DataError::other("not images")) };
+        let bytes: Vec<u8> = levels.iter().flat_map(|level| level.to_le_bytes()).collect();
+        std::fs::write(path, bytes).map_err(|error| DataError::Read { path: path.into(), error })?;
+    }
+    let rate = images_per_s(&data)?;
+    println!(r#"{{"framework":"unisono","images_per_s":{rate:.1}}}"#);
+    Ok(())
+}
+
+/// The rate, as a training loop that computes nothing sees it.
+fn images_per_s(data: &Arc<Dataset>) -> Result<f64, DataError> {
+    let in_epoch = data.train.len().div_ceil(BATCH);
+    let batches = (0..EPOCHS).flat_map(|epoch| {
+        let order = data.train.order(SEED, epoch);
+        order.chunks(BATCH).map(move |own| (epoch, own.to_vec())).collect::<Vec<_>>()
+    });
+    let (batches, on_threads) = (batches.collect::<Vec<_>>(), Arc::clone(data));
+    let mut input = Pipeline::of(batches).map(Threads::Auto, move |(epoch, own)| {
+        on_threads.train.batch(&own, Pass::Training { seed: SEED, epoch })
+    });
+    for batch in input.by_ref().take(in_epoch) {
+        black_box(batch?);
+    }
+    let began = Instant::now();
+    for batch in input {
+        black_box(batch?);
+    }
+    let measured = data.train.len() as f64 * (EPOCHS - 1) as f64;
+    Ok(measured / began.elapsed().as_secs_f64())
+}

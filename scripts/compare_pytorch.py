@@ -1,0 +1,218 @@
+"""The PyTorch half of scripts/compare-pytorch: data-parallel training of the same networks, and the table of both halves.
+
+    compare_pytorch.py measure --hidden 1024,1024 --ranks 2
+        Trains a perceptron with DistributedDataParallel over gloo, a process a rank, and prints how long a step takes as
+        one JSON object: the median over the steps of a rank, and the slowest rank's.
+
+    mpirun -n 2 compare_pytorch.py rank --hidden 1024,1024 --hook powersgd:4 --directory EMPTY --interface net0
+        Trains as one rank among those that Open MPI's mpirun has started, perhaps on several nodes (scripts/two-nodes), with one of
+        DistributedDataParallel's own hooks; rank 0 prints the same object. All ranks see the directory.
+
+    compare_pytorch.py table FILE
+        Reads such objects, of both frameworks, one a line, and prints a table in Markdown of their medians.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from datetime import timedelta
+
+# MNIST's shape.
+PIXELS, CLASSES = 784, 10
+# How many batches are made beforehand and used in turn: data comes from memory, as in a training run, but not from cache.
+BATCHES = 16
+WARM_UP_STEPS = 10
+
+
+def network(hidden):
+    from torch import nn
+
+    widths = [PIXELS, *hidden]
+    layers = []
+    for inputs, outputs in zip(widths, widths[1:]):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], CLASSES))
+
+
+def compress(model, hook, dist):
+    """Registers a hook of PyTorch's own: bf16, or powersgd:RANK."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    if hook == "bf16":
+        model.register_comm_hook(dist.group.WORLD, default_hooks.bf16_compress_hook)
+    elif hook is not None:
+        name, rank = hook.split(":")
+        if name != "powersgd":
+            sys.exit(f"compare_pytorch: there is no hook {hook}: bf16 and powersgd:RANK are")
+        state = powerSGD_hook.PowerSGDState(
+            dist.group.WORLD, matrix_approximation_rank=int(rank), start_powerSGD_iter=WARM_UP_STEPS // 2
+        )
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+def train(rank, arguments, directory):
+    """One rank's run; leaves what it measured in the directory."""
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)
+    dist.init_process_group(
+        "gloo",
+        # A file needs no port that another program may have.
+        init_method=f"file://{directory}/rendezvous",
+        rank=rank,
+        world_size=arguments.ranks,
+        timeout=timedelta(seconds=arguments.timeout_s),
+    )
+    torch.manual_seed(0)
+    if arguments.hook is not None:
+        # PowerSGD's hook over gloo mixes up the messages of two buckets.
+        dist._DEFAULT_FIRST_BUCKET_BYTES = 1 << 30
+    model = DistributedDataParallel(network(arguments.hidden), bucket_cap_mb=25 if arguments.hook is None else 1024)
+    compress(model, arguments.hook, dist)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    loss_of = torch.nn.CrossEntropyLoss()
+    torch.manual_seed(1 + rank)
+    images = torch.randn(BATCHES, arguments.batch_size, PIXELS)
+    labels = torch.randint(CLASSES, (BATCHES, arguments.batch_size))
+
+    times_ms = []
+    dist.barrier()
+    for step in range(WARM_UP_STEPS + arguments.steps):
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        loss = loss_of(model(images[step % BATCHES]), labels[step % BATCHES])
+        loss.backward()
+        optimizer.step()
+        times_ms.append(1000 * (time.perf_counter() - began))
+    if not torch.isfinite(loss):
+        sys.exit(f"rank {rank}: the loss is {loss.item()}, so what was measured is no training")
+    measured = {
+        "version": torch.__version__,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "ms_per_step": statistics.median(times_ms[WARM_UP_STEPS:]),
+    }
+    with open(f"{directory}/{rank}.json", "w") as file:
+        json.dump(measured, file)
+    # Nobody takes its end of a connection away while another still trains.
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def launch(arguments):
+    """Runs all ranks to their end; ends them if they take too long."""
+    import torch.multiprocessing as mp
+
+    with tempfile.TemporaryDirectory() as directory:
+        deadline = time.monotonic() + arguments.timeout_s
+        # Raises what a rank raises, after it has ended the others.
+        ranks = mp.spawn(train, (arguments, directory), nprocs=arguments.ranks, join=False, daemon=True)
+        while not ranks.join(timeout=max(0, deadline - time.monotonic())):
+            if time.monotonic() >= deadline:
+                for process in ranks.processes:
+                    process.kill()
+                late = f"{arguments.ranks} ranks took more than {arguments.timeout_s} s"
+                sys.exit(f"compare_pytorch: {late} and were ended")
+        return figures(arguments, directory)
+
+
+def figures(arguments, directory):
+    """What all ranks have measured, as one object."""
+    measured = []
+    for rank in range(arguments.ranks):
+        with open(f"{directory}/{rank}.json") as file:
+            measured.append(json.load(file))
+    return {
+        "framework": "pytorch",
+        "version": measured[0]["version"],
+        "hidden": arguments.hidden,
+        "batch_size": arguments.batch_size,
+        "parameters": measured[0]["parameters"],
+        "ranks": arguments.ranks,
+        "hook": arguments.hook,
+        "ms_per_step": round(max(one["ms_per_step"] for one in measured), 3),
+    }
+
+
+def measure(arguments):
+    # Before torch is imported, and handed on to the ranks. All of them are on this machine.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    print(json.dumps(launch(arguments)))
+
+
+def as_rank(arguments):
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["GLOO_SOCKET_IFNAME"] = arguments.interface
+    rank, arguments.ranks = (int(os.environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "SIZE"))
+    train(rank, arguments, arguments.directory)
+    if rank == 0:
+        print(json.dumps(figures(arguments, arguments.directory)))
+
+
+def table(arguments):
+    times_ms, versions = {}, {}
+    with open(arguments.file) as file:
+        for line in file:
+            row = json.loads(line)
+            case = times_ms.setdefault(row["parameters"], {}).setdefault(row["framework"], {})
+            case.setdefault(row["ranks"], []).append(row["ms_per_step"])
+            versions[row["framework"]] = row.get("version", "")
+    for parameters, frameworks in times_ms.items():
+        if set(frameworks) != {"unisono", "pytorch"}:
+            found = ", ".join(frameworks)
+            sys.exit(f"compare_pytorch: only {found} trained a model of {parameters} parameters: not the same models")
+        medians = {
+            framework: {ranks: statistics.median(times) for ranks, times in by_ranks.items()}
+            for framework, by_ranks in frameworks.items()
+        }
+        ours, theirs = medians["unisono"], medians["pytorch"]
+        worlds = sorted(ours)
+        if worlds != sorted(theirs):
+            sys.exit(f"compare_pytorch: ours ran on {worlds} ranks, theirs on {sorted(theirs)}: not the same worlds")
+        rounds = min(len(times) for by_ranks in frameworks.values() for times in by_ranks.values())
+        print(f"\n**{parameters} parameters** (milliseconds a step, median of {rounds} rounds)\n")
+        print("| |" + "".join(f" {ranks} rank{'s'[ranks == 1:]} |" for ranks in worlds) + " efficiency |")
+        print("|---|" + "---|" * (len(worlds) + 1))
+        for name, times in (("unisono", ours), (f"PyTorch {versions['pytorch']}", theirs)):
+            # Every rank has a batch of its own: a step that takes no longer on more ranks is all that can be had.
+            efficiency = f"{100 * times[worlds[0]] / times[worlds[-1]]:.1f} %"
+            print(f"| {name} |" + "".join(f" {times[ranks]:.2f} |" for ranks in worlds) + f" {efficiency} |")
+        print("| PyTorch / unisono |" + "".join(f" {theirs[ranks] / ours[ranks]:.2f} |" for ranks in worlds) + " |")
+
+
+def widths(text):
+    return [int(width) for width in text.split(",")]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("measure")
+    one.add_argument("--ranks", type=int, required=True)
+    one.set_defaults(run=measure, hook=None)
+    rank = commands.add_parser("rank")
+    rank.add_argument("--hook", help="bf16 or powersgd:RANK")
+    rank.add_argument("--directory", required=True, help="empty, and the same for all ranks")
+    rank.add_argument("--interface", default="lo", help="the network interface by which the nodes reach each other")
+    rank.set_defaults(run=as_rank)
+    for trains in (one, rank):
+        trains.add_argument("--hidden", type=widths, required=True, help="widths of the hidden layers: 1024,1024")
+        trains.add_argument("--batch-size", type=int, default=128, help="samples a rank and step")
+        trains.add_argument("--steps", type=int, default=40, help="steps that are measured")
+        trains.add_argument("--timeout-s", type=int, default=300)
+    both = commands.add_parser("table")
+    both.add_argument("file")
+    both.set_defaults(run=table)
+    arguments = parser.parse_args()
+    arguments.run(arguments)
+
+
+if __name__ == "__main__":
+    main()
