@@ -91,7 +91,7 @@ pub use schema::{Column, Schema};
 pub use served::{Maker, ServedSplit};
 pub use snapshot::{Compression, SnapshotOptions, Snapshotted};
 pub use source::{Options, Source};
-pub use split::Split;
+pub use split::{Split, order};
 pub use stop::Stop;
 pub use stored::StoredSamples;
 pub use stored_text::StoredText;

@@ -136,9 +136,7 @@ impl Split {
     /// The order of samples in `epoch`: a shuffle determined by the seed, so that every rank knows the samples of every
     /// other rank.
     pub fn order(&self, seed: u64, epoch: u64) -> Vec<usize> {
-        let mut order: Vec<_> = (0..self.len()).collect();
-        order.shuffle(&mut keyed_rng(seed, ORDER, epoch));
-        order
+        order(self.len(), seed, epoch)
     }
 
     /// The threads that batches are to be made on, if these were asked for. While a server makes a batch, a thread only waits:
@@ -230,6 +228,13 @@ fn gather_windows(tokens: &[u32], context: usize, samples: &[usize], shift: usiz
 /// test indices.
 pub(super) fn nine_to_one(samples: usize) -> (Vec<usize>, Vec<usize>) {
     (0..samples).partition(|index| index % 10 != 9)
+}
+
+/// The order of so many samples in `epoch`: a shuffle determined by the seed.
+pub fn order(samples: usize, seed: u64, epoch: u64) -> Vec<usize> {
+    let mut order: Vec<_> = (0..samples).collect();
+    order.shuffle(&mut keyed_rng(seed, ORDER, epoch));
+    order
 }
 
 #[cfg(test)]

@@ -166,6 +166,14 @@ pub fn free_port() -> u16 {
 /// # Panics
 /// If it is not built, fails, or takes longer than a minute.
 pub fn example(name: &str, ranks: usize) -> String {
+    example_with(name, ranks, &[])
+}
+
+/// The same, with arguments.
+///
+/// # Panics
+/// As [`example`].
+pub fn example_with(name: &str, ranks: usize, arguments: &[&str]) -> String {
     let test = std::env::current_exe().expect("a program knows its path");
     let profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
     let program = profile.join("examples").join(name);
@@ -174,7 +182,8 @@ pub fn example(name: &str, ranks: usize) -> String {
         "{} is not built: run `cargo build --examples` first, in the same profile",
         program.display()
     );
-    let command = mpirun(ranks, program.to_str().expect("a path in UTF-8"));
+    let mut command = mpirun(ranks, program.to_str().expect("a path in UTF-8"));
+    command.args(arguments);
     run(command, Duration::from_secs(60)).expect_success().stdout
 }
 

@@ -138,6 +138,14 @@ impl Shares {
         let starts = own.clone().step_by(self.micro_batch);
         starts.map(|start| start..own.end.min(start + self.micro_batch)).collect()
     }
+
+    /// The samples of each pass of this rank in a step of an epoch with this order.
+    pub(super) fn samples(&self, order: &[usize], step: usize) -> Vec<Vec<usize>> {
+        let start = step * self.global_batch;
+        let batch = &order[start..order.len().min(start + self.global_batch)];
+        let passes = self.passes(batch.len()).into_iter();
+        passes.map(|pass| batch[pass].to_vec()).collect()
+    }
 }
 
 /// A stream of micro-batches of unknown length.

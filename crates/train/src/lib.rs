@@ -46,6 +46,7 @@ mod resident;
 mod resume;
 mod run;
 mod sampled;
+mod samples;
 #[cfg(feature = "candle")]
 mod saved;
 mod server;
@@ -83,6 +84,7 @@ pub use report::{
 pub use resume::{Progress, Resumed, load};
 pub use run::{Checkpoints, EarlyStopping, RunSettings};
 pub use sampled::Sampled;
+pub use samples::{Loader, Samples};
 #[cfg(feature = "candle")]
 pub use saved::{Guess, Part, Predictor, Sampling, Saved};
 pub use server::{ParameterServer, ServerSettings, Staleness, UnknownStaleness};

@@ -56,16 +56,6 @@ impl Sampled {
     }
 }
 
-impl Shares {
-    /// The samples of each pass of this rank in a step of an epoch with this order.
-    fn samples(&self, order: &[usize], step: usize) -> Vec<Vec<usize>> {
-        let start = step * self.global_batch;
-        let batch = &order[start..order.len().min(start + self.global_batch)];
-        let passes = self.passes(batch.len()).into_iter();
-        passes.map(|pass| batch[pass].to_vec()).collect()
-    }
-}
-
 /// The batches of a rank's passes in a step.
 fn batches<B: From<Batch>>(
     dataset: &Dataset,
