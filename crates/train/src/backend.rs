@@ -130,12 +130,20 @@ pub(super) fn of<R: Replica>(
 ) -> Result<Box<dyn Backend<R>>, TrainError> {
     #[cfg(feature = "cuda")]
     {
-        let gpu = gpu::Gpu::of(comm, replica, optimizer, buckets);
+        let gpu = gpu::Gpu::of(comm, replica, &optimizer, buckets);
         if let Some(gpu) = crate::compare::agree(comm, gpu)? {
             return Ok(Box::new(gpu));
         }
     }
     let parameters = replica.parameters();
+    if optimizer.rule.needs_whole() && (buckets.shard_optimizer || replica.shares_values()) {
+        let name = optimizer.rule.name();
+        let divided = if buckets.shard_optimizer { "--shard-optimizer" } else { "central storage" };
+        return Err(TrainError::Setting(format!(
+            "{name} needs the norms of whole parameters, and with {divided} a rank updates parts of them: use another optimizer, or do \
+             not divide the update"
+        )));
+    }
     if replica.shares_values() {
         let buckets = Buckets::elsewhere(comm, parameters, buckets)?;
         let gradients = CentralGradients::new(comm, &buckets.ledger().plan.counts, parameters.len())?;
@@ -162,9 +170,10 @@ fn optimizer_of(
     parameters: &[Parameter],
     buckets: &Buckets,
 ) -> unisono::Result<Optimizer> {
-    let count = |(index, found): (usize, &Parameter)| match found.is_trained {
-        true => (buckets.own(index).map_or(found.count(), |own| own.len()), found.shape.len() < 2),
-        false => (0, found.shape.len() < 2),
+    let factors = settings.factors.clone();
+    let described = |(index, found): (usize, &Parameter)| {
+        let own = || buckets.own(index).map_or(found.count(), |own| own.len());
+        (if found.is_trained { own() } else { 0 }, factors(&found.name, &found.shape))
     };
-    Optimizer::new(settings, parameters.iter().enumerate().map(count))
+    Optimizer::new(settings, parameters.iter().enumerate().map(described))
 }

@@ -57,6 +57,7 @@ impl<R: Replica> Mirror<R> {
         clip_norm: Option<f64>,
     ) -> Result<Self, TrainError> {
         let buckets = &buckets.suited(comm, replica.synchronizes()).map_err(TrainError::Setting)?;
+        optimizer.rule.check().map_err(TrainError::Setting)?;
         compare::parameters(comm, replica.parameters())?;
         replica.connect(comm)?;
         if replica.shares_values() {

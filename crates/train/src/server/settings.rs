@@ -100,6 +100,13 @@ pub(super) fn refusal<R: Replica>(
             buckets.shard_optimizer,
             "has the optimizer's state on the servers anyway: remove --shard-optimizer".to_owned(),
         ),
+        (
+            staleness != Staleness::Steps(0) && settings.optimizer.rule.per_share(ranks - servers).is_none(),
+            format!(
+                "updates by single shares with --staleness, and {} has no form for that: use --staleness 0, sgd or adamw",
+                settings.optimizer.rule.name()
+            ),
+        ),
         (!settings.metrics.is_empty(), "measures loss and accuracy alone: remove --metrics".to_owned()),
         (settings.trace.is_some(), "writes no trace: remove --trace".to_owned()),
         (damps && staleness == Staleness::Steps(0), "without staleness has none to damp".to_owned()),
