@@ -17,6 +17,7 @@
 //! ```
 
 mod adamw;
+pub(crate) mod averaged;
 mod catalogue;
 mod lamb;
 mod lion;
@@ -35,6 +36,7 @@ use unisono::Registered;
 use unisono::internals::Level;
 
 pub use adamw::AdamW;
+pub use averaged::Averaged;
 pub use catalogue::{UnknownRule, by_name, names};
 pub use lamb::Lamb;
 pub use lion::Lion;

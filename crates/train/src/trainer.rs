@@ -202,12 +202,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             // The run has already been saved at its end.
             None => {
                 self.progress.epoch -= 1;
-                let test = measure(
-                    self.world.replicas(),
-                    self.mirror.replica(),
-                    &mut self.feed,
-                    &self.settings.metrics,
-                )?;
+                let test = self.measured()?;
                 let last = self.report((Tally::default(), test), Times::default(), Duration::ZERO, 0.0)?;
                 self.progress.epoch += 1;
                 Ok(EpochReport { loss: self.progress.last_loss, ..last })

@@ -10,7 +10,7 @@ use unisono::Choice;
 use unisono_train::checkpoint::When;
 use unisono_train::metrics::Named;
 use unisono_train::model::ModelKind;
-use unisono_train::optimizer::{self, UpdateRule};
+use unisono_train::optimizer::{self, Averaged, UpdateRule};
 use unisono_train::rate::ScheduleKind;
 use unisono_train::{
     BucketBytes, Checkpoints, DeviceKind, EarlyStopping, Falling, LocalSteps, OptimizerSettings, Outer,
@@ -105,6 +105,9 @@ struct LearningArgs {
     /// Use Nesterov momentum, with --optimizer sgd
     #[arg(long)]
     nesterov: bool,
+    /// Evaluate and save an exponential moving average of the parameters, which every step decays by this factor, such as 0.999
+    #[arg(long, value_name = "DECAY")]
+    ema: Option<f32>,
     /// Clip the norm of the mean gradient to this value [default: no clipping]
     #[arg(long, value_name = "NORM")]
     clip_norm: Option<f64>,
@@ -229,6 +232,9 @@ impl LearningArgs {
         if let Some(&Sgd { momentum, nesterov }) = (&*rule as &dyn Any).downcast_ref() {
             let momentum = self.momentum.unwrap_or(momentum);
             rule = Arc::new(Sgd { momentum, nesterov: nesterov || self.nesterov });
+        }
+        if let Some(decay) = self.ema {
+            rule = Arc::new(Averaged::new(rule, decay));
         }
         let weight_decay = self.weight_decay.unwrap_or(usual.weight_decay);
         OptimizerSettings { rule, weight_decay, ..usual.clone() }

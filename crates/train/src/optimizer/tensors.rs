@@ -116,7 +116,9 @@ impl TensorOptimizer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optimizer::{AdamW, Lion, Sgd};
+    use std::sync::Arc;
+
+    use crate::optimizer::{AdamW, Averaged, Lion, Sgd};
     use candle_core::Device;
 
     const SHAPES: [&[usize]; 3] = [&[3, 4], &[5], &[2, 2]];
@@ -183,7 +185,8 @@ mod tests {
         for flag in [false, true] {
             let sgd = OptimizerSettings::new(Sgd { nesterov: flag, ..Sgd::default() });
             let adamw = OptimizerSettings::new(AdamW { amsgrad: flag, ..AdamW::default() });
-            for settings in [sgd, adamw] {
+            let average = Averaged::new(Arc::new(Sgd::default()), 0.75);
+            for settings in [sgd, adamw, OptimizerSettings::new(average)] {
                 check(OptimizerSettings { weight_decay: 0.1, ..settings });
             }
         }

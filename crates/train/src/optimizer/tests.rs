@@ -20,11 +20,9 @@ fn noise(count: usize, seed: u64) -> Vec<f32> {
 /// Each optimizer of the catalogue, and each form of it, with weight decay.
 fn all() -> Vec<OptimizerSettings> {
     let forms = ["sgd:nesterov=true", "adamw:amsgrad=true"];
-    names().chain(forms).map(|name| decaying(by_name(name).unwrap())).collect()
-}
-
-fn decaying(rule: Arc<dyn UpdateRule>) -> OptimizerSettings {
-    OptimizerSettings { weight_decay: 0.125, ..rule.into() }
+    let mut rules: Vec<_> = names().chain(forms).map(|name| by_name(name).unwrap()).collect();
+    rules.push(Arc::new(Averaged::new(rules[0].clone(), 0.75)));
+    rules.into_iter().map(|rule| OptimizerSettings { weight_decay: 0.125, ..rule.into() }).collect()
 }
 
 /// A run of an optimizer, which `tests/reference/optimizers.py` computed with PyTorch, or by the formulas of a paper.
@@ -78,6 +76,19 @@ fn factors_scale_the_rate_and_the_decay_of_a_parameter() {
         assert_eq!(halved, after(Factors::default(), 0.125, 0.125), "{settings:?}");
         assert_ne!(halved, after(Factors::default(), 0.125, 0.25), "{settings:?}");
         assert_eq!(after(Factors::NO_DECAY, 0.5, 0.25), after(Factors::default(), 0.5, 0.0));
+    }
+}
+
+#[test]
+fn averages_begin_with_the_first_step_and_follow_the_parameter() {
+    let average = Averaged::new(Arc::new(Sgd { momentum: 0.0, nesterov: false }), 0.75);
+    let mut optimizer = Optimizer::new(OptimizerSettings::new(average), [(1, Factors::default())]).unwrap();
+    let mut value = [5.0];
+    for (expected_value, expected_average) in [(4.0, 4.0), (3.0, 3.75), (2.0, 3.3125)] {
+        optimizer.begin_step();
+        optimizer.update(0, &mut value, &[1.0], 1.0, 1.0).unwrap();
+        let averages = optimizer.state().find(|(name, ..)| *name == "average").unwrap().2;
+        assert_eq!((value[0], averages[0]), (expected_value, expected_average));
     }
 }
 

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use super::layout::Layout;
 use crate::buckets::Wire;
 use crate::feed::AnyShare;
+use crate::optimizer::averaged::AVERAGE;
 use crate::replica::Replica;
 use crate::run::RunSettings;
 
@@ -106,6 +107,10 @@ pub(super) fn refusal<R: Replica>(
                 "updates by single shares with --staleness, and {} has no form for that: use --staleness 0, sgd or adamw",
                 settings.optimizer.rule.name()
             ),
+        ),
+        (
+            settings.optimizer.rule.state_names().contains(&AVERAGE),
+            "evaluates no average of the parameters: remove --ema".to_owned(),
         ),
         (!settings.metrics.is_empty(), "measures loss and accuracy alone: remove --metrics".to_owned()),
         (settings.trace.is_some(), "writes no trace: remove --trace".to_owned()),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use unisono_train::optimizer::{StepInfo, UpdateRule, largest};
+use unisono_train::optimizer::{Averaged, StepInfo, UpdateRule, largest};
 use unisono_train::{AdamW, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, Sgd, Tally};
 
 /// A point: what is given, and what is wanted.
@@ -77,11 +77,17 @@ pub(crate) fn points(count: usize) -> Vec<Point> {
 }
 
 /// SGD and AdamW in several forms, and [a custom rule](PerRate), with weight decay.
-pub(crate) fn optimizers() -> [OptimizerSettings; 4] {
+pub(crate) fn optimizers() -> [OptimizerSettings; 5] {
     let nesterov = Sgd { nesterov: true, ..Sgd::default() };
     let amsgrad = AdamW { amsgrad: true, ..AdamW::default() };
-    let rules: [Arc<dyn UpdateRule>; 4] =
-        [Arc::new(Sgd::default()), Arc::new(nesterov), Arc::new(amsgrad), Arc::new(PerRate)];
+    let average = Averaged::new(Arc::new(Sgd::default()), 0.75);
+    let rules: [Arc<dyn UpdateRule>; 5] = [
+        Arc::new(Sgd::default()),
+        Arc::new(nesterov),
+        Arc::new(amsgrad),
+        Arc::new(PerRate),
+        Arc::new(average),
+    ];
     rules.map(|rule| OptimizerSettings { weight_decay: 0.1, ..rule.into() })
 }
 
