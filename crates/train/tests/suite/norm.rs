@@ -16,7 +16,7 @@ use unisono_train::model::ModelKind;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
     BucketSettings, Checkpoints, Event, Fill, Gradients, LocalSteps, Mirror, OptimizerSettings, Order, Outer,
-    Overlap, Part, Replica, RunSettings, Sampled, Saved, Settings, Share, Shares, Stop, Summary, Tally,
+    Overlap, Part, Replica, RunSettings, Sampled, Saved, Settings, Sgd, Share, Shares, Stop, Summary, Tally,
     Trainer,
 };
 

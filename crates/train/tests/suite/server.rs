@@ -12,9 +12,9 @@ use unisono_train::checkpoint::{When, load_newest};
 use unisono_train::model::ModelKind;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    AnyShare, Batches, Checkpoints, EarlyStopping, Event, Feed, Fill, Gradients, OptimizerSettings,
+    AdamW, AnyShare, Batches, Checkpoints, EarlyStopping, Event, Feed, Fill, Gradients, OptimizerSettings,
     Parameter, ParameterServer, Progress, Replica, ReplicaError, Resumed, RunSettings, ServerSettings,
-    Settings, Staleness, Steps, Stop, Strategy, Summary, Tally, TrainError, Wire, WorkersReport,
+    Settings, Sgd, Staleness, Steps, Stop, Strategy, Summary, Tally, TrainError, Wire, WorkersReport,
 };
 
 const SYNCHRONOUS: ServerSettings =
