@@ -2,6 +2,7 @@
 //! time without communicating.
 
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
@@ -12,9 +13,10 @@ use unisono::{Call, Choice, Collective as _, Communicator, DType, ReduceOp, Vend
 use unisono_data::{Batch, Inputs, Kind};
 use unisono_train::candle::Parameters;
 use unisono_train::model::{self, ModelKind};
+use unisono_train::optimizer::{self, UpdateRule};
 use unisono_train::{
-    BucketBytes, BucketSettings, LocalSteps, Mirror, Needs, OptimizerKind, OptimizerSettings, Outer, Overlap,
-    Replica, Share, Times, TrainError, Wire,
+    BucketBytes, BucketSettings, LocalSteps, Mirror, Needs, OptimizerSettings, Outer, Overlap, Replica,
+    Share, Times, TrainError, Wire,
 };
 
 use super::train::bad_input;
@@ -50,9 +52,9 @@ pub(super) struct Args {
     /// Let every rank step alone, and average the parameters every N steps, as for train
     #[arg(long, value_name = "N")]
     local_steps: Option<NonZeroU64>,
-    /// Optimizer: sgd or adamw
-    #[arg(long, default_value = "sgd")]
-    optimizer: OptimizerKind,
+    /// Optimizer, as for train
+    #[arg(long, default_value = "sgd", value_parser = named(optimizer::names(), optimizer::by_name))]
+    optimizer: Arc<dyn UpdateRule>,
     /// All-reduce algorithm, as for train
     #[arg(long, value_parser = named(Choice::names(), str::parse::<Choice>))]
     algorithm: Option<Choice>,
@@ -123,7 +125,7 @@ fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), Trai
         comm.set_choice(choice).map_err(|error| TrainError::Setting(error.to_string()))?;
     }
     let size = model::size(ModelKind::Mlp, Some(&args.hidden), kind).expect("it learns from images");
-    let mut needs = Needs::of(&size, args.batch_size, args.optimizer, args.wire);
+    let mut needs = Needs::of(&size, args.batch_size, args.optimizer.state_names().len(), args.wire);
     if args.shard_optimizer {
         needs.optimizer /= comm.ranks() as f64;
     }
@@ -145,7 +147,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     };
     let replica = classifier()?;
     let parameters = replica.parameters().iter().map(unisono_train::Parameter::count).sum();
-    let optimizer = OptimizerSettings::new(args.optimizer);
+    let optimizer = OptimizerSettings::from(args.optimizer.clone());
     let buckets = BucketSettings {
         overlap: args.overlap,
         wire: args.wire,
@@ -157,7 +159,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     let batches = [Some(batch(args.batch_size))];
     let mut independent = match comm.ranks() {
         1 => None,
-        _ => Some(Independent::new(comm, classifier()?, optimizer)?),
+        _ => Some(Independent::new(comm, classifier()?, optimizer.clone())?),
     };
     let mut mirror = Mirror::new(comm, replica, optimizer, &buckets, None)?;
     // In turns: the speed of a shared machine drifts.

@@ -251,8 +251,8 @@ fn opening(
 ) -> String {
     let Settings { source, model, optimizer, .. } = settings;
     let samples = samples.map_or(String::new(), |samples| format!("{samples} samples in "));
-    let (kind, rate) = (optimizer.kind, rate.peak());
+    let (name, rate) = (optimizer.rule.name(), rate.peak());
     format!(
-        "{model} of {parameters} parameters on {source}, {samples}batches of {global_batch}; {kind} at up to {rate:.3e}"
+        "{model} of {parameters} parameters on {source}, {samples}batches of {global_batch}; {name} at up to {rate:.3e}"
     )
 }

@@ -10,8 +10,7 @@ use unisono_data::{Batch, Depth, Options, Source, Threads};
 use unisono_train::candle::{Loss, Network, Parameters, cross_entropy};
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    Event, OptimizerKind, OptimizerSettings, RunSettings, Sampled, Shares, Summary, Tally, TrainError,
-    Trainer, model,
+    Event, OptimizerSettings, RunSettings, Sampled, Sgd, Shares, Summary, Tally, TrainError, Trainer, model,
 };
 
 const EPOCHS: usize = 3;
@@ -55,7 +54,7 @@ fn train(comm: &mut Communicator) -> std::result::Result<Summary, TrainError> {
     let steps = EPOCHS * shares.steps(dataset.train.len());
     let feed = Sampled::new(dataset, SEED, shares, Threads::Auto, Depth::Auto);
     let rate = Rate::new(Schedule::Cosine, 0.05, 0.05, steps as u64);
-    let optimizer = OptimizerSettings::new(OptimizerKind::Sgd);
+    let optimizer = OptimizerSettings::new(Sgd::default());
     let settings = RunSettings {
         verify_replicas_every: Some(100),
         ..RunSettings::new(EPOCHS, GLOBAL_BATCH, optimizer, rate)

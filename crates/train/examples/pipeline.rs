@@ -12,8 +12,8 @@ use unisono_steps::pipeline::{PassCosts, PipelineSchedule};
 use unisono_train::candle::{Cut, Linear, Loss, Parameters, StageNetwork, cross_entropy};
 use unisono_train::pipeline::{Grid, MicroBatches, Pipeline, Stage};
 use unisono_train::{
-    BucketSettings, Feed, Mirror, OptimizerKind, OptimizerSettings, Replica, Sampled, Share, Shares, Tally,
-    TrainError, model,
+    BucketSettings, Feed, Mirror, OptimizerSettings, Replica, Sampled, Sgd, Share, Shares, Tally, TrainError,
+    model,
 };
 
 const LAYERS: usize = 16;
@@ -72,7 +72,7 @@ fn train(comm: &mut Communicator) -> std::result::Result<(), TrainError> {
     let place = pipeline.rank();
     let own = (0..schedule.stages_per_rank()).map(|number| stage(number * length + place, stages));
     let pipeline = Pipeline::new(pipeline, schedule, own.collect::<Result<_>>()?)?;
-    let optimizer = OptimizerSettings::new(OptimizerKind::Sgd);
+    let optimizer = OptimizerSettings::new(Sgd::default());
     let mut mirror = Mirror::new(&mut replicas, pipeline, optimizer, &BucketSettings::default(), Some(1.0))?;
 
     let options = Options { train_samples: SAMPLES, ..Options::default() };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::buckets::{BucketSettings, Buckets, Ledger, Pass, Sums};
 use super::local::Rounds;
+use super::optimizer::averaged::AVERAGE;
 use super::optimizer::{Optimizer, OptimizerSettings};
 use super::replica::{Gradients, Parameter, Replica, ReplicaError};
 use super::share::Times;
@@ -130,12 +131,14 @@ pub(super) fn of<R: Replica>(
 ) -> Result<Box<dyn Backend<R>>, TrainError> {
     #[cfg(feature = "cuda")]
     {
-        let gpu = gpu::Gpu::of(comm, replica, optimizer, buckets);
+        let gpu = gpu::Gpu::of(comm, replica, &optimizer, buckets);
         if let Some(gpu) = crate::compare::agree(comm, gpu)? {
             return Ok(Box::new(gpu));
         }
     }
     let parameters = replica.parameters();
+    refusal(&optimizer, buckets, replica.shares_values())
+        .map_or(Ok(()), |why| Err(TrainError::Setting(why)))?;
     if replica.shares_values() {
         let buckets = Buckets::elsewhere(comm, parameters, buckets)?;
         let gradients = CentralGradients::new(comm, &buckets.ledger().plan.counts, parameters.len())?;
@@ -156,15 +159,36 @@ pub(super) fn of<R: Replica>(
     Ok(Box::new(host::Host { optimizer: optimizer_of(optimizer, parameters, &buckets)?, buckets, late }))
 }
 
+/// Why an optimizer does not go with how updates are divided, if it does not.
+fn refusal(optimizer: &OptimizerSettings, buckets: &BucketSettings, is_central: bool) -> Option<String> {
+    let (rule, central) = (&optimizer.rule, "central storage");
+    let name = rule.name();
+    if rule.needs_whole() && (buckets.shard_optimizer || is_central) {
+        let divided = if buckets.shard_optimizer { "--shard-optimizer" } else { central };
+        return Some(format!(
+            "{name} needs the norms of whole parameters, and with {divided} a rank updates parts of them: use another optimizer, or \
+             do not divide the update"
+        ));
+    }
+    if rule.state_names().contains(&AVERAGE) && (buckets.local_steps.is_some() || is_central) {
+        let other = if is_central { central } else { "--local-steps" };
+        return Some(format!(
+            "{other} has no copy of the model on each rank that is the same on all, to average: remove --ema"
+        ));
+    }
+    None
+}
+
 /// An optimizer of what this rank updates.
 fn optimizer_of(
     settings: OptimizerSettings,
     parameters: &[Parameter],
     buckets: &Buckets,
 ) -> unisono::Result<Optimizer> {
-    let count = |(index, found): (usize, &Parameter)| match found.is_trained {
-        true => (buckets.own(index).map_or(found.count(), |own| own.len()), found.shape.len() < 2),
-        false => (0, found.shape.len() < 2),
+    let factors = settings.factors.clone();
+    let described = |(index, found): (usize, &Parameter)| {
+        let own = || buckets.own(index).map_or(found.count(), |own| own.len());
+        (if found.is_trained { own() } else { 0 }, factors(&found.name, &found.shape))
     };
-    Optimizer::new(settings, parameters.iter().enumerate().map(count))
+    Optimizer::new(settings, parameters.iter().enumerate().map(described))
 }

@@ -55,7 +55,7 @@ pub struct Loss {
 /// use candle_core::{Device, Tensor};
 /// use candle_nn::Module;
 /// use unisono_train::candle::{Loss, Network, Parameters, cross_entropy};
-/// use unisono_train::{BucketSettings, Mirror, OptimizerKind, OptimizerSettings, Share, Tally};
+/// use unisono_train::{BucketSettings, Mirror, Sgd, OptimizerSettings, Share, Tally};
 ///
 /// let losses = unisono::threads(2, |mut comm| -> Result<f64, unisono_train::TrainError> {
 ///     // An ordinary candle model.
@@ -69,7 +69,7 @@ pub struct Loss {
 ///         Ok(Loss { sum, tally })
 ///     });
 ///
-///     let optimizer = OptimizerSettings::new(OptimizerKind::Sgd);
+///     let optimizer = OptimizerSettings::new(Sgd::default());
 ///     let mut mirror = Mirror::new(&mut comm, replica, optimizer, &BucketSettings::default(), None)?;
 ///     let inputs = Tensor::ones((2, 4), candle_core::DType::F32, &Device::Cpu).unwrap();
 ///     let targets = Tensor::new(&[0_u32, 2], &Device::Cpu).unwrap();

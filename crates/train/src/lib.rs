@@ -75,7 +75,7 @@ pub use feed::{AnyShare, Batches, Feed, OutOfData, Shares, Steps, Stream};
 pub use local::{LocalSteps, Outer, UnknownOuter};
 #[cfg(feature = "candle")]
 pub use needs::Needs;
-pub use optimizer::{OptimizerKind, OptimizerSettings};
+pub use optimizer::{AdamW, Lamb, Lion, OptimizerSettings, Sgd};
 pub use replica::{Fill, Gradients, Parameter, Parts, Replica, ReplicaError, Tally};
 pub use report::{
     Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Summary, WorkerReport,

@@ -5,7 +5,6 @@ use crate::buckets::Wire;
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::model::Size;
-use crate::optimizer::OptimizerKind;
 use unisono::Communicator;
 use unisono::internals::{AvailableMemory, host};
 use unisono::size::approximate;
@@ -33,13 +32,10 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// The needs of training a model of this size, with this number of samples per pass, optimizer and wire format.
-    pub fn of(size: &Size, samples: usize, optimizer: OptimizerKind, wire: Wire) -> Self {
+    /// The needs of training a model of this size, with this number of samples per pass, arrays of optimizer state and wire
+    /// format.
+    pub fn of(size: &Size, samples: usize, state_arrays: usize, wire: Wire) -> Self {
         let parameters = NUMBER * size.parameters;
-        let moments = match optimizer {
-            OptimizerKind::Sgd => 1.0,
-            OptimizerKind::AdamW => 2.0,
-        };
         let narrow = match wire {
             Wire::F32 => 0.0,
             Wire::Bf16 | Wire::F16 => 0.5,
@@ -49,7 +45,7 @@ impl Needs {
         Self {
             parameters,
             gradients: (1.0 + narrow) * parameters,
-            optimizer: moments * parameters,
+            optimizer: state_arrays as f64 * parameters,
             batches: NUMBER * samples as f64 * (size.inputs + size.with_backward * size.activations),
             ..Self::default()
         }

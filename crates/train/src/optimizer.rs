@@ -4,11 +4,10 @@
 //! in the order of the parameters.
 //!
 //! ```
-//! use unisono_train::OptimizerKind;
-//! use unisono_train::optimizer::{Optimizer, OptimizerSettings};
+//! use unisono_train::optimizer::{Factors, Optimizer, OptimizerSettings, Sgd};
 //!
-//! let settings = OptimizerSettings { momentum: 0.0, ..OptimizerSettings::new(OptimizerKind::Sgd) };
-//! let mut optimizer = Optimizer::new(settings, [(2, true)])?;
+//! let settings = OptimizerSettings::new(Sgd { momentum: 0.0, nesterov: false });
+//! let mut optimizer = Optimizer::new(settings, [(2, Factors::NO_DECAY)])?;
 //! let mut values = [1.0, 2.0];
 //! optimizer.begin_step();
 //! // The gradient is a sum over four samples.
@@ -17,75 +16,74 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod adamw;
+pub(crate) mod averaged;
+mod catalogue;
+mod lamb;
+mod lion;
 mod passes;
+mod rule;
+mod sgd;
 mod state;
 #[cfg(all(feature = "candle", any(test, feature = "cuda")))]
 pub(super) mod tensors;
 
 use std::fmt;
 use std::ops::Range;
-
-use unisono_collectives::named;
+use std::sync::Arc;
 
 use unisono::Registered;
 use unisono::internals::Level;
 
-use passes::{Adam, AdamStep, AdamW, LANES, Largest, Sgd, SgdStep, SquareSum};
+pub use adamw::AdamW;
+pub use averaged::Averaged;
+pub use catalogue::{UnknownRule, by_name, names};
+pub use lamb::Lamb;
+pub use lion::Lion;
+use passes::{LANES, SquareSum};
+#[cfg(feature = "candle")]
+pub use rule::TensorRule;
+pub use rule::{Factors, StepInfo, UpdateRule, largest};
+pub use sgd::Sgd;
 pub use state::StateError;
 
-/// The kind of optimizer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OptimizerKind {
-    /// Stochastic gradient descent with momentum; weight decay is part of the gradient.
-    Sgd,
-    /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019, algorithm 2).
-    AdamW,
-}
-
-impl OptimizerKind {
-    /// All variants.
-    pub const ALL: [Self; 2] = [Self::Sgd, Self::AdamW];
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sgd => "sgd",
-            Self::AdamW => "adamw",
-        }
-    }
-
-    /// The state per element, by its names in checkpoints.
-    pub(super) fn moments(self) -> &'static [&'static str] {
-        match self {
-            Self::Sgd => &["velocity"],
-            Self::AdamW => &["mean", "square"],
-        }
-    }
-}
-
-named!(OptimizerKind, "optimizer");
-
-/// An optimizer's constants. Each kind uses those that concern it.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// An optimizer with its weight decay and the parameters' factors.
+#[derive(Clone)]
 pub struct OptimizerSettings {
-    /// The kind of optimizer.
-    pub kind: OptimizerKind,
-    /// SGD: the fraction of the velocity that is kept from step to step.
-    pub momentum: f32,
-    /// SGD: whether to use Nesterov momentum.
-    pub nesterov: bool,
-    /// The weight decay. Vectors (biases, gains) do not decay: they have few elements, and do not overfit.
+    /// How parameters are updated.
+    pub rule: Arc<dyn UpdateRule>,
+    /// The weight decay.
     pub weight_decay: f32,
-    /// AdamW: the decay rates of the means of gradients and of their squares.
-    pub betas: (f32, f32),
-    /// AdamW: keeps a step finite if all gradients were zero.
-    pub epsilon: f32,
+    /// The factors of a parameter's weight decay and learning rate by its name and shape; [`Factors::of_shape`] by default. The same on all
+    /// ranks, and in a run that resumes.
+    pub factors: Arc<dyn Fn(&str, &[usize]) -> Factors + Send + Sync>,
 }
 
 impl OptimizerSettings {
-    /// The customary constants, without weight decay.
-    pub fn new(kind: OptimizerKind) -> Self {
-        Self { kind, momentum: 0.9, nesterov: false, weight_decay: 0.0, betas: (0.9, 0.999), epsilon: 1e-8 }
+    /// This optimizer, without weight decay.
+    pub fn new(rule: impl UpdateRule) -> Self {
+        Self::from(Arc::new(rule) as Arc<dyn UpdateRule>)
+    }
+
+    /// A description of the rule and its weight decay, which a checkpoint has of the run.
+    pub fn describe(&self) -> String {
+        self.rule.describe(self.weight_decay)
+    }
+}
+
+impl From<Arc<dyn UpdateRule>> for OptimizerSettings {
+    /// This optimizer, without weight decay.
+    fn from(rule: Arc<dyn UpdateRule>) -> Self {
+        Self { rule, weight_decay: 0.0, factors: Arc::new(|_, shape| Factors::of_shape(shape)) }
+    }
+}
+
+impl fmt::Debug for OptimizerSettings {
+    /// Omits the factors, which are code.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rule, weight_decay, .. } = self;
+        let mut described = f.debug_struct("OptimizerSettings");
+        described.field("rule", rule).field("weight_decay", weight_decay).finish_non_exhaustive()
     }
 }
 
@@ -107,9 +105,7 @@ impl Exploded {
     /// # Errors
     /// [`Exploded`] if one is not finite, or too large.
     pub(crate) fn check(values: &[f32]) -> Result<(), Self> {
-        let mut largest = [0_u32];
-        Level::best().compiled::<Largest>()(bytemuck::cast_slice_mut(&mut largest), values);
-        Self::check_largest(f32::from_bits(largest[0]))
+        Self::check_largest(largest(&[values]))
     }
 
     fn check_largest(largest: f32) -> Result<(), Self> {
@@ -122,7 +118,7 @@ impl Exploded {
 pub struct Optimizer {
     settings: OptimizerSettings,
     parameters: Vec<Parameter>,
-    /// One array for each name in [`OptimizerKind::moments`].
+    /// One array for each of [`UpdateRule::state_names`].
     moments: Vec<Registered<f32>>,
     steps: u64,
 }
@@ -132,7 +128,7 @@ pub struct Optimizer {
 struct Parameter {
     /// The offset of its part in every array of moments.
     range: Range<usize>,
-    is_vector: bool,
+    factors: Factors,
 }
 
 impl fmt::Debug for Optimizer {
@@ -148,25 +144,24 @@ impl fmt::Debug for Optimizer {
 }
 
 impl Optimizer {
-    /// An optimizer with zero state, for parameters with these numbers of elements; `true` marks vectors, which do not
-    /// decay.
+    /// An optimizer with zero state, for parameters with these numbers of elements and factors.
     ///
     /// # Errors
     /// [`unisono::Error::Memory`] if the system lacks memory.
     pub fn new(
         settings: OptimizerSettings,
-        parameters: impl IntoIterator<Item = (usize, bool)>,
+        parameters: impl IntoIterator<Item = (usize, Factors)>,
     ) -> unisono::Result<Self> {
         let mut end = 0;
-        let place = |(count, is_vector)| {
+        let place = |(count, factors)| {
             let start = end;
             end += count;
-            Parameter { range: start..end, is_vector }
+            Parameter { range: start..end, factors }
         };
         let parameters: Vec<_> = parameters.into_iter().map(place).collect();
         // Allocated now, in huge pages (although no other rank reads it), so that the first step is as fast as the others.
         let memory = |_| Registered::local(end);
-        let moments = settings.kind.moments().iter().map(memory).collect::<unisono::Result<_>>()?;
+        let moments = settings.rule.state_names().iter().map(memory).collect::<unisono::Result<_>>()?;
         Ok(Self { settings, parameters, moments, steps: 0 })
     }
 
@@ -204,7 +199,7 @@ impl Optimizer {
     ) -> Result<(), Exploded> {
         let count = self.parameters.len();
         assert!(index < count, "parameter {index} is updated, but there are only {count}");
-        let Parameter { range, is_vector } = &self.parameters[index];
+        let Parameter { range, factors } = &self.parameters[index];
         let (found, expected) = ((values.len(), gradient.len()), range.len());
         assert!(
             found == (expected, expected),
@@ -214,29 +209,11 @@ impl Optimizer {
         );
         assert!(self.steps > 0, "parameter {index} is updated before a step has begun");
 
-        let OptimizerSettings { momentum, nesterov, weight_decay, .. } = self.settings;
-        let decay = if *is_vector { 0.0 } else { weight_decay };
-        let (level, values) = (Level::best(), bytemuck::cast_slice_mut(values));
-        let mut bits = 0;
-        let largest = &mut bits;
-        match &mut self.moments[..] {
-            [velocity] => {
-                let velocity = &mut velocity[range.clone()];
-                let pass =
-                    if nesterov { level.compiled::<Sgd<true>>() } else { level.compiled::<Sgd<false>>() };
-                pass(values, SgdStep { gradient, velocity, scale, momentum, decay, rate, largest });
-            }
-            [mean, square] => {
-                let (mean, square) = (&mut mean[range.clone()], &mut square[range.clone()]);
-                let adam = Adam::new(&self.settings, self.steps);
-                level.compiled::<AdamW>()(
-                    values,
-                    AdamStep { gradient, mean, square, adam, scale, decay, rate, largest },
-                );
-            }
-            moments => unreachable!("no optimizer remembers {} numbers of an element", moments.len()),
-        }
-        Exploded::check_largest(f32::from_bits(bits))
+        let OptimizerSettings { rule, weight_decay, .. } = &self.settings;
+        let (rate, decay) = (rate * factors.rate, weight_decay * factors.decay);
+        let step = StepInfo { number: self.steps, scale, rate, decay };
+        let mut state: Vec<_> = self.moments.iter_mut().map(|moment| &mut moment[range.clone()]).collect();
+        Exploded::check_largest(rule.update(step, values, gradient, &mut state))
     }
 }
 

@@ -19,6 +19,7 @@ use crate::compare::agree;
 use crate::error::TrainError;
 use crate::feed::Shares;
 use crate::metrics::Metric;
+use crate::optimizer::averaged::AVERAGE;
 use crate::sampled::Sampled;
 use crate::trainer::{Test, measure};
 use unisono::Communicator;
@@ -114,16 +115,24 @@ impl Part {
 }
 
 impl Saved {
-    /// Reads a checkpoint, or the newest complete one in a directory.
+    /// Reads a checkpoint, or the newest complete one in a directory; the [averages](crate::optimizer::Averaged) of its parameters if it
+    /// has them.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if there is none, or it does not describe its model;
     /// [`TrainError::Checkpoint`] if it is damaged.
     pub fn open(path: &Path) -> Result<Self, TrainError> {
-        let Some(Loaded { checkpoint, path, passed_over }) = checkpoint::load_newest(path)? else {
+        let Some(Loaded { mut checkpoint, path, passed_over }) = checkpoint::load_newest(path)? else {
             let expected = "expected a directory that `unisono train --checkpoint-dir` has saved to";
             return Err(TrainError::Setting(format!("no checkpoint in `{}`: {expected}", path.display())));
         };
+        for Tensor { name, values, .. } in &mut checkpoint.parameters {
+            let average = resume::moment_name(name, AVERAGE);
+            let saved = checkpoint.optimizer.iter_mut().find(|tensor| tensor.name == average);
+            if let Some(average) = saved.filter(|average| average.values.len() == values.len()) {
+                *values = std::mem::take(&mut average.values);
+            }
+        }
         Self::new(path, checkpoint.state, checkpoint.parameters, passed_over)
     }
 

@@ -57,7 +57,7 @@ use worker::Worker;
 /// use unisono_data::DataError;
 /// use unisono_train::rate::{Rate, Schedule};
 /// use unisono_train::{
-///     AnyShare, Feed, Gradients, OptimizerKind, OptimizerSettings, Parameter, ParameterServer, Replica, ReplicaError,
+///     AnyShare, Feed, Gradients, OptimizerSettings, Parameter, ParameterServer, Replica, ReplicaError, Sgd,
 ///     RunSettings, ServerSettings, Staleness, Steps, Tally,
 /// };
 ///
@@ -107,7 +107,7 @@ use worker::Worker;
 ///
 /// // One rank serves, and three work.
 /// let losses = unisono::threads(4, |mut comm| -> Result<Option<f64>, unisono_train::TrainError> {
-///     let optimizer = OptimizerSettings { momentum: 0.0, ..OptimizerSettings::new(OptimizerKind::Sgd) };
+///     let optimizer = OptimizerSettings::new(Sgd { momentum: 0.0, nesterov: false });
 ///     let settings = RunSettings::new(2, 3, optimizer, Rate::new(Schedule::Constant, 0.01, 0.0, 400));
 ///     let servers = ServerSettings { servers: 1, staleness: Staleness::Steps(2), damps: false };
 ///     let replica = Middle(vec![Parameter::new("middle", [1])], 9.0);
@@ -271,7 +271,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
     }
 
     fn shard(&self) -> Result<Shard, TrainError> {
-        let (parameters, optimizer) = (self.replica.parameters(), self.settings.optimizer);
+        let (parameters, optimizer) = (self.replica.parameters(), self.settings.optimizer.clone());
         Ok(Shard::new(parameters, &self.layout, self.rank, optimizer, self.workers(), self.servers)?)
     }
 

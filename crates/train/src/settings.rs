@@ -6,7 +6,7 @@ use super::buckets::{BucketBytes, BucketSettings, Order, Overlap, Wire};
 use super::device::DeviceKind;
 use super::local::LocalSteps;
 use super::model::ModelKind;
-use super::optimizer::{OptimizerKind, OptimizerSettings};
+use super::optimizer::{AdamW, OptimizerSettings, Sgd};
 use super::rate::{Rate, Schedule};
 use super::run::{Checkpoints, EarlyStopping, RunSettings};
 use crate::error::TrainError;
@@ -155,7 +155,7 @@ impl Settings {
             epochs: 10,
             batch_size: 64,
             global_batch: None,
-            optimizer: OptimizerSettings { weight_decay: 5e-4, ..OptimizerSettings::new(OptimizerKind::Sgd) },
+            optimizer: OptimizerSettings { weight_decay: 5e-4, ..OptimizerSettings::new(Sgd::default()) },
             learning_rate: 0.1,
             reference_batch: 128,
             schedule: Falling::Cosine,
@@ -203,7 +203,7 @@ impl Settings {
                 batch_size: 8,
                 optimizer: OptimizerSettings {
                     weight_decay: 0.1,
-                    ..OptimizerSettings::new(OptimizerKind::AdamW)
+                    ..OptimizerSettings::new(AdamW::default())
                 },
                 learning_rate: 3e-3,
                 reference_batch: 16,
@@ -222,16 +222,12 @@ impl Settings {
 
     /// The learning rate for this global batch.
     ///
-    /// A larger batch has a less noisy gradient and permits a larger step: linearly for SGD (Goyal et
-    /// al., "Accurate, large minibatch SGD", 2017, section 2.1), with the square root for AdamW (Malladi et
-    /// al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022, section 4). The same
-    /// global batch has the same rate on any number of ranks.
+    /// A larger batch has a less noisy gradient and permits a larger step:
+    /// [`UpdateRule::scaled_rate`](crate::optimizer::UpdateRule::scaled_rate). The same global batch has the same rate on any number of
+    /// ranks.
     pub fn scaled_rate(&self, global_batch: usize) -> f64 {
         let factor = global_batch as f64 / self.reference_batch as f64;
-        match self.optimizer.kind {
-            OptimizerKind::Sgd => self.learning_rate * factor,
-            OptimizerKind::AdamW => self.learning_rate * factor.sqrt(),
-        }
+        self.optimizer.rule.scaled_rate(self.learning_rate, factor)
     }
 
     /// The data set for these settings.
@@ -293,7 +289,7 @@ impl Settings {
             stop: self.stop.clone(),
             log_directory: self.log_directory.clone(),
             trace: self.trace.clone(),
-            ..RunSettings::new(self.epochs, global_batch, self.optimizer, rate)
+            ..RunSettings::new(self.epochs, global_batch, self.optimizer.clone(), rate)
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::backend::{self, Backend};
 use super::buckets::{BucketSettings, Buckets, Moment, Order, Sums, Unsent};
 use super::local::Rounds;
+use super::optimizer::averaged::AVERAGE;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::Replica;
 use super::share::{Share, StepReport};
@@ -16,6 +17,7 @@ use crate::compare;
 use crate::error::TrainError;
 use unisono::Communicator;
 
+mod averages;
 mod passes;
 
 /// The name of the velocity of an outer step, to save it.
@@ -34,6 +36,8 @@ pub struct Mirror<R> {
     rounds: Option<Rounds>,
     /// Whether a step may begin before the one before has updated all parameters.
     is_across: bool,
+    /// Whether the optimizer keeps an average of the parameters.
+    is_averaged: bool,
     /// Whether the result does not depend on the number of ranks.
     is_tree: bool,
     /// How many steps were made.
@@ -57,6 +61,7 @@ impl<R: Replica> Mirror<R> {
         clip_norm: Option<f64>,
     ) -> Result<Self, TrainError> {
         let buckets = &buckets.suited(comm, replica.synchronizes()).map_err(TrainError::Setting)?;
+        optimizer.rule.check().map_err(TrainError::Setting)?;
         compare::parameters(comm, replica.parameters())?;
         replica.connect(comm)?;
         if replica.shares_values() {
@@ -71,13 +76,25 @@ impl<R: Replica> Mirror<R> {
             replica.with_values(index, &mut |values| sent = comm.broadcast(values, 0).map(drop))?;
             sent?;
         }
+        let is_averaged = optimizer.rule.state_names().contains(&AVERAGE);
         let backend = backend::of(comm, &replica, optimizer, buckets, clip_norm.is_some())?;
         let rounds = buckets.local_steps.map(|local| Rounds::new(local, &mut replica)).transpose()?;
         // A norm needs all buckets.
         let is_across = backend.buckets().is_across() && clip_norm.is_none() && replica.brings_values();
         let (is_tree, never_put) = (buckets.order == Order::Tree, BTreeSet::new());
         let (steps, recorder) = (0, None);
-        Ok(Self { replica, backend, clip_norm, rounds, is_across, is_tree, steps, never_put, recorder })
+        Ok(Self {
+            replica,
+            backend,
+            clip_norm,
+            rounds,
+            is_across,
+            is_averaged,
+            is_tree,
+            steps,
+            never_put,
+            recorder,
+        })
     }
 
     /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches; during the last one, buckets are

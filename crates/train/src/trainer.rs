@@ -91,8 +91,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let loaded =
             resumed.as_mut().map_or(Ok(()), |resumed| resumed.load_parts(world.replicas(), &mut replica));
         agree(world.all, loaded)?;
-        let RunSettings { optimizer, ref buckets, clip_norm, .. } = settings;
-        let mirror = Mirror::new(world.replicas(), replica, optimizer, buckets, clip_norm);
+        let RunSettings { ref optimizer, ref buckets, clip_norm, .. } = settings;
+        let mirror = Mirror::new(world.replicas(), replica, optimizer.clone(), buckets, clip_norm);
         let mut mirror = world.settle(mirror)?;
         if mirror.is_on_device()
             && let Some(why) = device::refusal(buckets, settings.trace.is_some())
@@ -202,12 +202,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             // The run has already been saved at its end.
             None => {
                 self.progress.epoch -= 1;
-                let test = measure(
-                    self.world.replicas(),
-                    self.mirror.replica(),
-                    &mut self.feed,
-                    &self.settings.metrics,
-                )?;
+                let test = self.measured()?;
                 let last = self.report((Tally::default(), test), Times::default(), Duration::ZERO, 0.0)?;
                 self.progress.epoch += 1;
                 Ok(EpochReport { loss: self.progress.last_loss, ..last })

@@ -1,5 +1,6 @@
 //! The command line of `unisono train`.
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +10,11 @@ use unisono::Choice;
 use unisono_train::checkpoint::When;
 use unisono_train::metrics::Named;
 use unisono_train::model::ModelKind;
+use unisono_train::optimizer::{self, Averaged, UpdateRule};
 use unisono_train::rate::ScheduleKind;
 use unisono_train::{
-    BucketBytes, Checkpoints, DeviceKind, EarlyStopping, Falling, LocalSteps, OptimizerKind,
-    OptimizerSettings, Outer, Overlap, Settings, Wire, Wires,
+    BucketBytes, Checkpoints, DeviceKind, EarlyStopping, Falling, LocalSteps, OptimizerSettings, Outer,
+    Overlap, Settings, Sgd, Wire, Wires,
 };
 
 use super::source::{SourceArgs, first_pointless};
@@ -76,9 +78,9 @@ struct DataArgs {
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Learning")]
 struct LearningArgs {
-    /// Optimizer: sgd or adamw [default: depends on the model]
-    #[arg(long)]
-    optimizer: Option<OptimizerKind>,
+    /// Optimizer, perhaps with its constants, such as adamw:beta2=0.95,amsgrad=true [default: depends on the model]
+    #[arg(long, value_parser = named(optimizer::names(), optimizer::by_name))]
+    optimizer: Option<Arc<dyn UpdateRule>>,
     /// Learning rate for the model's usual global batch; scaled to the actual one [default: depends on the model]
     #[arg(long, value_name = "RATE")]
     learning_rate: Option<f64>,
@@ -103,6 +105,9 @@ struct LearningArgs {
     /// Use Nesterov momentum, with --optimizer sgd
     #[arg(long)]
     nesterov: bool,
+    /// Evaluate and save an exponential moving average of the parameters, which every step decays by this factor, such as 0.999
+    #[arg(long, value_name = "DECAY")]
+    ema: Option<f32>,
     /// Clip the norm of the mean gradient to this value [default: no clipping]
     #[arg(long, value_name = "NORM")]
     clip_norm: Option<f64>,
@@ -220,6 +225,22 @@ impl GradientArgs {
     }
 }
 
+impl LearningArgs {
+    /// The optimizer, with the constants that are given.
+    fn optimizer(&self, usual: &OptimizerSettings) -> OptimizerSettings {
+        let mut rule = self.optimizer.clone().unwrap_or_else(|| usual.rule.clone());
+        if let Some(&Sgd { momentum, nesterov }) = (&*rule as &dyn Any).downcast_ref() {
+            let momentum = self.momentum.unwrap_or(momentum);
+            rule = Arc::new(Sgd { momentum, nesterov: nesterov || self.nesterov });
+        }
+        if let Some(decay) = self.ema {
+            rule = Arc::new(Averaged::new(rule, decay));
+        }
+        let weight_decay = self.weight_decay.unwrap_or(usual.weight_decay);
+        OptimizerSettings { rule, weight_decay, ..usual.clone() }
+    }
+}
+
 impl DataArgs {
     /// The settings of the data options, with defaults that suit the data and the model.
     fn settings(&self) -> Settings {
@@ -248,7 +269,7 @@ impl Args {
         let is_cut = strategy.strategy == Some(StrategyArg::Pipeline);
         let is_free = gradients.order == OrderArg::Free;
         let (is_sgd, is_step) =
-            (settings.optimizer.kind == OptimizerKind::Sgd, learning.schedule == ScheduleKind::Step);
+            (settings.optimizer.rule.name() == "sgd", learning.schedule == ScheduleKind::Step);
         let pointless = [
             ("--outer", "--local-steps N", gradients.outer.is_some() && gradients.local_steps.is_none()),
             (
@@ -282,13 +303,7 @@ impl Args {
     pub(super) fn settings(&self) -> Settings {
         let Self { learning, strategy, gradients, evaluation, state, .. } = self;
         let usual = self.data.settings();
-        let optimizer = OptimizerSettings {
-            kind: learning.optimizer.unwrap_or(usual.optimizer.kind),
-            momentum: learning.momentum.unwrap_or(usual.optimizer.momentum),
-            nesterov: learning.nesterov,
-            weight_decay: learning.weight_decay.unwrap_or(usual.optimizer.weight_decay),
-            ..usual.optimizer
-        };
+        let optimizer = learning.optimizer(&usual.optimizer);
         let schedule = match learning.schedule {
             ScheduleKind::Constant => Falling::Constant,
             ScheduleKind::Step => {

@@ -45,12 +45,12 @@ impl Gpu {
     /// The GPU of this replica, if it is on one.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if a GPU does not support these settings, or the replica is on another rank's; what the driver
+    /// [`TrainError::Setting`] if a GPU does not support these settings or this optimizer, or the replica is on another rank's; what the driver
     /// objects to.
     pub(super) fn of<R: Replica>(
         comm: &mut Communicator,
         replica: &R,
-        optimizer: OptimizerSettings,
+        optimizer: &OptimizerSettings,
         buckets: &BucketSettings,
     ) -> Result<Option<Self>, TrainError> {
         let Some(values) = replica.on_device() else { return Ok(None) };
@@ -58,13 +58,19 @@ impl Gpu {
         if let Some(why) = refusal(buckets, false) {
             return Err(TrainError::Setting(why));
         }
+        let factors = replica.parameters().iter().map(|found| (optimizer.factors)(&found.name, &found.shape));
+        let on_tensors = TensorOptimizer::new(optimizer.clone(), factors.collect());
         let buckets_on_host = Buckets::new(comm, &[], buckets)?;
         Ok(Some(Self {
             device: device.clone(),
             buckets: DeviceBuckets::new(comm, device.as_cuda_device()?, replica.parameters(), buckets)?,
-            optimizer: TensorOptimizer::new(optimizer, values.len()),
+            optimizer: on_tensors.map_err(TrainError::Setting)?,
             values: values.to_vec(),
-            optimizer_on_host: super::optimizer_of(optimizer, replica.parameters(), &buckets_on_host)?,
+            optimizer_on_host: super::optimizer_of(
+                optimizer.clone(),
+                replica.parameters(),
+                &buckets_on_host,
+            )?,
             buckets_on_host,
         }))
     }

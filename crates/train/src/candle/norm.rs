@@ -26,7 +26,7 @@ use crate::replica::Fill;
 /// ```
 /// use candle_core::{DType, Device, Tensor};
 /// use unisono_train::candle::{Linear, Loss, Network, Parameters, SyncBatchNorm};
-/// use unisono_train::{BucketSettings, Mirror, OptimizerKind, OptimizerSettings, Share, Tally};
+/// use unisono_train::{BucketSettings, Mirror, Sgd, OptimizerSettings, Share, Tally};
 ///
 /// let trained = unisono::threads(2, |mut comm| -> Result<u64, unisono_train::TrainError> {
 ///     let parameters = Parameters::new(7);
@@ -37,7 +37,7 @@ use crate::replica::Fill;
 ///         let loss = f64::from(sum.to_scalar::<f32>()?);
 ///         Ok(Loss { sum, tally: Tally { targets: inputs.dim(0)? as f64, loss, correct: 0.0 } })
 ///     });
-///     let optimizer = OptimizerSettings::new(OptimizerKind::Sgd);
+///     let optimizer = OptimizerSettings::new(Sgd::default());
 ///     let mut mirror = Mirror::new(&mut comm, replica, optimizer, &BucketSettings::default(), None)?;
 ///     // Two samples on rank 0, and three on rank 1.
 ///     let rows = 2 + comm.rank();

@@ -28,7 +28,7 @@ pub enum Cut {
 /// use unisono_steps::pipeline::PipelineSchedule;
 /// use unisono_train::candle::{Cut, Linear, Loss, Parameters, StageNetwork, cross_entropy};
 /// use unisono_train::pipeline::{Grid, Pipeline};
-/// use unisono_train::{BucketSettings, Mirror, OptimizerKind, OptimizerSettings, Share, Tally, TrainError};
+/// use unisono_train::{BucketSettings, Mirror, Sgd, OptimizerSettings, Share, Tally, TrainError};
 ///
 /// // Two stages, times two replicas of each.
 /// let losses = unisono::threads(4, |mut comm| -> Result<f64, TrainError> {
@@ -49,7 +49,7 @@ pub enum Cut {
 ///     })?;
 ///     let pipeline = Pipeline::new(pipeline, PipelineSchedule::OneForwardOneBackward, vec![stage])?;
 ///
-///     let optimizer = OptimizerSettings::new(OptimizerKind::Sgd);
+///     let optimizer = OptimizerSettings::new(Sgd::default());
 ///     let mut mirror = Mirror::new(&mut replicas, pipeline, optimizer, &BucketSettings::default(), None)?;
 ///     let inputs = Tensor::ones((2, 4), DType::F32, &Device::Cpu).unwrap();
 ///     let targets = Tensor::new(&[0_u32, 2], &Device::Cpu).unwrap();

@@ -1,6 +1,6 @@
 //! Optimizer state, for checkpoints.
 
-use super::{Optimizer, OptimizerKind};
+use super::Optimizer;
 
 /// Why an optimizer cannot restore a state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -8,13 +8,14 @@ use super::{Optimizer, OptimizerKind};
 pub enum StateError {
     /// The state has an entry that this optimizer does not use, or for a parameter that does not exist.
     #[error(
-        "{kind} remembers no `{name}` of parameter {index}: it remembers {} of {parameters} parameters; \
-         is this the state of another optimizer or model?",
-        kind.moments().join(" and ")
+        "{optimizer} remembers no `{name}` of parameter {index}: it remembers {remembered} of {parameters} parameters; \
+         is this the state of another optimizer or model?"
     )]
     Unknown {
-        /// The kind of this optimizer.
-        kind: OptimizerKind,
+        /// The name of this optimizer.
+        optimizer: &'static str,
+        /// What it remembers.
+        remembered: String,
         /// The name of the entry.
         name: String,
         /// The parameter of the entry.
@@ -56,7 +57,7 @@ impl Optimizer {
     /// The state: name, parameter, and one number per element of the parameter. [`Optimizer::steps`]
     /// is part of it too.
     pub fn state(&self) -> impl Iterator<Item = (&'static str, usize, &[f32])> {
-        let moments = self.settings.kind.moments().iter().zip(&self.moments);
+        let moments = self.settings.rule.state_names().iter().zip(&self.moments);
         moments.flat_map(move |(&name, moment)| {
             let parameters = self.parameters.iter().enumerate();
             parameters.map(move |(index, parameter)| (name, index, &moment[parameter.range.clone()]))
@@ -72,13 +73,20 @@ impl Optimizer {
         steps: u64,
         state: impl IntoIterator<Item = (&'a str, usize, &'a [f32])>,
     ) -> Result<(), StateError> {
-        let (kind, count) = (self.settings.kind, self.parameters.len());
+        let (names, count) = (self.settings.rule.state_names(), self.parameters.len());
         // By moment, then by parameter; copied only once the state is known to be complete.
-        let mut found: Vec<Option<&[f32]>> = vec![None; kind.moments().len() * count];
+        let mut found: Vec<Option<&[f32]>> = vec![None; names.len() * count];
         for (name, index, elements) in state {
-            let moment = kind.moments().iter().position(|&moment| moment == name);
+            let moment = names.iter().position(|&moment| moment == name);
             let (Some(moment), Some(parameter)) = (moment, self.parameters.get(index)) else {
-                return Err(StateError::Unknown { kind, name: name.into(), index, parameters: count });
+                let (optimizer, remembered) = (self.settings.rule.name(), names.join(" and "));
+                return Err(StateError::Unknown {
+                    optimizer,
+                    remembered,
+                    name: name.into(),
+                    index,
+                    parameters: count,
+                });
             };
             let (have, expected) = (elements.len(), parameter.range.len());
             if have != expected {
@@ -89,7 +97,7 @@ impl Optimizer {
             }
         }
         if let Some(missing) = found.iter().position(Option::is_none) {
-            let (name, index) = (kind.moments()[missing / count], missing % count);
+            let (name, index) = (names[missing / count], missing % count);
             return Err(StateError::Missing { name, index });
         }
         let mut found = found.into_iter().flatten();

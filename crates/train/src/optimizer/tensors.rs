@@ -5,23 +5,37 @@
 
 use candle_core::{Result, Tensor};
 
-use super::passes::Adam;
-use super::{Optimizer, OptimizerSettings, StateError};
+use super::{Factors, Optimizer, OptimizerSettings, StateError, StepInfo};
 
 /// An optimizer with its state in tensors on the parameters' device.
 #[derive(Debug)]
 pub(crate) struct TensorOptimizer {
     settings: OptimizerSettings,
+    /// By parameter.
+    factors: Vec<Factors>,
     steps: u64,
     /// The state by moment, as in the host's optimizer, then by parameter; `None` stands for zeros.
     moments: Vec<Vec<Option<Tensor>>>,
 }
 
 impl TensorOptimizer {
-    /// An optimizer with zero state for this many parameters.
-    pub(crate) fn new(settings: OptimizerSettings, parameters: usize) -> Self {
-        let moments = vec![vec![None; parameters]; settings.kind.moments().len()];
-        Self { settings, steps: 0, moments }
+    /// An optimizer with zero state for parameters with these factors.
+    ///
+    /// # Errors
+    /// The reason if its rule has no tensor form.
+    pub(crate) fn new(
+        settings: OptimizerSettings,
+        factors: Vec<Factors>,
+    ) -> std::result::Result<Self, String> {
+        let rule = &settings.rule;
+        if rule.on_tensors().is_none() {
+            let name = rule.name();
+            return Err(format!(
+                "{name} has no tensor form, which a GPU needs: use --device cpu, sgd or adamw"
+            ));
+        }
+        let moments = vec![vec![None; factors.len()]; rule.state_names().len()];
+        Ok(Self { settings, factors, steps: 0, moments })
     }
 
     /// As [`Optimizer::begin_step`].
@@ -44,32 +58,20 @@ impl TensorOptimizer {
         assert!(self.steps > 0, "parameter {index} is updated before a step has begun");
         // Detached: not part of the next pass's derivative.
         let (value, gradient) = (values.detach(), (gradient.detach() * f64::from(scale))?);
-        let OptimizerSettings { momentum, nesterov, weight_decay, .. } = self.settings;
-        let decay = if value.rank() < 2 { 0.0 } else { f64::from(weight_decay) };
-        let remembered = |moment: &Option<Tensor>| moment.clone().map_or_else(|| value.zeros_like(), Ok);
-        let step = match &mut self.moments[..] {
-            [velocity] => {
-                let gradient = (gradient + (&value * decay)?)?;
-                let momentum = f64::from(momentum);
-                let moved = ((remembered(&velocity[index])? * momentum)? + &gradient)?;
-                let step = if nesterov { (gradient + (&moved * momentum)?)? } else { moved.clone() };
-                velocity[index] = Some(moved);
-                step
-            }
-            [mean, square] => {
-                let Adam { betas, epsilon, unbiased } = Adam::new(&self.settings, self.steps);
-                // Rounded like the host's constants.
-                let shares = |beta: f32| (f64::from(beta), f64::from(1.0 - beta));
-                let ((kept1, new1), (kept2, new2)) = (shares(betas.0), shares(betas.1));
-                let moved = ((remembered(&mean[index])? * kept1)? + (&gradient * new1)?)?;
-                let squared = ((remembered(&square[index])? * kept2)? + (gradient.sqr()? * new2)?)?;
-                let spread = ((&squared * f64::from(unbiased.1))?.sqrt()? + f64::from(epsilon))?;
-                let step = ((&moved * f64::from(unbiased.0))? / spread)?;
-                (mean[index], square[index]) = (Some(moved), Some(squared));
-                (step + (&value * decay)?)?
-            }
-            moments => unreachable!("no optimizer remembers {} numbers of an element", moments.len()),
+        let Self { settings: OptimizerSettings { rule, weight_decay, .. }, factors, .. } = &*self;
+        let Factors { decay, rate: factor } = factors[index];
+        let (decay, rate) = (weight_decay * decay, rate * factor);
+        let info = StepInfo { number: self.steps, scale, rate, decay };
+        let remembered = |of_all: &Vec<Option<Tensor>>| match &of_all[index] {
+            Some(moment) => Ok(moment.clone()),
+            None => value.zeros_like(),
         };
+        let mut state = self.moments.iter().map(remembered).collect::<Result<Vec<_>>>()?;
+        let rule = rule.on_tensors().expect("it was checked when this was made");
+        let step = rule.step(info, &value, &gradient, &mut state)?;
+        for (of_all, moved) in self.moments.iter_mut().zip(state) {
+            of_all[index] = Some(moved);
+        }
         crate::candle::overwrite(values, &(&value - (step * f64::from(rate))?)?)
     }
 
@@ -114,7 +116,9 @@ impl TensorOptimizer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optimizer::OptimizerKind;
+    use std::sync::Arc;
+
+    use crate::optimizer::{AdamW, Averaged, Lion, Sgd};
     use candle_core::Device;
 
     const SHAPES: [&[usize]; 3] = [&[3, 4], &[5], &[2, 2]];
@@ -138,25 +142,31 @@ mod tests {
         }
     }
 
+    /// Vectors step at half the learning rate.
+    fn factors(shape: &[usize]) -> Factors {
+        Factors { rate: if shape.len() < 2 { 0.5 } else { 1.0 }, ..Factors::of_shape(shape) }
+    }
+
     /// Makes the same steps on the host and with tensors; in between, the state is copied to the host and back.
     fn check(settings: OptimizerSettings) {
         let counts = SHAPES.map(|shape| shape.iter().product::<usize>());
-        let described = || SHAPES.into_iter().zip(counts).map(|(shape, count)| (count, shape.len() < 2));
-        let mut host = Optimizer::new(settings, described()).unwrap();
-        let mut by_tensors = TensorOptimizer::new(settings, SHAPES.len());
+        let described = || SHAPES.into_iter().zip(counts).map(|(shape, count)| (count, factors(shape)));
+        let made = || TensorOptimizer::new(settings.clone(), SHAPES.map(factors).to_vec()).unwrap();
+        let mut host = Optimizer::new(settings.clone(), described()).unwrap();
+        let mut by_tensors = made();
         let mut expected = counts.map(|count| values(count, 0));
         let found: Vec<_> =
             SHAPES.iter().zip(&expected).map(|(shape, values)| tensor(values, shape)).collect();
         for step in 1..=6 {
             if step == 4 {
-                let mut saved = Optimizer::new(settings, described()).unwrap();
+                let mut saved = Optimizer::new(settings.clone(), described()).unwrap();
                 by_tensors.save(&mut saved).unwrap();
                 assert_eq!(saved.steps(), 3);
                 for ((name, index, expected), (_, _, found)) in host.state().zip(saved.state()) {
                     assert!(expected.iter().any(|&value| value != 0.0), "{name} of {index}");
                     assert_close(expected, found);
                 }
-                by_tensors = TensorOptimizer::new(settings, SHAPES.len());
+                by_tensors = made();
                 by_tensors.load(&saved, &found).unwrap();
             }
             host.begin_step();
@@ -172,10 +182,19 @@ mod tests {
 
     #[test]
     fn steps_are_those_of_the_host() {
-        for kind in OptimizerKind::ALL {
-            for nesterov in [false, true] {
-                check(OptimizerSettings { nesterov, weight_decay: 0.1, ..OptimizerSettings::new(kind) });
+        for flag in [false, true] {
+            let sgd = OptimizerSettings::new(Sgd { nesterov: flag, ..Sgd::default() });
+            let adamw = OptimizerSettings::new(AdamW { amsgrad: flag, ..AdamW::default() });
+            let average = Averaged::new(Arc::new(Sgd::default()), 0.75);
+            for settings in [sgd, adamw, OptimizerSettings::new(average)] {
+                check(OptimizerSettings { weight_decay: 0.1, ..settings });
             }
         }
+    }
+
+    #[test]
+    fn rule_without_a_tensor_form_is_refused_by_name() {
+        let refused = TensorOptimizer::new(OptimizerSettings::new(Lion::default()), vec![]).unwrap_err();
+        assert!(refused.starts_with("lion has no tensor form"), "{refused}");
     }
 }

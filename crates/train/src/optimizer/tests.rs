@@ -1,5 +1,7 @@
 //! Compares with the definitions in `f64`, and bit for bit where that is guaranteed.
 
+use super::adamw::{Adam, AdamPass, AdamStep};
+use super::sgd::{SgdPass, SgdStep};
 use super::*;
 
 const COUNTS: [usize; 7] = [0, 1, 7, 16, 33, 257, 1009];
@@ -15,78 +17,117 @@ fn noise(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| random()).collect()
 }
 
-fn settings(kind: OptimizerKind) -> OptimizerSettings {
-    OptimizerSettings { weight_decay: 0.125, ..OptimizerSettings::new(kind) }
+/// Each optimizer of the catalogue, and each form of it, with weight decay.
+fn all() -> Vec<OptimizerSettings> {
+    let forms = ["sgd:nesterov=true", "adamw:amsgrad=true"];
+    let mut rules: Vec<_> = names().chain(forms).map(|name| by_name(name).unwrap()).collect();
+    rules.push(Arc::new(Averaged::new(rules[0].clone(), 0.75)));
+    rules.into_iter().map(|rule| OptimizerSettings { weight_decay: 0.125, ..rule.into() }).collect()
 }
 
-/// The definitions, in `f64`, element by element.
+/// A run of an optimizer, which `tests/reference/optimizers.py` computed with PyTorch, or by the formulas of a paper.
+#[derive(serde::Deserialize)]
 struct Reference {
-    settings: OptimizerSettings,
-    values: Vec<f64>,
-    moments: [Vec<f64>; 2],
-    steps: i32,
+    optimizer: String,
+    rate: f32,
+    weight_decay: f32,
+    values: Vec<f32>,
+    gradients: Vec<Vec<f32>>,
+    expected: Vec<f64>,
 }
 
-impl Reference {
-    fn new(settings: OptimizerSettings, values: &[f32]) -> Self {
-        let values: Vec<_> = values.iter().copied().map(f64::from).collect();
-        let zeros = vec![0.0; values.len()];
-        Self { settings, values, moments: [zeros.clone(), zeros], steps: 0 }
+#[test]
+fn steps_are_those_of_pytorch_and_of_the_papers() {
+    let text = include_str!("../../tests/reference/optimizers.json");
+    let references: Vec<Reference> = serde_json::from_str(text).unwrap();
+    for name in names() {
+        assert!(references.iter().any(|run| run.optimizer.starts_with(name)), "{name} has no reference");
     }
-
-    fn step(&mut self, gradient: &[f32], scale: f32, rate: f32) {
-        self.steps += 1;
-        let OptimizerSettings { kind, momentum, nesterov, weight_decay, betas, epsilon } = self.settings;
-        let [momentum, decay, epsilon] = [momentum, weight_decay, epsilon].map(f64::from);
-        let (beta1, beta2) = (f64::from(betas.0), f64::from(betas.1));
-        for (index, value) in self.values.iter_mut().enumerate() {
-            let gradient = f64::from(scale) * f64::from(gradient[index]);
-            let [first, second] = self.moments.each_mut().map(|moment| &mut moment[index]);
-            let step = match kind {
-                OptimizerKind::Sgd => {
-                    let gradient = gradient + decay * *value;
-                    *first = momentum * *first + gradient;
-                    if nesterov { gradient + momentum * *first } else { *first }
-                }
-                OptimizerKind::AdamW => {
-                    *first = beta1 * *first + (1.0 - beta1) * gradient;
-                    *second = beta2 * *second + (1.0 - beta2) * gradient.powi(2);
-                    let mean = *first / (1.0 - beta1.powi(self.steps));
-                    let square = *second / (1.0 - beta2.powi(self.steps));
-                    mean / (square.sqrt() + epsilon) + decay * *value
-                }
-            };
-            *value -= f64::from(rate) * step;
+    for Reference { optimizer: name, rate, weight_decay, mut values, gradients, expected } in references {
+        let rule = by_name(&name).unwrap();
+        let settings = OptimizerSettings { weight_decay, ..rule.into() };
+        let counts = [(3, Factors::default()), (values.len(), Factors::default())];
+        let mut optimizer = Optimizer::new(settings, counts).unwrap();
+        for gradient in gradients {
+            // Four samples have this mean; the product is exact.
+            let sum: Vec<_> = gradient.iter().map(|value| 4.0 * value).collect();
+            optimizer.begin_step();
+            optimizer.update(1, &mut values, &sum, 0.25, rate).unwrap();
+        }
+        for (value, expected) in values.iter().zip(&expected) {
+            let error = (f64::from(*value) - expected).abs();
+            assert!(error < 2e-6 * (1.0 + expected.abs()), "{name}: {value}, not {expected}");
         }
     }
 }
 
 #[test]
-fn several_steps_are_those_of_the_definition() {
-    let nesterov = OptimizerSettings { nesterov: true, ..settings(OptimizerKind::Sgd) };
-    for settings in [settings(OptimizerKind::Sgd), nesterov, settings(OptimizerKind::AdamW)] {
-        for count in COUNTS {
-            let mut values = noise(count, 1);
-            let mut reference = Reference::new(settings, &values);
-            let mut optimizer = Optimizer::new(settings, [(3, false), (count, false)]).unwrap();
-            for step in 0..20 {
-                let (gradient, scale, rate) = (noise(count, 2 + step), 0.25, 0.01 * (1 + step) as f32);
-                optimizer.begin_step();
-                optimizer.update(1, &mut values, &gradient, scale, rate).unwrap();
-                reference.step(&gradient, scale, rate);
-            }
-            for (value, reference) in values.iter().zip(&reference.values) {
-                let error = (f64::from(*value) - reference).abs();
-                assert!(error < 2e-6 * (1.0 + reference.abs()), "{settings:?}: {value}, not {reference}");
-            }
-        }
+fn factors_scale_the_rate_and_the_decay_of_a_parameter() {
+    for settings in all() {
+        let after = |factors, rate, weight_decay| {
+            let settings = OptimizerSettings { weight_decay, ..settings.clone() };
+            let mut optimizer = Optimizer::new(settings, [(33, factors)]).unwrap();
+            let mut values = noise(33, 1);
+            optimizer.begin_step();
+            optimizer.update(0, &mut values, &noise(33, 2), 1.0, rate).unwrap();
+            values
+        };
+        let halved = after(Factors { decay: 0.5, rate: 0.25 }, 0.5, 0.25);
+        assert_eq!(halved, after(Factors::default(), 0.125, 0.125), "{settings:?}");
+        assert_ne!(halved, after(Factors::default(), 0.125, 0.25), "{settings:?}");
+        assert_eq!(after(Factors::NO_DECAY, 0.5, 0.25), after(Factors::default(), 0.5, 0.0));
     }
+}
+
+#[test]
+fn averages_begin_with_the_first_step_and_follow_the_parameter() {
+    let average = Averaged::new(Arc::new(Sgd { momentum: 0.0, nesterov: false }), 0.75);
+    let mut optimizer = Optimizer::new(OptimizerSettings::new(average), [(1, Factors::default())]).unwrap();
+    let mut value = [5.0];
+    for (expected_value, expected_average) in [(4.0, 4.0), (3.0, 3.75), (2.0, 3.3125)] {
+        optimizer.begin_step();
+        optimizer.update(0, &mut value, &[1.0], 1.0, 1.0).unwrap();
+        let averages = optimizer.state().find(|(name, ..)| *name == "average").unwrap().2;
+        assert_eq!((value[0], averages[0]), (expected_value, expected_average));
+    }
+}
+
+#[test]
+fn checkpoints_of_sgd_and_adamw_keep_their_descriptions() {
+    let sgd = OptimizerSettings { weight_decay: 5e-4, ..OptimizerSettings::new(Sgd::default()) };
+    let adamw = OptimizerSettings { weight_decay: 0.1, ..OptimizerSettings::new(AdamW::default()) };
+    assert_eq!(
+        sgd.describe(),
+        "OptimizerSettings { kind: Sgd, momentum: 0.9, nesterov: false, weight_decay: 0.0005, \
+         betas: (0.9, 0.999), epsilon: 1e-8 }"
+    );
+    assert_eq!(
+        adamw.describe(),
+        "OptimizerSettings { kind: AdamW, momentum: 0.9, nesterov: false, weight_decay: 0.1, \
+         betas: (0.9, 0.999), epsilon: 1e-8 }"
+    );
+    let descriptions: std::collections::BTreeSet<_> = all().iter().map(OptimizerSettings::describe).collect();
+    assert_eq!(descriptions.len(), all().len());
+}
+
+#[test]
+fn catalogue_names_what_is_wrong() {
+    for name in names() {
+        assert_eq!(by_name(name).unwrap().name(), name);
+    }
+    let refused = |text: &str| by_name(text).unwrap_err().to_string();
+    assert_eq!(refused("adam"), "`adam` is no optimizer: expected sgd, adamw, lion, lamb");
+    assert!(refused("lion:epsilon=1e-8").contains("unknown field `epsilon`, expected `beta1` or `beta2`"));
+    assert!(refused("adamw:beta2").ends_with("`beta2` is no CONSTANT=VALUE"));
+    assert!(refused("adamw:beta2=large").contains("the beta2 is `large`"));
+    assert!(refused("sgd:nesterov=1").contains("invalid type: integer `1`, expected a boolean"));
+    assert!(refused("lamb:beta1=1").ends_with("the beta1 is 1: it must be from 0 to below 1"));
 }
 
 #[test]
 fn sgd_gathers_momentum_and_decays_weights_only() {
-    let settings = OptimizerSettings { weight_decay: 0.5, ..settings(OptimizerKind::Sgd) };
-    let mut sgd = Optimizer::new(settings, [(1, true), (1, false)]).unwrap();
+    let settings = OptimizerSettings { weight_decay: 0.5, ..OptimizerSettings::new(Sgd::default()) };
+    let mut sgd = Optimizer::new(settings, [(1, Factors::NO_DECAY), (1, Factors::default())]).unwrap();
     let (mut bias, mut weight) = ([1.0], [1.0]);
     sgd.begin_step();
     sgd.update(0, &mut bias, &[1.0], 1.0, 0.1).unwrap();
@@ -99,8 +140,8 @@ fn sgd_gathers_momentum_and_decays_weights_only() {
 
 #[test]
 fn nesterov_looks_ahead() {
-    let settings = OptimizerSettings { nesterov: true, momentum: 0.5, ..settings(OptimizerKind::Sgd) };
-    let mut sgd = Optimizer::new(settings, [(1, true)]).unwrap();
+    let settings = OptimizerSettings::new(Sgd { nesterov: true, momentum: 0.5 });
+    let mut sgd = Optimizer::new(settings, [(1, Factors::NO_DECAY)]).unwrap();
     let mut value = [0.0];
     // Velocities 1 and 0.5; steps 1 + 0.5 * 1 and 0 + 0.5 * 0.5.
     for (gradient, expected) in [(2.0, -1.5), (0.0, -1.75)] {
@@ -112,8 +153,8 @@ fn nesterov_looks_ahead() {
 
 #[test]
 fn the_first_step_of_adamw_is_the_rate_whatever_the_gradient() {
-    let settings = OptimizerSettings { weight_decay: 0.1, ..settings(OptimizerKind::AdamW) };
-    let mut adamw = Optimizer::new(settings, [(1, true), (1, false)]).unwrap();
+    let settings = OptimizerSettings { weight_decay: 0.1, ..OptimizerSettings::new(AdamW::default()) };
+    let mut adamw = Optimizer::new(settings, [(1, Factors::NO_DECAY), (1, Factors::default())]).unwrap();
     let (mut bias, mut weight) = ([1.0_f32], [1.0_f32]);
     adamw.begin_step();
     adamw.update(0, &mut bias, &[1e-3], 1.0, 0.01).unwrap();
@@ -125,7 +166,8 @@ fn the_first_step_of_adamw_is_the_rate_whatever_the_gradient() {
 #[test]
 fn the_means_of_adamw_are_unbiased_at_every_step() {
     // With a constant gradient both means equal it, so every step is the rate.
-    let mut adamw = Optimizer::new(OptimizerSettings::new(OptimizerKind::AdamW), [(1, false)]).unwrap();
+    let mut adamw =
+        Optimizer::new(OptimizerSettings::new(AdamW::default()), [(1, Factors::default())]).unwrap();
     for step in 1..=3000 {
         let mut value = [0.0_f32];
         adamw.begin_step();
@@ -136,9 +178,9 @@ fn the_means_of_adamw_are_unbiased_at_every_step() {
 
 #[test]
 fn a_restored_optimizer_goes_on_bit_for_bit() {
-    for kind in OptimizerKind::ALL {
-        let counts = [(257, false), (0, true), (33, true)];
-        let mut one = Optimizer::new(settings(kind), counts).unwrap();
+    for settings in all() {
+        let counts = [(257, Factors::default()), (0, Factors::NO_DECAY), (33, Factors::NO_DECAY)];
+        let mut one = Optimizer::new(settings.clone(), counts).unwrap();
         let mut values = counts.map(|(count, _)| noise(count, 7));
         let step = |optimizer: &mut Optimizer, values: &mut [Vec<f32>; 3]| {
             optimizer.begin_step();
@@ -149,7 +191,7 @@ fn a_restored_optimizer_goes_on_bit_for_bit() {
         };
         (0..3).for_each(|_| step(&mut one, &mut values));
 
-        let mut other = Optimizer::new(settings(kind), counts).unwrap();
+        let mut other = Optimizer::new(settings.clone(), counts).unwrap();
         let mut state: Vec<_> = one.state().collect();
         state.reverse();
         other.restore(one.steps(), state).unwrap();
@@ -159,14 +201,18 @@ fn a_restored_optimizer_goes_on_bit_for_bit() {
             step(&mut other, &mut restored);
         }
         let bits = |values: &[Vec<f32>; 3]| values.concat().into_iter().map(f32::to_bits).collect::<Vec<_>>();
-        assert_eq!(bits(&values), bits(&restored), "{kind}");
+        assert_eq!(bits(&values), bits(&restored), "{settings:?}");
         assert!(one.state().eq(other.state()));
     }
 }
 
 #[test]
 fn the_state_of_something_else_is_refused_and_changes_nothing() {
-    let mut sgd = Optimizer::new(settings(OptimizerKind::Sgd), [(2, false), (1, true)]).unwrap();
+    let mut sgd = Optimizer::new(
+        OptimizerSettings::new(Sgd::default()),
+        [(2, Factors::default()), (1, Factors::NO_DECAY)],
+    )
+    .unwrap();
     let (first, second) = (("velocity", 0, &[1.0, 2.0][..]), ("velocity", 1, &[3.0][..]));
     let mut refused = |state: &[(&str, usize, &[f32])]| {
         let error = sgd.restore(9, state.iter().copied()).unwrap_err().to_string();
@@ -188,15 +234,15 @@ fn the_state_of_something_else_is_refused_and_changes_nothing() {
 
 #[test]
 fn passes_give_the_same_bits_at_every_level() {
-    let adam = Adam::new(&settings(OptimizerKind::AdamW), 3);
+    let adam = Adam::new([0.9, 0.999], 1e-8, 3);
     for count in COUNTS {
         let gradient = noise(count, 1);
         let results = Level::available().map(|level| {
-            let arrays: [_; 3] = std::array::from_fn(|seed| noise(count, 2 + seed as u64));
-            let [mut values, mut first, mut second] = arrays;
+            let arrays: [_; 4] = std::array::from_fn(|seed| noise(count, 2 + seed as u64));
+            let [mut values, mut first, mut second, mut third] = arrays;
             second.iter_mut().for_each(|square| *square = square.abs());
             let mut largest = 0;
-            for pass in [level.compiled::<Sgd<false>>(), level.compiled::<Sgd<true>>()] {
+            for pass in [level.compiled::<SgdPass<false>>(), level.compiled::<SgdPass<true>>()] {
                 let step = SgdStep {
                     gradient: &gradient,
                     velocity: &mut first,
@@ -208,21 +254,25 @@ fn passes_give_the_same_bits_at_every_level() {
                 };
                 pass(bytemuck::cast_slice_mut(&mut values), step);
             }
-            let step = AdamStep {
-                gradient: &gradient,
-                mean: &mut first,
-                square: &mut second,
-                adam,
-                scale: 0.3,
-                decay: 0.1,
-                rate: 0.01,
-                largest: &mut largest,
-            };
-            level.compiled::<AdamW>()(bytemuck::cast_slice_mut(&mut values), step);
-            let bits = [values, first, second].map(|array| array.into_iter().map(f32::to_bits).collect());
+            for pass in [level.compiled::<AdamPass<false>>(), level.compiled::<AdamPass<true>>()] {
+                let step = AdamStep {
+                    gradient: &gradient,
+                    mean: &mut first,
+                    square: &mut second,
+                    most: &mut third,
+                    adam,
+                    scale: 0.3,
+                    decay: 0.1,
+                    rate: 0.01,
+                    largest: &mut largest,
+                };
+                pass(bytemuck::cast_slice_mut(&mut values), step);
+            }
+            let bits =
+                [values, first, second, third].map(|array| array.into_iter().map(f32::to_bits).collect());
             (bits, square_sum_at(level, &gradient).to_bits(), largest)
         });
-        let results: Vec<([Vec<u32>; 3], u64, u32)> = results.collect();
+        let results: Vec<([Vec<u32>; 4], u64, u32)> = results.collect();
         assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{count} elements");
     }
 }
@@ -249,11 +299,10 @@ fn only_what_is_too_long_is_clipped() {
 
 #[test]
 fn an_update_reports_a_parameter_that_is_not_finite_or_too_large() {
-    let nesterov = OptimizerSettings { nesterov: true, ..settings(OptimizerKind::Sgd) };
-    for settings in [settings(OptimizerKind::Sgd), nesterov, settings(OptimizerKind::AdamW)] {
+    for settings in all() {
         for at in [0, 31, 98] {
             let after = |gradient: f32| {
-                let mut optimizer = Optimizer::new(settings, [(99, false)]).unwrap();
+                let mut optimizer = Optimizer::new(settings.clone(), [(99, Factors::default())]).unwrap();
                 let mut gradients = noise(99, 1);
                 gradients[at] = gradient;
                 optimizer.begin_step();
@@ -277,7 +326,7 @@ fn an_update_reports_a_parameter_that_is_not_finite_or_too_large() {
 #[test]
 #[should_panic(expected = "parameter 0 has 2 elements, but is given 2 values and 3 of a gradient")]
 fn a_gradient_of_another_parameter_is_refused() {
-    let mut sgd = Optimizer::new(settings(OptimizerKind::Sgd), [(2, false)]).unwrap();
+    let mut sgd = Optimizer::new(OptimizerSettings::new(Sgd::default()), [(2, Factors::default())]).unwrap();
     sgd.begin_step();
     sgd.update(0, &mut [0.0; 2], &[0.0; 3], 1.0, 0.1).unwrap();
 }
@@ -285,6 +334,7 @@ fn a_gradient_of_another_parameter_is_refused() {
 #[test]
 #[should_panic(expected = "before a step has begun")]
 fn an_update_belongs_to_a_step() {
-    let mut adamw = Optimizer::new(settings(OptimizerKind::AdamW), [(1, false)]).unwrap();
+    let mut adamw =
+        Optimizer::new(OptimizerSettings::new(AdamW::default()), [(1, Factors::default())]).unwrap();
     adamw.update(0, &mut [0.0], &[0.0], 1.0, 0.1).unwrap();
 }

@@ -1,5 +1,7 @@
 //! What all servers hold together, for the coordinator: from a replica or a checkpoint, and into one.
 
+use std::sync::Arc;
+
 use super::held::Held;
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
@@ -7,7 +9,7 @@ use super::shard::Shard;
 use crate::buckets::Plan;
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::TrainError;
-use crate::optimizer::OptimizerKind;
+use crate::optimizer::UpdateRule;
 use crate::replica::{Parameter, Replica};
 use crate::resume::{Progress, Resumed, moment_name};
 
@@ -18,7 +20,7 @@ pub(super) struct Holdings<'a> {
     /// Those of servers 1 and on.
     pub(super) others: Vec<Link>,
     pub(super) layout: Layout,
-    pub(super) optimizer: OptimizerKind,
+    pub(super) rule: Arc<dyn UpdateRule>,
     /// The updates that servers make in place of one step. Checkpoints count steps, as those of any other strategy do.
     pub(super) updates_per_step: u64,
 }
@@ -43,7 +45,7 @@ impl Holdings<'_> {
             })?;
             let Some(resumed) = resumed else { continue };
             target.updates = resumed.progress.updates * self.updates_per_step;
-            for (moment, name) in target.moments.iter_mut().zip(self.optimizer.moments()) {
+            for (moment, name) in target.moments.iter_mut().zip(self.rule.state_names()) {
                 let saved = resumed.moment(&parameters[index], name)?;
                 moment[place.range.clone()].copy_from_slice(saved);
             }
@@ -76,7 +78,7 @@ impl Holdings<'_> {
             let held = &held[place.bucket];
             let values = held.values[place.range.clone()].to_vec();
             parameters.push(Tensor { name: name.clone(), shape: shape.clone(), values });
-            for (moment, name_of_moment) in held.moments.iter().zip(self.optimizer.moments()) {
+            for (moment, name_of_moment) in held.moments.iter().zip(self.rule.state_names()) {
                 let values = moment[place.range.clone()].to_vec();
                 let (name, shape) = (moment_name(name, name_of_moment), vec![values.len()]);
                 optimizer.push(Tensor { name, shape, values });
@@ -101,7 +103,7 @@ impl Holdings<'_> {
     }
 
     fn zeros(&self, plan: &Plan) -> Vec<Held> {
-        let moments = self.optimizer.moments().len();
+        let moments = self.rule.state_names().len();
         plan.counts.iter().map(|&count| Held::zeros(count, moments)).collect()
     }
 

@@ -107,7 +107,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
             own: shard,
             others: self.between_servers,
             layout: self.layout,
-            optimizer: settings.optimizer.kind,
+            rule: settings.optimizer.rule.clone(),
             updates_per_step: if staleness == Staleness::Steps(0) { 1 } else { workers as u64 },
         };
         holdings.restore(replica, resumed.as_ref())?;

@@ -12,7 +12,7 @@ use super::message::{Kind, Link, Message};
 use super::queue::ShareId;
 use super::settings::{ServerSettings, Staleness};
 use crate::buckets::HalfBytes;
-use crate::optimizer::{Exploded, Optimizer, OptimizerKind, OptimizerSettings};
+use crate::optimizer::{Exploded, Optimizer, OptimizerSettings};
 use crate::replica::Parameter;
 
 /// The buckets of one server, which several workers use at the same time.
@@ -39,20 +39,15 @@ struct Rules {
 /// The optimizer for updates by single shares, and the factor of their gradients: so many of them decay the optimizer's means, and move
 /// parameters, as one step does. Its state means the same, too. Otherwise means would reach back less far the more workers there are, and a gradient
 /// that misses a few updates would miss much of them.
-fn per_share(settings: OptimizerSettings, shares: usize) -> (OptimizerSettings, f64) {
-    let root = |decay: f32| f64::from(decay).powf(1.0 / shares as f64);
-    let OptimizerSettings { kind, momentum, weight_decay, betas: (first, second), .. } = settings;
-    match kind {
-        OptimizerKind::Sgd => {
-            let scale = (1.0 - root(momentum)) / (1.0 - f64::from(momentum));
-            // It is part of the gradient.
-            let weight_decay = weight_decay * scale as f32;
-            (OptimizerSettings { momentum: root(momentum) as f32, weight_decay, ..settings }, scale)
-        }
-        OptimizerKind::AdamW => {
-            (OptimizerSettings { betas: (root(first) as f32, root(second) as f32), ..settings }, 1.0)
-        }
-    }
+///
+/// # Panics
+/// If the rule has no form for that, which is [refused](super::settings::refusal) before.
+fn per_share(settings: &OptimizerSettings, shares: usize) -> (OptimizerSettings, f64) {
+    let (rule, scale) = settings.rule.per_share(shares).expect("others are refused");
+    (
+        OptimizerSettings { rule, weight_decay: settings.weight_decay * scale as f32, ..settings.clone() },
+        scale,
+    )
 }
 
 /// A set of shares: the runs of consecutive steps of each lane, by the lane and the end of the run. Workers take the shares of a lane one
@@ -120,7 +115,7 @@ impl Shard {
         let ServerSettings { staleness, damps, .. } = settings;
         let (optimizer, scale) = match staleness {
             Staleness::Steps(0) => (optimizer, 1.0),
-            _ => per_share(optimizer, shares),
+            _ => per_share(&optimizer, shares),
         };
         let plan = layout.ledger(parameters).plan;
         let bucket = |bucket: usize| {
@@ -128,10 +123,13 @@ impl Shard {
                 .iter()
                 .map(|&index| (index, plan.place(index).expect("it is trained").range.clone()))
                 .collect();
-            let each = members.iter().map(|(index, range)| (range.len(), parameters[*index].shape.len() < 2));
+            let each = members.iter().map(|(index, range)| {
+                let Parameter { name, shape, .. } = &parameters[*index];
+                (range.len(), (optimizer.factors)(name, shape))
+            });
             Ok(Mutex::new(Bucket {
                 values: vec![0.0; plan.counts[bucket]],
-                optimizer: Optimizer::new(optimizer, each)?,
+                optimizer: Optimizer::new(optimizer.clone(), each)?,
                 updates: 0,
                 epoch: 0,
                 arrived: Arrived::default(),
@@ -210,10 +208,10 @@ impl Shard {
 
 impl Bucket {
     fn read(&self) -> Held {
-        let kind = self.optimizer.settings().kind;
-        let mut held = Held::zeros(self.values.len(), kind.moments().len());
+        let names = self.optimizer.settings().rule.state_names();
+        let mut held = Held::zeros(self.values.len(), names.len());
         for (name, place, values) in self.optimizer.state() {
-            let moment = kind.moments().iter().position(|&other| other == name).expect("it is of this kind");
+            let moment = names.iter().position(|&other| other == name).expect("it is one of them");
             held.moments[moment][self.members[place].1.clone()].copy_from_slice(values);
         }
         Held { values: self.values.clone(), updates: self.optimizer.steps(), ..held }
@@ -221,7 +219,7 @@ impl Bucket {
 
     fn restore(&mut self, held: &Held) {
         self.values.copy_from_slice(&held.values);
-        let names = self.optimizer.settings().kind.moments();
+        let names = self.optimizer.settings().rule.state_names().to_vec();
         let of_moment = |(&name, moment): (&&'static str, _)| {
             let moment: &Vec<f32> = moment;
             let members = self.members.iter().enumerate();
@@ -289,12 +287,12 @@ fn lock(bucket: &Mutex<Bucket>) -> MutexGuard<'_, Bucket> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::optimizer::{AdamW, Factors, Sgd};
 
     /// Where a value goes by `steps` steps with a constant gradient, and its velocity or mean: each one update, or of four shares.
-    fn way(kind: OptimizerKind, shares: usize, steps: usize) -> (f32, f32) {
-        let usual = OptimizerSettings { weight_decay: 0.01, ..OptimizerSettings::new(kind) };
-        let (settings, scale) = if shares == 1 { (usual, 1.0) } else { per_share(usual, shares) };
-        let mut optimizer = Optimizer::new(settings, [(1, false)]).unwrap();
+    fn way(usual: &OptimizerSettings, shares: usize, steps: usize) -> (f32, f32) {
+        let (settings, scale) = if shares == 1 { (usual.clone(), 1.0) } else { per_share(usual, shares) };
+        let mut optimizer = Optimizer::new(settings, [(1, Factors::default())]).unwrap();
         let mut value = [1.0];
         for _ in 0..steps * shares {
             optimizer.begin_step();
@@ -320,8 +318,10 @@ mod tests {
 
     #[test]
     fn the_shares_of_a_step_move_parameters_as_the_step_does() {
-        for kind in OptimizerKind::ALL {
-            let (by_steps, by_shares) = (way(kind, 1, 100), way(kind, 4, 100));
+        for settings in [OptimizerSettings::new(Sgd::default()), OptimizerSettings::new(AdamW::default())] {
+            let settings = OptimizerSettings { weight_decay: 0.01, ..settings };
+            let (by_steps, by_shares) = (way(&settings, 1, 100), way(&settings, 4, 100));
+            let kind = settings.rule.name();
             assert!(
                 (by_steps.0 - by_shares.0).abs() < 0.02 * (1.0 - by_steps.0),
                 "{kind}: {by_steps:?} {by_shares:?}"

@@ -9,7 +9,6 @@ use crate::buckets::{self, BucketBytes, Overlap, Wire};
 use crate::error::TrainError;
 use crate::metrics;
 use crate::model::ModelKind;
-use crate::optimizer::OptimizerKind;
 use crate::strategy::Strategy;
 use unisono::{Choice, Vendor};
 use unisono_data::{Dataset, Kind, OnBadSample};
@@ -53,7 +52,7 @@ impl Settings {
     fn check_rates(&self) -> Result<(), TrainError> {
         Range::Above(0.0, 1e6).check("learning rate", self.learning_rate)?;
         Range::From(0.0, 1e6).check("weight decay", f64::from(self.optimizer.weight_decay))?;
-        Range::From(0.0, 1.0).check("momentum", f64::from(self.optimizer.momentum))?;
+        self.optimizer.rule.check().or_else(refuse)?;
         Range::Above(0.0, 1e30).check("norm to clip to", self.clip_norm.unwrap_or(1.0))?;
         Range::From(0.0, 1.0).check("share of warm-up", self.warm_up)?;
         let min_delta = self.early_stopping.map_or(0.0, |early| early.min_delta);
@@ -80,12 +79,6 @@ impl Settings {
         }
         if let Some(why) = self.buckets(1).conflict() {
             return refuse(why);
-        }
-        if self.optimizer.nesterov && self.optimizer.kind != OptimizerKind::Sgd {
-            return refuse(format!(
-                "{} has no Nesterov momentum: remove --nesterov, or use sgd",
-                self.optimizer.kind
-            ));
         }
         if self.hidden.is_some() && !self.model.has_widths() {
             return refuse(format!(

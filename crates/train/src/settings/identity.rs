@@ -25,7 +25,7 @@ impl Settings {
             "dropout": (self.dropout != 0.0).then_some(self.dropout),
             "seed": self.seed,
             "context": self.context,
-            "optimizer": format!("{:?}", self.optimizer),
+            "optimizer": self.optimizer.describe(),
             "learning rate": self.learning_rate,
             "schedule": format!("{:?}", self.schedule),
             "warm-up": self.warm_up,

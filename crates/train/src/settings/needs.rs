@@ -84,7 +84,7 @@ impl Settings {
         };
         let ready = depth as f64 * global_batch.div_ceil(ranks) as f64 * size.inputs;
         let measured = EVALUATION_BATCH.min(dataset.test.len()) as f64;
-        let mut needs = Needs::of(&size, pass, self.optimizer.kind, self.wire);
+        let mut needs = Needs::of(&size, pass, self.optimizer.rule.state_names().len(), self.wire);
         // Sums that wait for their counterpart in a tree over the shards of a rank.
         let waiting = self.world_invariant.map_or(0, |parts| (parts / ranks).max(1).ilog2());
         needs.gradients += f64::from(waiting) * needs.parameters;

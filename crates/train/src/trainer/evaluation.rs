@@ -34,13 +34,22 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         {
             return Ok(test.clone());
         }
-        self.mirror.settle()?;
-        let test =
-            measure(self.world.replicas(), self.mirror.replica(), &mut self.feed, &self.settings.metrics)?;
+        let test = self.measured()?;
         let min_delta = self.settings.early_stopping.map_or(0.0, |early| early.min_delta);
         self.progress.evaluated(test.tally, min_delta);
         self.tested = Some((self.progress.step, test.clone()));
         Ok(test)
+    }
+
+    /// Evaluates the averages of the parameters if the optimizer [keeps them](crate::optimizer::Averaged), otherwise the parameters.
+    pub(super) fn measured(&mut self) -> Result<Test, TrainError> {
+        let Self { world, mirror, feed, settings, .. } = self;
+        let comm = world.replicas();
+        let mut values = mirror.averages(comm)?;
+        mirror.exchange(&mut values)?;
+        let test = measure(comm, mirror.replica(), feed, &settings.metrics);
+        mirror.exchange(&mut values)?;
+        test
     }
 
     /// Where the run ended early, if it did: the same on all ranks, since all have the same results.

@@ -8,7 +8,7 @@ use unisono_testing::tests;
 use unisono_train::checkpoint::When;
 use unisono_train::model::ModelKind;
 use unisono_train::{
-    Checkpoints, Event, OptimizerKind, OptimizerSettings, Settings, Stop, Strategy, Summary, TrainError,
+    AdamW, Checkpoints, Event, OptimizerSettings, Settings, Stop, Strategy, Summary, TrainError,
 };
 
 /// How far losses may be apart that are added up in another order.
@@ -83,7 +83,7 @@ fn saving(directory: &Path, strategy: Option<Strategy>) -> Settings {
     let when = When { every_steps: Some(30), every: None };
     Settings {
         epochs: 2,
-        optimizer: OptimizerSettings::new(OptimizerKind::AdamW),
+        optimizer: OptimizerSettings::new(AdamW::default()),
         learning_rate: 1e-3,
         checkpoints: Some(Checkpoints { directory: directory.to_owned(), keep: 9, overwrites: false, when }),
         resumes: true,

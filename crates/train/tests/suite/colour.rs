@@ -8,7 +8,7 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::checkpoint::When;
 use unisono_train::model::ModelKind;
-use unisono_train::{Checkpoints, OptimizerKind, OptimizerSettings, Saved, Settings};
+use unisono_train::{AdamW, Checkpoints, OptimizerSettings, Saved, Settings};
 
 const SIDE: usize = 32;
 
@@ -44,7 +44,7 @@ fn settings(directory: &Path, model: ModelKind) -> Settings {
     Settings {
         epochs: 2,
         batch_size: 16,
-        optimizer: OptimizerSettings::new(OptimizerKind::AdamW),
+        optimizer: OptimizerSettings::new(AdamW::default()),
         learning_rate: 3e-3,
         augments: true,
         hidden: model.eq(&ModelKind::ResNet).then(|| vec![8]),

@@ -17,6 +17,8 @@ mod mirror;
 #[cfg(feature = "candle")]
 mod norm;
 #[cfg(feature = "candle")]
+mod optimizers;
+#[cfg(feature = "candle")]
 mod pipeline;
 #[cfg(feature = "candle")]
 mod server;
@@ -47,6 +49,8 @@ fn main() -> ExitCode {
         Module::new("norm", norm::tests),
         #[cfg(feature = "candle")]
         Module::new("norm::runs", norm::runs::tests),
+        #[cfg(feature = "candle")]
+        Module::new("optimizers", optimizers::tests),
         #[cfg(feature = "candle")]
         Module::new("pipeline::builtin", pipeline::builtin::tests),
         #[cfg(feature = "candle")]

@@ -15,9 +15,9 @@ use unisono_train::checkpoint::When;
 use unisono_train::model::ModelKind;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    BucketSettings, Checkpoints, Event, Fill, Gradients, LocalSteps, Mirror, OptimizerKind,
-    OptimizerSettings, Order, Outer, Overlap, Part, Replica, RunSettings, Sampled, Saved, Settings, Share,
-    Shares, Stop, Summary, Tally, Trainer,
+    BucketSettings, Checkpoints, Event, Fill, Gradients, LocalSteps, Mirror, OptimizerSettings, Order, Outer,
+    Overlap, Part, Replica, RunSettings, Sampled, Saved, Settings, Sgd, Share, Shares, Stop, Summary, Tally,
+    Trainer,
 };
 
 const SAMPLES: usize = 32;
@@ -214,7 +214,7 @@ fn running_statistics_follow_the_rules_of_pytorch_and_evaluation_uses_them() {
 }
 
 fn sgd() -> OptimizerSettings {
-    OptimizerSettings::new(OptimizerKind::Sgd)
+    OptimizerSettings::new(Sgd::default())
 }
 
 /// Steps of several passes, of which ranks have different numbers, with buckets of a few bytes in flight beside.

@@ -12,10 +12,9 @@ use unisono_train::checkpoint::{When, load_newest};
 use unisono_train::model::ModelKind;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    AnyShare, Batches, Checkpoints, EarlyStopping, Event, Feed, Fill, Gradients, OptimizerKind,
-    OptimizerSettings, Parameter, ParameterServer, Progress, Replica, ReplicaError, Resumed, RunSettings,
-    ServerSettings, Settings, Staleness, Steps, Stop, Strategy, Summary, Tally, TrainError, Wire,
-    WorkersReport,
+    AdamW, AnyShare, Batches, Checkpoints, EarlyStopping, Event, Feed, Fill, Gradients, OptimizerSettings,
+    Parameter, ParameterServer, Progress, Replica, ReplicaError, Resumed, RunSettings, ServerSettings,
+    Settings, Sgd, Staleness, Steps, Stop, Strategy, Summary, Tally, TrainError, Wire, WorkersReport,
 };
 
 const SYNCHRONOUS: ServerSettings =
@@ -121,7 +120,7 @@ fn saving(directory: &std::path::Path, stop: Stop) -> Settings {
     let when = When { every_steps: Some(50), every: None };
     let directory = directory.to_owned();
     let checkpoints = Checkpoints { directory, keep: 9, overwrites: false, when };
-    let optimizer = OptimizerSettings::new(OptimizerKind::AdamW);
+    let optimizer = OptimizerSettings::new(AdamW::default());
     let learning_rate = 1e-3;
     Settings {
         epochs: 2,
@@ -302,7 +301,7 @@ fn numbers(
     replica: impl Fn(usize) -> Slow + Sync,
 ) -> Result<WorkersReport, TrainError> {
     let rate = Rate::new(Schedule::Constant, 0.01, 0.0, 1);
-    let run = RunSettings::new(1, 4, OptimizerSettings::new(OptimizerKind::Sgd), rate);
+    let run = RunSettings::new(1, 4, OptimizerSettings::new(Sgd::default()), rate);
     on_rank_0(5, |comm| {
         let (replica, mut report) = (replica(comm.rank()), None);
         let servers = ServerSettings { servers: 1, staleness, damps: false };
@@ -370,7 +369,7 @@ fn checkpoints_of_servers_count_steps_and_not_shares() {
     for epochs in [1, 2] {
         let settings = RunSettings {
             checkpoints: Some(checkpoints.clone()),
-            ..RunSettings::new(epochs, 3, OptimizerSettings::new(OptimizerKind::AdamW), rate)
+            ..RunSettings::new(epochs, 3, OptimizerSettings::new(AdamW::default()), rate)
         };
         on_rank_0(4, |comm| {
             let resumed = Resumed::find(comm, directory.path())?;

@@ -14,8 +14,8 @@ use unisono_data::{Batch, DataError, Dataset, Depth, Inputs, Kind, Schema, Split
 use unisono_train::checkpoint::When;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    Batches, Checkpoints, Feed, Gradients, OptimizerKind, OptimizerSettings, Parameter, Replica,
-    ReplicaError, Resumed, RunSettings, Sampled, Shares, Steps, Tally, TrainError, Trainer,
+    Batches, Checkpoints, Feed, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, Resumed,
+    RunSettings, Sampled, Sgd, Shares, Steps, Tally, TrainError, Trainer,
 };
 
 use crate::watch::{Guarded, descendants, kill, newest, until};
@@ -147,7 +147,7 @@ fn train(directory: &Path) -> Result<(), TrainError> {
     let rate = Rate::new(Schedule::Constant, 0.01, 0.0, (EPOCHS * STEPS) as u64);
     let settings = RunSettings {
         checkpoints: Some(Checkpoints { directory: checkpoints, keep: 2, overwrites: false, when }),
-        ..RunSettings::new(EPOCHS, GLOBAL_BATCH, OptimizerSettings::new(OptimizerKind::Sgd), rate)
+        ..RunSettings::new(EPOCHS, GLOBAL_BATCH, OptimizerSettings::new(Sgd::default()), rate)
     };
     let replica = Mean { parameters: [Parameter::new("mean", [1])], value: [0.0] };
     Trainer::new(&mut comm, replica, feed, settings, resumed)?.run(|_| ()).map(drop)

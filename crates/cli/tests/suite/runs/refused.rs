@@ -19,6 +19,12 @@ fn options_without_effect_are_refused() {
     ] {
         refused(&[&["train", "--threads", "2"], words].concat(), &[said]);
     }
+    for (optimizer, said) in [
+        ("lion:momentum=0.9", "unknown field `momentum`, expected `beta1` or `beta2`"),
+        ("adam", "expected sgd, adamw, lion, lamb"),
+    ] {
+        refused(&["train", "--threads", "2", "--optimizer", optimizer], &[said]);
+    }
     refused(&["bench-step", "--threads", "2", "--algorithm", "nccl"], &["nccl works on GPU memory"]);
 }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 use unisono::{Algorithm, Topology, Unisono};
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
-    BucketBytes, BucketSettings, Gradients, Mirror, OptimizerKind, Order, Overlap, Parameter, Replica,
-    ReplicaError, Share, Tally, TrainError,
+    BucketBytes, BucketSettings, Gradients, Mirror, Order, Overlap, Parameter, Replica, ReplicaError, Share,
+    Tally, TrainError,
 };
 
-use super::line::sgd;
+use super::line::{optimizers, sgd};
 use super::sharded::Many;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
@@ -144,14 +144,14 @@ fn a_forward_pass_begins_while_buckets_that_it_needs_later_are_on_their_way() {
 /// The hash after nine steps.
 fn ended(
     nodes: &[usize],
-    optimizer: OptimizerSettings,
+    optimizer: &OptimizerSettings,
     settings: &BucketSettings,
     clip_norm: Option<f64>,
 ) -> u64 {
     let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
     let ended = world.on_threads(nodes.iter().sum(), |mut comm| -> Result<_, TrainError> {
         comm.set_choice(Algorithm::Ring)?;
-        let mut mirror = Mirror::new(&mut comm, Many::new(), optimizer, settings, clip_norm)?;
+        let mut mirror = Mirror::new(&mut comm, Many::new(), optimizer.clone(), settings, clip_norm)?;
         for step in 0..9 {
             let batch = |pass| Some(2 * (8 * comm.rank() + step) + pass);
             let passes = match step {
@@ -176,13 +176,9 @@ fn ended(
 }
 
 fn the_bits_are_those_of_steps_that_wait_for_all() {
-    let of =
-        |kind, nesterov| OptimizerSettings { nesterov, weight_decay: 0.1, ..OptimizerSettings::new(kind) };
-    let optimizers = [(OptimizerKind::Sgd, false), (OptimizerKind::Sgd, true), (OptimizerKind::AdamW, false)];
     for nodes in [&[1][..], &[2], &[3], &[1, 1], &[1, 1, 1], &[2, 1]] {
-        for (optimizer, shard_optimizer) in optimizers
-            .into_iter()
-            .flat_map(|(kind, nesterov)| [false, true].map(|is| (of(kind, nesterov), is)))
+        for (optimizer, shard_optimizer) in
+            optimizers().iter().flat_map(|optimizer| [false, true].map(|is| (optimizer, is)))
         {
             for wire in ["f32", "bf16", "int8", "powersgd:1"] {
                 let with = |overlap| BucketSettings {
@@ -201,8 +197,8 @@ fn the_bits_are_those_of_steps_that_wait_for_all() {
     for (nodes, settings, clip_norm) in
         [(&[1, 1][..], &tree as &dyn Fn(Overlap) -> BucketSettings, None), (&[1, 1, 1], &buckets, clip)]
     {
-        let late = ended(nodes, sgd(), &settings(Overlap::Beside), clip_norm);
-        assert_eq!(ended(nodes, sgd(), &settings(Overlap::Across), clip_norm), late, "{nodes:?}");
+        let late = ended(nodes, &sgd(), &settings(Overlap::Beside), clip_norm);
+        assert_eq!(ended(nodes, &sgd(), &settings(Overlap::Across), clip_norm), late, "{nodes:?}");
     }
 }
 

@@ -7,9 +7,8 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::checkpoint::{self, When, load_newest};
 use unisono_train::{
-    BucketSettings, Checkpoints, Event, Fill, Gradients, OptimizerKind, OptimizerSettings, OutOfData,
-    Parameter, Progress, Replica, ReplicaError, Resumed, RunSettings, Stop, Summary, Tally, TrainError,
-    Trainer,
+    AdamW, BucketSettings, Checkpoints, Event, Fill, Gradients, OptimizerSettings, OutOfData, Parameter,
+    Progress, Replica, ReplicaError, Resumed, RunSettings, Stop, Summary, Tally, TrainError, Trainer,
 };
 
 use super::line::{BIAS, COUNTER, Line, Point};
@@ -113,7 +112,7 @@ fn a_run_that_diverges_names_the_parameter_and_keeps_its_checkpoints() {
     }
     let plain = |directory: &Path| saving(directory, 1, 1);
     let adamw = |directory: &Path| RunSettings {
-        optimizer: OptimizerSettings::new(OptimizerKind::AdamW),
+        optimizer: OptimizerSettings::new(AdamW::default()),
         ..plain(directory)
     };
     let sharded = |directory: &Path| RunSettings {

@@ -1,6 +1,9 @@
 //! A replica of a few lines: no framework is needed.
 
-use unisono_train::{Gradients, OptimizerKind, OptimizerSettings, Parameter, Replica, ReplicaError, Tally};
+use std::sync::Arc;
+
+use unisono_train::optimizer::{Averaged, StepInfo, UpdateRule, largest};
+use unisono_train::{AdamW, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, Sgd, Tally};
 
 /// A point: what is given, and what is wanted.
 pub(crate) type Point = ([f32; 3], f32);
@@ -73,6 +76,46 @@ pub(crate) fn points(count: usize) -> Vec<Point> {
     (0..count).map(|at| (std::array::from_fn(|axis| number(3 * at + axis)), number(5 * at + 1))).collect()
 }
 
+/// SGD and AdamW in several forms, and [a custom rule](PerRate), with weight decay.
+pub(crate) fn optimizers() -> [OptimizerSettings; 5] {
+    let nesterov = Sgd { nesterov: true, ..Sgd::default() };
+    let amsgrad = AdamW { amsgrad: true, ..AdamW::default() };
+    let average = Averaged::new(Arc::new(Sgd::default()), 0.75);
+    let rules: [Arc<dyn UpdateRule>; 5] = [
+        Arc::new(Sgd::default()),
+        Arc::new(nesterov),
+        Arc::new(amsgrad),
+        Arc::new(PerRate),
+        Arc::new(average),
+    ];
+    rules.map(|rule| OptimizerSettings { weight_decay: 0.1, ..rule.into() })
+}
+
+/// AdaGrad (Duchi et al., 2011), which also remembers the learning rates: a rule that the library does not know.
+#[derive(Debug)]
+pub(crate) struct PerRate;
+
+impl UpdateRule for PerRate {
+    fn name(&self) -> &'static str {
+        "per rate"
+    }
+
+    fn state_names(&self) -> &[&'static str] {
+        &["squares", "rates"]
+    }
+
+    fn update(&self, step: StepInfo, values: &mut [f32], gradient: &[f32], state: &mut [&mut [f32]]) -> f32 {
+        let [squares, rates] = state else { panic!("it has two names") };
+        for (at, value) in values.iter_mut().enumerate() {
+            let gradient = step.scale * gradient[at] + step.decay * *value;
+            squares[at] += gradient * gradient;
+            rates[at] += step.rate / step.number as f32;
+            *value -= step.rate * rates[at] * gradient / (squares[at].sqrt() + 1e-10);
+        }
+        largest(&[values, squares])
+    }
+}
+
 pub(crate) fn sgd() -> OptimizerSettings {
-    OptimizerSettings { weight_decay: 0.01, ..OptimizerSettings::new(OptimizerKind::Sgd) }
+    OptimizerSettings { weight_decay: 0.01, ..OptimizerSettings::new(Sgd::default()) }
 }

@@ -1,9 +1,7 @@
 //! Ranks that step alone, and average their parameters.
 
 use unisono_train::optimizer::OptimizerSettings;
-use unisono_train::{
-    BucketSettings, LocalSteps, Mirror, OptimizerKind, Order, Outer, Share, TrainError, Wire,
-};
+use unisono_train::{AdamW, BucketSettings, LocalSteps, Mirror, Order, Outer, Share, TrainError, Wire};
 
 use super::line::sgd;
 use super::sharded::Many;
@@ -18,11 +16,11 @@ fn local(steps: u64, outer: Outer) -> BucketSettings {
 fn stepped(
     ranks: usize,
     steps: usize,
-    optimizer: OptimizerSettings,
+    optimizer: &OptimizerSettings,
     buckets: &BucketSettings,
 ) -> (Vec<Vec<f32>>, Vec<usize>) {
     let ended = unisono::threads(ranks, |mut comm| -> Result<_, TrainError> {
-        let mut mirror = Mirror::new(&mut comm, Many::new(), optimizer, buckets, None)?;
+        let mut mirror = Mirror::new(&mut comm, Many::new(), optimizer.clone(), buckets, None)?;
         let mut hashes = Vec::new();
         for step in 0..steps {
             let batch = [Some(100 * comm.rank() + step)];
@@ -44,10 +42,10 @@ fn apart(one: &[f32], other: &[f32]) -> f32 {
 }
 
 fn ranks_hold_the_same_at_the_end_of_each_round() {
-    let adamw = OptimizerSettings::new(OptimizerKind::AdamW);
+    let adamw = OptimizerSettings::new(AdamW::default());
     for ranks in [2, 3, 4] {
         for outer in [Outer::Average, Outer::Nesterov { rate: 0.7, momentum: 0.9 }] {
-            for optimizer in [sgd(), adamw] {
+            for optimizer in [&sgd(), &adamw] {
                 let (_, same) = stepped(ranks, 10, optimizer, &local(3, outer));
                 assert_eq!(same, [3, 6, 9], "{ranks} ranks, {outer}");
             }
@@ -57,19 +55,19 @@ fn ranks_hold_the_same_at_the_end_of_each_round() {
 
 fn rounds_of_one_step_are_as_if_gradients_were_averaged() {
     // Both are linear in the gradients.
-    let (together, _) = stepped(3, 12, sgd(), &BucketSettings::default());
-    let (alone, _) = stepped(3, 12, sgd(), &local(1, Outer::Average));
+    let (together, _) = stepped(3, 12, &sgd(), &BucketSettings::default());
+    let (alone, _) = stepped(3, 12, &sgd(), &local(1, Outer::Average));
     assert!(apart(&together[0], &alone[0]) < 1e-5);
-    let (outer, _) = stepped(3, 12, sgd(), &local(1, Outer::Nesterov { rate: 1.0, momentum: 0.0 }));
+    let (outer, _) = stepped(3, 12, &sgd(), &local(1, Outer::Nesterov { rate: 1.0, momentum: 0.0 }));
     assert!(apart(&outer[0], &alone[0]) < 1e-5);
-    let (longer, _) = stepped(3, 12, OptimizerSettings::new(OptimizerKind::AdamW), &local(4, Outer::Average));
-    let (usual, _) = stepped(3, 12, OptimizerSettings::new(OptimizerKind::AdamW), &BucketSettings::default());
+    let (longer, _) = stepped(3, 12, &OptimizerSettings::new(AdamW::default()), &local(4, Outer::Average));
+    let (usual, _) = stepped(3, 12, &OptimizerSettings::new(AdamW::default()), &BucketSettings::default());
     assert!(apart(&longer[0], &usual[0]) > 1e-4, "it is another algorithm");
 }
 
 fn one_rank_that_averages_alone_trains_as_usual() {
-    let (usual, _) = stepped(1, 7, sgd(), &BucketSettings::default());
-    let (alone, _) = stepped(1, 7, sgd(), &local(3, Outer::Average));
+    let (usual, _) = stepped(1, 7, &sgd(), &BucketSettings::default());
+    let (alone, _) = stepped(1, 7, &sgd(), &local(3, Outer::Average));
     assert_eq!(alone, usual);
 }
 

@@ -3,10 +3,11 @@
 use unisono::{Algorithm, Choice, Topology, Unisono};
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
-    BucketBytes, BucketSettings, Gradients, Mirror, OptimizerKind, Order, Overlap, Parameter, Replica,
-    ReplicaError, Share, Tally, TrainError, Wire,
+    AdamW, BucketBytes, BucketSettings, Gradients, Mirror, Order, Overlap, Parameter, Replica, ReplicaError,
+    Share, Tally, TrainError, Wire,
 };
 
+use super::line::optimizers;
 use super::trainer::run_with;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
@@ -82,8 +83,7 @@ struct Run {
 
 impl Run {
     fn new(ranks: usize) -> Self {
-        let optimizer =
-            OptimizerSettings { weight_decay: 0.01, ..OptimizerSettings::new(OptimizerKind::AdamW) };
+        let optimizer = OptimizerSettings { weight_decay: 0.01, ..OptimizerSettings::new(AdamW::default()) };
         let buckets = BucketSettings {
             first_bucket_bytes: 64,
             bucket_bytes: BucketBytes::Fixed(1200),
@@ -99,7 +99,8 @@ impl Run {
         let world = Unisono::builder().nodes(Topology::from_node_sizes(&self.nodes));
         let ended = world.on_threads(self.nodes.iter().sum(), |mut comm| -> Result<_, TrainError> {
             comm.set_choice(self.choice.clone())?;
-            let mut mirror = Mirror::new(&mut comm, Many::new(), self.optimizer, &buckets, self.clip_norm)?;
+            let mut mirror =
+                Mirror::new(&mut comm, Many::new(), self.optimizer.clone(), &buckets, self.clip_norm)?;
             for step in 0..8 {
                 // Two passes, which are added before they are sent.
                 let passes = [0, 1].map(|pass| Some(2 * (8 * comm.rank() + step) + pass));
@@ -126,12 +127,9 @@ impl Run {
 
 fn every_optimizer_has_the_bits_of_an_unsharded_one() {
     for ranks in [1, 2, 3, 4] {
-        for (kind, nesterov) in
-            [(OptimizerKind::Sgd, false), (OptimizerKind::Sgd, true), (OptimizerKind::AdamW, false)]
-        {
-            let optimizer = OptimizerSettings { nesterov, weight_decay: 0.1, ..OptimizerSettings::new(kind) };
+        for optimizer in optimizers() {
             for algorithm in [Algorithm::Ring, Algorithm::RoundRobin] {
-                let run = Run { optimizer, choice: algorithm.into(), ..Run::new(ranks) };
+                let run = Run { optimizer: optimizer.clone(), choice: algorithm.into(), ..Run::new(ranks) };
                 // The first carries the sums.
                 assert_eq!(run.scattered(), if ranks > 1 { 3 } else { 0 });
                 let clipped = Run { clip_norm: Some(0.5), ..run.clone() };

@@ -10,8 +10,8 @@ use unisono_train::checkpoint::When;
 use unisono_train::metrics::{F1, TopK};
 use unisono_train::model::ModelKind;
 use unisono_train::{
-    Checkpoints, EpochReport, Event, OptimizerKind, OptimizerSettings, Part, PipelineSettings, Saved,
-    Settings, Stop, Strategy, Summary, TrainError,
+    AdamW, Checkpoints, EpochReport, Event, OptimizerSettings, Part, PipelineSettings, Saved, Settings, Stop,
+    Strategy, Summary, TrainError,
 };
 
 /// How far losses may be apart that are added up in another order.
@@ -112,7 +112,7 @@ fn saving(directory: &Path, stop: Stop) -> Settings {
     let directory = directory.to_owned();
     Settings {
         epochs: 2,
-        optimizer: OptimizerSettings::new(OptimizerKind::AdamW),
+        optimizer: OptimizerSettings::new(AdamW::default()),
         learning_rate: 1e-3,
         checkpoints: Some(Checkpoints { directory, keep: 9, overwrites: false, when }),
         resumes: true,

@@ -16,7 +16,7 @@ use unisono_train::candle::{
 use unisono_train::pipeline::{Grid, MicroBatches, Pipeline};
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    BucketSettings, Mirror, OptimizerKind, OptimizerSettings, Replica, RunSettings, Sampled, Share, Shares,
+    AdamW, BucketSettings, Mirror, OptimizerSettings, Replica, RunSettings, Sampled, Sgd, Share, Shares,
     Summary, Tally, TrainError, Trainer, model,
 };
 
@@ -58,7 +58,7 @@ fn loss(logits: &Tensor, targets: &Tensor) -> Result<Loss> {
 }
 
 fn mirror<R: Replica>(comm: &mut Communicator, replica: R) -> std::result::Result<Mirror<R>, TrainError> {
-    let optimizer = OptimizerSettings::new(OptimizerKind::AdamW);
+    let optimizer = OptimizerSettings::new(AdamW::default());
     Mirror::new(comm, replica, optimizer, &BucketSettings::default(), None)
 }
 
@@ -184,7 +184,7 @@ fn a_trainer_runs_a_pipeline() {
         assert_ne!(dataset.train.len() % shares.global_batch, 0);
         let feed = Sampled::new(Arc::clone(&dataset), SEED, shares, Threads::Auto, Depth::Auto);
         let rate = Rate::new(Schedule::Cosine, 0.05, 0.05, 2 * shares.steps(dataset.train.len()) as u64);
-        let settings = RunSettings::new(2, 64, OptimizerSettings::new(OptimizerKind::Sgd), rate);
+        let settings = RunSettings::new(2, 64, OptimizerSettings::new(Sgd::default()), rate);
         Trainer::new(&mut comm, pipeline, MicroBatches(feed), settings, None)?.run(|_| ())
     });
     let summaries: Vec<_> = summaries.into_iter().map(|summary| summary.unwrap().last).collect();

@@ -1,0 +1,201 @@
+//! Adam with decoupled weight decay.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use unisono::internals::{Lanes, Level, Pass};
+
+use super::passes::magnitude;
+use super::rule::{StepInfo, UpdateRule, check_fraction};
+
+/// Adam with decoupled weight decay (Loshchilov and Hutter, 2019, algorithm 2), with the constants of PyTorch's `AdamW`.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AdamW {
+    /// The decay rate of the mean of gradients.
+    pub beta1: f32,
+    /// The decay rate of the mean of their squares.
+    pub beta2: f32,
+    /// Keeps a step finite if all gradients were zero.
+    pub epsilon: f32,
+    /// Whether to divide by the largest mean of squares so far (Reddi et al., "On the convergence of Adam and beyond", 2018).
+    pub amsgrad: bool,
+}
+
+impl Default for AdamW {
+    /// The customary constants.
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, amsgrad: false }
+    }
+}
+
+impl UpdateRule for AdamW {
+    fn name(&self) -> &'static str {
+        "adamw"
+    }
+
+    fn state_names(&self) -> &[&'static str] {
+        if self.amsgrad { &["mean", "square", "largest square"] } else { &["mean", "square"] }
+    }
+
+    fn update(
+        &self,
+        StepInfo { number, scale, rate, decay }: StepInfo,
+        values: &mut [f32],
+        gradient: &[f32],
+        state: &mut [&mut [f32]],
+    ) -> f32 {
+        let adam = Adam::new([self.beta1, self.beta2], self.epsilon, number);
+        let (level, values, mut bits) = (Level::best(), bytemuck::cast_slice_mut(values), 0);
+        let largest = &mut bits;
+        match state {
+            [mean, square] => {
+                let step =
+                    AdamStep { gradient, mean, square, most: &mut [], adam, scale, decay, rate, largest };
+                level.compiled::<AdamPass<false>>()(values, step);
+            }
+            [mean, square, most] => {
+                let step = AdamStep { gradient, mean, square, most, adam, scale, decay, rate, largest };
+                level.compiled::<AdamPass<true>>()(values, step);
+            }
+            _ => unreachable!("it has two names, or three"),
+        }
+        f32::from_bits(bits)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_constants([self.beta1, self.beta2], self.epsilon)
+    }
+
+    fn per_share(&self, shares: usize) -> Option<(Arc<dyn UpdateRule>, f64)> {
+        let root = |beta: f32| f64::from(beta).powf(1.0 / shares as f64) as f32;
+        Some((Arc::new(Self { beta1: root(self.beta1), beta2: root(self.beta2), ..*self }), 1.0))
+    }
+
+    /// In the form that all checkpoints of AdamW have, in which a description has the constants of SGD too.
+    fn describe(&self, weight_decay: f32) -> String {
+        let Self { beta1, beta2, epsilon, amsgrad } = self;
+        let amsgrad = if *amsgrad { ", amsgrad" } else { "" };
+        format!(
+            "OptimizerSettings {{ kind: AdamW, momentum: 0.9, nesterov: false, weight_decay: {weight_decay:?}, \
+             betas: ({beta1:?}, {beta2:?}), epsilon: {epsilon:?}{amsgrad} }}"
+        )
+    }
+
+    #[cfg(feature = "candle")]
+    fn on_tensors(&self) -> Option<&dyn super::TensorRule> {
+        Some(self)
+    }
+}
+
+#[cfg(feature = "candle")]
+impl super::TensorRule for AdamW {
+    fn step(
+        &self,
+        StepInfo { number, decay, .. }: StepInfo,
+        value: &candle_core::Tensor,
+        gradient: &candle_core::Tensor,
+        state: &mut [candle_core::Tensor],
+    ) -> candle_core::Result<candle_core::Tensor> {
+        let [mean, square, most @ ..] = state else { unreachable!("it has two names, or three") };
+        let Adam { betas, epsilon, unbiased } = Adam::new([self.beta1, self.beta2], self.epsilon, number);
+        // Rounded like the host's constants.
+        let [(kept1, new1), (kept2, new2)] = betas.map(|beta| (f64::from(beta), f64::from(1.0 - beta)));
+        *mean = ((&*mean * kept1)? + (gradient * new1)?)?;
+        *square = ((&*square * kept2)? + (gradient.sqr()? * new2)?)?;
+        if let [most] = most {
+            *most = most.maximum(&*square)?;
+        }
+        let square = most.first().unwrap_or(square);
+        let spread = ((square * f64::from(unbiased[1]))?.sqrt()? + f64::from(epsilon))?;
+        ((&*mean * f64::from(unbiased[0]))? / spread)? + (value * f64::from(decay))?
+    }
+}
+
+/// Validates what the kinds of Adam have.
+pub(super) fn check_constants(betas: [f32; 2], epsilon: f32) -> Result<(), String> {
+    check_fraction("beta1", betas[0], false)?;
+    check_fraction("beta2", betas[1], false)?;
+    check_fraction("epsilon", epsilon, true)
+}
+
+/// The constants of a step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Adam {
+    betas: [f32; 2],
+    epsilon: f32,
+    /// Corrects the bias of the two means, which started at zero.
+    unbiased: [f32; 2],
+}
+
+impl Adam {
+    /// The constants of this step, counted from 1.
+    pub(super) fn new(betas: [f32; 2], epsilon: f32, step: u64) -> Self {
+        // In `f64`: for a beta near 1, too few digits of an `f32` differ from 1.
+        let step = i32::try_from(step).unwrap_or(i32::MAX);
+        let unbiased = |beta: f32| (1.0 / (1.0 - f64::from(beta).powi(step))) as f32;
+        Self { betas, epsilon, unbiased: betas.map(unbiased) }
+    }
+
+    /// Adds a gradient to the two means.
+    #[inline(always)]
+    pub(super) fn add(self, gradient: f32, mean: &mut f32, square: &mut f32) {
+        let [beta1, beta2] = self.betas;
+        *mean = beta1 * *mean + (1.0 - beta1) * gradient;
+        *square = beta2 * *square + (1.0 - beta2) * gradient * gradient;
+    }
+
+    /// The step before weight decay.
+    #[inline(always)]
+    pub(super) fn step(self, mean: f32, square: f32) -> f32 {
+        mean * self.unbiased[0] / ((square * self.unbiased[1]).sqrt() + self.epsilon)
+    }
+}
+
+/// A step on the values, which are the array of the pass.
+#[derive(Debug)]
+pub(super) struct AdamPass<const AMSGRAD: bool>;
+
+/// The inputs of [`AdamPass`] besides the values.
+#[derive(Debug)]
+pub(super) struct AdamStep<'a> {
+    pub(super) gradient: &'a [f32],
+    pub(super) mean: &'a mut [f32],
+    pub(super) square: &'a mut [f32],
+    /// The largest means of squares, with AMSGrad; otherwise empty.
+    pub(super) most: &'a mut [f32],
+    pub(super) adam: Adam,
+    pub(super) scale: f32,
+    pub(super) decay: f32,
+    pub(super) rate: f32,
+    /// The largest [magnitude] of the new values; a NaN if a mean of squares is not finite, which would hide from its value.
+    pub(super) largest: &'a mut u32,
+}
+
+impl<const AMSGRAD: bool> Pass for AdamPass<AMSGRAD> {
+    type Beside<'a> = AdamStep<'a>;
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, values: &mut [u8], step: AdamStep<'_>) {
+        let AdamStep { gradient, mean, square, most, adam, scale, decay, rate, largest } = step;
+        let values: &mut [f32] = bytemuck::cast_slice_mut(values);
+        let each = values.iter_mut().zip(gradient).zip(mean).zip(square);
+        let mut found = *largest;
+        if AMSGRAD {
+            for ((((value, gradient), mean), square), most) in each.zip(most) {
+                adam.add(scale * gradient, mean, square);
+                *most = most.max(*square);
+                *value -= rate * (adam.step(*mean, *most) + decay * *value);
+                found = found.max(magnitude(*value)).max(magnitude(0.0 * *square));
+            }
+        } else {
+            for (((value, gradient), mean), square) in each {
+                adam.add(scale * gradient, mean, square);
+                *value -= rate * (adam.step(*mean, *square) + decay * *value);
+                // Zero times an infinity is NaN.
+                found = found.max(magnitude(*value)).max(magnitude(0.0 * *square));
+            }
+        }
+        *largest = found;
+    }
+}

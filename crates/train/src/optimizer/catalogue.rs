@@ -1,0 +1,60 @@
+//! The optimizers that the command line knows.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::{AdamW, Lamb, Lion, Sgd, UpdateRule};
+
+type Build = fn(Value) -> serde_json::Result<Arc<dyn UpdateRule>>;
+
+/// Each optimizer by its name.
+const CATALOGUE: &[(&str, Build)] =
+    &[("sgd", build::<Sgd>), ("adamw", build::<AdamW>), ("lion", build::<Lion>), ("lamb", build::<Lamb>)];
+
+fn build<U: UpdateRule + DeserializeOwned>(constants: Value) -> serde_json::Result<Arc<dyn UpdateRule>> {
+    Ok(Arc::new(serde_json::from_value::<U>(constants)?))
+}
+
+/// The names of the optimizers that [`by_name`] knows.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    CATALOGUE.iter().map(|(name, _)| *name)
+}
+
+/// A text that names no optimizer, or has an invalid constant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no optimizer: {why}")]
+pub struct UnknownRule {
+    text: String,
+    why: String,
+}
+
+/// The optimizer of this name, such as `adamw`. Constants may follow: `adamw:beta2=0.95,amsgrad=true`.
+///
+/// ```
+/// use unisono_train::optimizer::by_name;
+/// assert_eq!(by_name("lion:beta1=0.95")?.name(), "lion");
+/// assert!(by_name("lion:momentum=0.9").unwrap_err().to_string().contains("unknown field `momentum`"));
+/// # Ok::<(), unisono_train::optimizer::UnknownRule>(())
+/// ```
+///
+/// # Errors
+/// [`UnknownRule`] if there is none of this name, if it has no such constant, or if the value is invalid.
+pub fn by_name(text: &str) -> Result<Arc<dyn UpdateRule>, UnknownRule> {
+    let unknown = |why: String| UnknownRule { text: text.to_owned(), why };
+    let (name, constants) = text.split_once(':').unwrap_or((text, ""));
+    let constant = |text: &str| -> Result<_, String> {
+        let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is no CONSTANT=VALUE"))?;
+        let value: Value = value.parse().map_err(|error| format!("the {name} is `{value}`: {error}"))?;
+        Ok((name.to_owned(), value))
+    };
+    let constants = constants.split(',').filter(|text| !text.is_empty()).map(constant);
+    let constants: Map<_, _> = constants.collect::<Result<_, String>>().map_err(unknown)?;
+    let Some((_, build)) = CATALOGUE.iter().find(|(known, _)| *known == name) else {
+        return Err(unknown(format!("expected {}", names().collect::<Vec<_>>().join(", "))));
+    };
+    let rule = build(constants.into()).map_err(|error| unknown(error.to_string()))?;
+    rule.check().map_err(unknown)?;
+    Ok(rule)
+}

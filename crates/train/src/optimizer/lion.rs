@@ -1,0 +1,58 @@
+//! Lion, which steps by signs.
+
+use serde::Deserialize;
+
+use super::rule::{StepInfo, UpdateRule, check_fraction, largest};
+
+/// Lion (Chen et al., "Symbolic discovery of optimization algorithms", 2023, algorithm 2). It wants a learning rate some 3 to 10
+/// times less than AdamW's, and as many times the weight decay.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Lion {
+    /// The share of the mean in the direction of a step.
+    pub beta1: f32,
+    /// The decay rate of the mean of gradients.
+    pub beta2: f32,
+}
+
+impl Default for Lion {
+    /// The constants of the paper.
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.99 }
+    }
+}
+
+impl UpdateRule for Lion {
+    fn name(&self) -> &'static str {
+        "lion"
+    }
+
+    fn state_names(&self) -> &[&'static str] {
+        &["mean"]
+    }
+
+    fn update(
+        &self,
+        StepInfo { scale, rate, decay, .. }: StepInfo,
+        values: &mut [f32],
+        gradient: &[f32],
+        state: &mut [&mut [f32]],
+    ) -> f32 {
+        let Self { beta1, beta2 } = *self;
+        for ((value, gradient), mean) in values.iter_mut().zip(gradient).zip(&mut *state[0]) {
+            let gradient = scale * gradient;
+            let direction = beta1 * *mean + (1.0 - beta1) * gradient;
+            // Zero for zero, as in the paper; `signum` is one.
+            let sign = f32::from(i8::from(direction > 0.0) - i8::from(direction < 0.0));
+            *value -= rate * (sign + decay * *value);
+            *mean = beta2 * *mean + (1.0 - beta2) * gradient;
+        }
+        // A mean that is not finite has a sign all the same.
+        largest(&[values, state[0]])
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_fraction("beta1", self.beta1, false)?;
+        check_fraction("beta2", self.beta2, false)
+    }
+}

@@ -1,0 +1,140 @@
+//! Stochastic gradient descent with momentum.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use unisono::internals::{Lanes, Level, Pass};
+
+use super::passes::magnitude;
+use super::rule::{StepInfo, UpdateRule, check_fraction};
+
+/// Stochastic gradient descent with momentum; weight decay is part of the gradient.
+///
+/// v = momentum v + (g + decay w), then w −= rate v, or with Nesterov momentum w −= rate (g + decay w + momentum v). As in PyTorch,
+/// the learning rate is not part of the velocity.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sgd {
+    /// The fraction of the velocity that is kept from step to step.
+    pub momentum: f32,
+    /// Whether to use Nesterov momentum.
+    pub nesterov: bool,
+}
+
+impl Default for Sgd {
+    /// A momentum of 0.9.
+    fn default() -> Self {
+        Self { momentum: 0.9, nesterov: false }
+    }
+}
+
+impl UpdateRule for Sgd {
+    fn name(&self) -> &'static str {
+        "sgd"
+    }
+
+    fn state_names(&self) -> &[&'static str] {
+        &["velocity"]
+    }
+
+    fn update(
+        &self,
+        StepInfo { scale, rate, decay, .. }: StepInfo,
+        values: &mut [f32],
+        gradient: &[f32],
+        state: &mut [&mut [f32]],
+    ) -> f32 {
+        let [velocity] = state else { unreachable!("it has one name") };
+        let (level, momentum, mut largest) = (Level::best(), self.momentum, 0);
+        let pass = match self.nesterov {
+            true => level.compiled::<SgdPass<true>>(),
+            false => level.compiled::<SgdPass<false>>(),
+        };
+        let step = SgdStep { gradient, velocity, scale, momentum, decay, rate, largest: &mut largest };
+        pass(bytemuck::cast_slice_mut(values), step);
+        f32::from_bits(largest)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_fraction("momentum", self.momentum, true)
+    }
+
+    /// Linear (Goyal et al., "Accurate, large minibatch SGD", 2017, section 2.1).
+    fn scaled_rate(&self, rate: f64, factor: f64) -> f64 {
+        rate * factor
+    }
+
+    fn per_share(&self, shares: usize) -> Option<(Arc<dyn UpdateRule>, f64)> {
+        let momentum = f64::from(self.momentum);
+        let root = momentum.powf(1.0 / shares as f64);
+        let scale = (1.0 - root) / (1.0 - momentum);
+        Some((Arc::new(Self { momentum: root as f32, ..*self }), scale))
+    }
+
+    /// In the form that all checkpoints of SGD have, in which a description has the constants of AdamW too.
+    fn describe(&self, weight_decay: f32) -> String {
+        let Self { momentum, nesterov } = self;
+        format!(
+            "OptimizerSettings {{ kind: Sgd, momentum: {momentum:?}, nesterov: {nesterov}, \
+             weight_decay: {weight_decay:?}, betas: (0.9, 0.999), epsilon: 1e-8 }}"
+        )
+    }
+
+    #[cfg(feature = "candle")]
+    fn on_tensors(&self) -> Option<&dyn super::TensorRule> {
+        Some(self)
+    }
+}
+
+#[cfg(feature = "candle")]
+impl super::TensorRule for Sgd {
+    fn step(
+        &self,
+        StepInfo { decay, .. }: StepInfo,
+        value: &candle_core::Tensor,
+        gradient: &candle_core::Tensor,
+        state: &mut [candle_core::Tensor],
+    ) -> candle_core::Result<candle_core::Tensor> {
+        let [velocity] = state else { unreachable!("it has one name") };
+        let momentum = f64::from(self.momentum);
+        let gradient = (gradient + (value * f64::from(decay))?)?;
+        *velocity = ((&*velocity * momentum)? + &gradient)?;
+        if self.nesterov { gradient + (&*velocity * momentum)? } else { Ok(velocity.clone()) }
+    }
+}
+
+/// A step on the values, which are the array of the pass.
+#[derive(Debug)]
+pub(super) struct SgdPass<const NESTEROV: bool>;
+
+/// The inputs of [`SgdPass`] besides the values.
+#[derive(Debug)]
+pub(super) struct SgdStep<'a> {
+    pub(super) gradient: &'a [f32],
+    pub(super) velocity: &'a mut [f32],
+    pub(super) scale: f32,
+    pub(super) momentum: f32,
+    pub(super) decay: f32,
+    pub(super) rate: f32,
+    /// The largest [magnitude] of the new values. A velocity that is not finite makes its value so.
+    pub(super) largest: &'a mut u32,
+}
+
+impl<const NESTEROV: bool> Pass for SgdPass<NESTEROV> {
+    type Beside<'a> = SgdStep<'a>;
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, values: &mut [u8], step: SgdStep<'_>) {
+        let SgdStep { gradient, velocity, scale, momentum, decay, rate, largest } = step;
+        let mut most = *largest;
+        let values: &mut [f32] = bytemuck::cast_slice_mut(values);
+        for ((value, gradient), velocity) in values.iter_mut().zip(gradient).zip(velocity) {
+            let gradient = scale * gradient + decay * *value;
+            *velocity = momentum * *velocity + gradient;
+            let step = if NESTEROV { gradient + momentum * *velocity } else { *velocity };
+            *value -= rate * step;
+            most = most.max(magnitude(*value));
+        }
+        *largest = most;
+    }
+}
