@@ -12,7 +12,7 @@ use unisono_train::{Part, Saved, Test, TrainError};
 
 use super::features::source;
 use super::world::World;
-use super::{Failure, Figures, train};
+use super::{Failure, Figures, output, train};
 
 /// The model, and the data to evaluate it on.
 #[derive(Debug, ClapArgs)]
@@ -78,7 +78,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
         parameters_hash: saved.parameters_hash()?,
     };
     match args.format {
-        Figures::Json => println!("{}", serde_json::to_string(&line).expect("figures are plain")),
+        Figures::Json => output::row(&line),
         Figures::Human => println!(
             "{} after {} steps, {}, on {} ({}): loss {:.4}, accuracy {:.2} % of {} targets{}",
             saved.model,

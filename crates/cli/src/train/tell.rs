@@ -9,7 +9,7 @@ use unisono_train::{
     Summary, WorkerReport, WorkersReport,
 };
 
-use super::super::{Figures, progress};
+use super::super::{Figures, output, progress};
 
 /// Prints progress and results.
 pub(super) struct Teller {
@@ -177,5 +177,5 @@ fn straggler(report: &StragglerReport, slowest: &Straggler) -> String {
 }
 
 fn print_json<T: Serialize>(event: &'static str, figures: &T) {
-    println!("{}", serde_json::to_string(&Line { event, figures }).expect("figures are plain"));
+    output::row(&Line { event, figures });
 }
