@@ -80,14 +80,18 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
     match args.format {
         Figures::Json => output::row(&line),
         Figures::Human => println!(
-            "{} after {} steps, {}, on {} ({}): loss {:.4}, accuracy {:.2} % of {} targets{}",
+            "{} after {} steps, {}, on {} ({}): loss {:.4}{} of {} targets{}",
             saved.model,
             line.step,
             line.parameters_hash,
             args.data.as_ref().unwrap_or(&saved.source),
             args.split,
             line.loss,
-            100.0 * line.accuracy,
+            if line.accuracy.is_nan() {
+                String::new()
+            } else {
+                format!(", accuracy {:.2} %", 100.0 * line.accuracy)
+            },
             line.targets,
             train::measured(&line.metrics)
         ),

@@ -1,7 +1,7 @@
 //! All output of the command.
 //!
 //! `print!`, `println!` and `eprintln!` are the macros below. The standard library's panic when the reader has closed
-//! the pipe or the disk is full. Lines for people are wrapped; [`row`] and `print!` write what programs read, as it is.
+//! the pipe or the disk is full. `println!` wraps its lines, for people; [`row`] and `print!` write what programs read, as it is.
 
 use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write as _};
@@ -20,7 +20,7 @@ macro_rules! println {
     ($($text:tt)*) => { $crate::output::tell(&format!($($text)*)) };
 }
 
-/// Writes a line to standard error, wrapped.
+/// Writes a line to standard error.
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::complain(&format!($($text)*)) };
 }
@@ -45,13 +45,14 @@ pub(super) fn row<T: Serialize>(row: &T) {
 
 /// Writes lines to standard output, wrapped.
 pub(super) fn tell(text: &str) {
-    print!("{}\n", wrapped(text, INDENT, columns_of(io::stdout())));
+    print!("{}\n", wrapped(text, INDENT, most_columns()));
 }
 
-/// Writes lines to standard error, wrapped. There is nowhere to report a failure to do so.
+/// Writes a message to standard error, wrapped if that is a terminal: in a log, a message is a line. There is nowhere to report
+/// a failure to do so.
 pub(super) fn complain(text: &str) {
-    let text = wrapped(text, INDENT, columns_of(io::stderr())) + "\n";
-    let _ = io::stderr().write_all(text.as_bytes());
+    let columns = terminal_columns(io::stderr()).map_or(usize::MAX, |columns| columns.min(MOST_COLUMNS));
+    let _ = io::stderr().write_all((wrapped(text, INDENT, columns) + "\n").as_bytes());
 }
 
 /// Ends the process after standard output has failed: silently and with 0 if the reader has closed the pipe, as `head` does;
@@ -71,19 +72,19 @@ pub(super) fn columns() -> usize {
 
 /// Wraps a line of standard output, and indents continuation lines.
 pub(super) fn broken(line: &str, indent: usize) -> String {
-    wrapped(line, indent, columns_of(io::stdout()))
+    wrapped(line, indent, most_columns())
 }
 
 const LEAST_COLUMNS: usize = 80;
-/// The longest line for people, as in the help. Files and pipes get it too: a launcher forwards its ranks' output to a terminal
+/// The longest line for people, as in the help. Files and pipes get it too: a launcher forwards its ranks' results to a terminal
 /// of unknown width.
 const MOST_COLUMNS: usize = 100;
 /// How far continuation lines are indented.
 const INDENT: usize = 4;
 
-/// The longest line that a stream should get.
-fn columns_of(stream: impl AsFd + IsTerminal) -> usize {
-    terminal_columns(stream).unwrap_or(MOST_COLUMNS).min(MOST_COLUMNS)
+/// The longest line of standard output.
+fn most_columns() -> usize {
+    terminal_columns(io::stdout()).unwrap_or(MOST_COLUMNS).min(MOST_COLUMNS)
 }
 
 /// The width of the terminal, if the stream is one.

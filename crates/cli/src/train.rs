@@ -23,7 +23,7 @@ mod strategy;
 mod tell;
 mod tensorflow;
 
-pub(super) use args::Args;
+pub(super) use args::{Args, USUAL};
 #[cfg(feature = "service")]
 pub(super) use source::DatasetArgs;
 pub(super) use source::{CacheArgs, SourceArgs};

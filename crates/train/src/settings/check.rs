@@ -78,6 +78,12 @@ impl Settings {
                 self.wire
             ));
         }
+        if self.target.is_some() && !self.source.is_table() {
+            return refuse(format!(
+                "a target is a column of a table, and {} is none: remove --target",
+                self.source
+            ));
+        }
         if let Some(why) = self.buckets(1).conflict() {
             return refuse(why);
         }
