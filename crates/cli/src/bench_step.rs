@@ -22,7 +22,7 @@ use unisono_train::{
 use super::train::bad_input;
 use super::values::{count, named};
 use super::world::World;
-use super::{Failure, Figures};
+use super::{Failure, Figures, output};
 
 /// What to benchmark.
 #[derive(Debug, ClapArgs)]
@@ -318,7 +318,7 @@ fn batch(samples: usize) -> Batch {
 
 fn tell(row: &Row, format: Figures) {
     match format {
-        Figures::Json => println!("{}", serde_json::to_string(row).expect("figures are plain")),
+        Figures::Json => output::row(row),
         Figures::Human => {
             println!(
                 "{} parameters, {} ranks over {}, in buckets of {} ({}): {:.2} ms per step; compute {:.2}, all-reduce {:.2} hidden and {:.2} exposed, \

@@ -12,7 +12,7 @@ use unisono_train::{Part, Saved, Test, TrainError};
 
 use super::features::source;
 use super::world::World;
-use super::{Failure, Figures, train};
+use super::{Failure, Figures, output, train};
 
 /// The model, and the data to evaluate it on.
 #[derive(Debug, ClapArgs)]
@@ -78,16 +78,20 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
         parameters_hash: saved.parameters_hash()?,
     };
     match args.format {
-        Figures::Json => println!("{}", serde_json::to_string(&line).expect("figures are plain")),
+        Figures::Json => output::row(&line),
         Figures::Human => println!(
-            "{} after {} steps, {}, on {} ({}): loss {:.4}, accuracy {:.2} % of {} targets{}",
+            "{} after {} steps, {}, on {} ({}): loss {:.4}{} of {} targets{}",
             saved.model,
             line.step,
             line.parameters_hash,
             args.data.as_ref().unwrap_or(&saved.source),
             args.split,
             line.loss,
-            100.0 * line.accuracy,
+            if line.accuracy.is_nan() {
+                String::new()
+            } else {
+                format!(", accuracy {:.2} %", 100.0 * line.accuracy)
+            },
             line.targets,
             train::measured(&line.metrics)
         ),

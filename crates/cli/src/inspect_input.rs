@@ -11,7 +11,7 @@ use unisono_train::{Feed, Sampled, Settings, Shares, explain_bottleneck};
 
 use super::train::{self, SourceArgs};
 use super::values::whole;
-use super::{Failure, Figures};
+use super::{Failure, Figures, output};
 
 /// The input pipeline, as `unisono train` with the same options has it on one rank.
 #[derive(Debug, ClapArgs)]
@@ -60,8 +60,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let (event, stages) = ("input", feed.stages());
         let line = Line { event, epoch, samples, batch_size: batch, samples_per_s, stages };
         match args.format {
-            Figures::Json => println!("{}", serde_json::to_string(&line).expect("figures are plain")),
-            Figures::Human => print!("{}", table(&line)),
+            Figures::Json => output::row(&line),
+            Figures::Human => println!("{}", table(&line)),
         }
     }
     Ok(())
@@ -98,5 +98,5 @@ fn table(Line { epoch, samples, batch_size, samples_per_s, stages, .. }: &Line) 
         row.trim_end().to_owned()
     }));
     lines.extend(explain_bottleneck(stages, None));
-    lines.join("\n") + "\n"
+    lines.join("\n")
 }

@@ -1,26 +1,28 @@
 //! All output of the command.
 //!
 //! `print!`, `println!` and `eprintln!` are the macros below. The standard library's panic when the reader has closed
-//! the pipe or the disk is full.
+//! the pipe or the disk is full. `println!` wraps its lines, for people; [`row`] and `print!` write what programs read, as it is.
 
 use std::fmt;
-use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
+use std::io::{self, ErrorKind, IsTerminal, Write as _};
+use std::os::fd::AsFd;
 
+use serde::Serialize;
 use signal_hook::low_level::exit;
 
-/// Writes to standard output.
+/// Writes to standard output, without wrapping.
 macro_rules! print {
     ($($text:tt)*) => { $crate::output::out(format_args!($($text)*)) };
 }
 
-/// Writes a line to standard output.
+/// Writes a line to standard output, wrapped.
 macro_rules! println {
-    ($($text:tt)*) => { $crate::output::out(format_args!("{}\n", format_args!($($text)*))) };
+    ($($text:tt)*) => { $crate::output::tell(&format!($($text)*)) };
 }
 
 /// Writes a line to standard error.
 macro_rules! eprintln {
-    ($($text:tt)*) => { $crate::output::complain(format_args!("{}\n", format_args!($($text)*))) };
+    ($($text:tt)*) => { $crate::output::complain(&format!($($text)*)) };
 }
 
 /// Writes to standard output, or ends the process.
@@ -33,9 +35,24 @@ pub(super) fn out(text: fmt::Arguments<'_>) {
     }
 }
 
-/// Writes to standard error. There is nowhere to report a failure to do so.
-pub(super) fn complain(text: fmt::Arguments<'_>) {
-    let _ = io::stderr().write_all(text.to_string().as_bytes());
+/// Writes a JSON object as a line of standard output.
+///
+/// # Panics
+/// If `row` has a map with keys that are not text.
+pub(super) fn row<T: Serialize>(row: &T) {
+    print!("{}\n", serde_json::to_string(row).expect("rows have no maps with odd keys"));
+}
+
+/// Writes lines to standard output, wrapped.
+pub(super) fn tell(text: &str) {
+    print!("{}\n", wrapped(text, INDENT, most_columns()));
+}
+
+/// Writes a message to standard error, wrapped if that is a terminal: in a log, a message is a line. There is nowhere to report
+/// a failure to do so.
+pub(super) fn complain(text: &str) {
+    let columns = terminal_columns(io::stderr()).map_or(usize::MAX, |columns| columns.min(MOST_COLUMNS));
+    let _ = io::stderr().write_all((wrapped(text, INDENT, columns) + "\n").as_bytes());
 }
 
 /// Ends the process after standard output has failed: silently and with 0 if the reader has closed the pipe, as `head` does;
@@ -50,21 +67,36 @@ pub(super) fn end(error: &io::Error) -> ! {
 
 /// The width of a table in columns: 80, or the terminal's width if that is larger.
 pub(super) fn columns() -> usize {
-    terminal_columns().unwrap_or(0).max(LEAST_COLUMNS)
+    terminal_columns(io::stdout()).unwrap_or(0).max(LEAST_COLUMNS)
 }
 
-/// Wraps a line to the terminal's width and indents continuation lines. Files and pipes get the line unwrapped.
+/// Wraps a line of standard output, and indents continuation lines.
 pub(super) fn broken(line: &str, indent: usize) -> String {
-    terminal_columns().map_or_else(|| line.to_owned(), |columns| broken_at(line, indent, columns))
+    wrapped(line, indent, most_columns())
 }
 
 const LEAST_COLUMNS: usize = 80;
+/// The longest line for people, as in the help. Files and pipes get it too: a launcher forwards its ranks' results to a terminal
+/// of unknown width.
+const MOST_COLUMNS: usize = 100;
+/// How far continuation lines are indented.
+const INDENT: usize = 4;
 
-/// The width of the terminal, if standard output is one.
-fn terminal_columns() -> Option<usize> {
-    let stdout = io::stdout();
-    let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(&stdout).ok())??;
+/// The longest line of standard output.
+fn most_columns() -> usize {
+    terminal_columns(io::stdout()).unwrap_or(MOST_COLUMNS).min(MOST_COLUMNS)
+}
+
+/// The width of the terminal, if the stream is one.
+fn terminal_columns(stream: impl AsFd + IsTerminal) -> Option<usize> {
+    let size = stream.is_terminal().then(|| rustix::termios::tcgetwinsize(&stream).ok())??;
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}
+
+/// Wraps every line of a text.
+fn wrapped(text: &str, indent: usize, columns: usize) -> String {
+    let lines: Vec<_> = text.split('\n').map(|line| broken_at(line, indent, columns)).collect();
+    lines.join("\n")
 }
 
 fn broken_at(line: &str, indent: usize, columns: usize) -> String {

@@ -23,7 +23,7 @@ mod strategy;
 mod tell;
 mod tensorflow;
 
-pub(super) use args::Args;
+pub(super) use args::{Args, USUAL};
 #[cfg(feature = "service")]
 pub(super) use source::DatasetArgs;
 pub(super) use source::{CacheArgs, SourceArgs};
@@ -77,6 +77,9 @@ fn on_rank(
         Some(Strategy::ParameterServer(servers)) => serve(comm, args.format, settings, *servers, folder),
         Some(Strategy::Pipeline(pipeline)) => {
             let world = RunWorld::of(comm);
+            if world.rank == 0 && pipeline.length(world.ranks) == 1 {
+                eprintln!("unisono: {UNCUT}");
+            }
             settings
                 .pipeline(comm, pipeline)
                 .and_then(|run| train(run, world, args.format, settings))
@@ -114,6 +117,10 @@ pub(super) fn failure(error: TrainError) -> Failure {
 pub(super) fn bad_input(rank: usize, message: String) -> Failure {
     if rank == 0 { Failure::BadInput(message) } else { Failure::SaidElsewhere }
 }
+
+/// What a user should know who asks for pipelines, each of one rank.
+const UNCUT: &str = "each pipeline has one rank, so the model is not spread over ranks: start more ranks (--threads N or \
+                     mpirun -n N), or give more --stages";
 
 /// The ranks that train, as the first lines of a run name them.
 struct RunWorld {

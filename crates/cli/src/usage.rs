@@ -42,7 +42,15 @@ fn command() -> Command {
         let is_valued = argument.get_action().takes_values() && !argument.is_positional();
         if is_valued { argument.allow_negative_numbers(true) } else { argument }
     };
-    Cli::command().mut_subcommands(|command| command.mut_args(negative))
+    let command = Cli::command().mut_subcommands(|command| command.mut_args(negative));
+    #[cfg(feature = "candle")]
+    let command = command.mut_subcommand("train", |train| {
+        train.mut_args(|argument| {
+            let is_usual = super::train::USUAL.contains(&argument.get_id().as_str());
+            argument.hide_short_help(!is_usual)
+        })
+    });
+    command
 }
 
 /// The name of the subcommand and a space; empty if there is no such subcommand.

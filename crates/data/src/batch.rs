@@ -20,7 +20,8 @@ pub enum Pass {
 pub struct Batch {
     /// The model's input.
     pub inputs: Inputs,
-    /// The targets: one class per image or row, or one token per input token.
+    /// The targets, as the [kind](crate::Kind) of the data says: one class per image or row, one token per input token, or the
+    /// [bits](f32::to_bits) of one number per row.
     pub targets: Vec<u32>,
     /// Number of samples (images, rows or windows).
     pub samples: usize,

@@ -60,11 +60,11 @@ pub enum Kind {
         /// Number of classes; labels run from 0 to `classes - 1`.
         classes: usize,
     },
-    /// A row of numbers and its class.
+    /// A row of numbers, and its class or the number that follows from it.
     Table {
         /// Numbers in a row.
         features: usize,
-        /// Number of classes; labels run from 0 to `classes - 1`.
+        /// Number of classes; labels run from 0 to `classes - 1`. 1 for a regression: targets are then numbers.
         classes: usize,
     },
     /// A window of characters, and for each of them the character that follows.

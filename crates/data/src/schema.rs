@@ -12,6 +12,9 @@ pub struct Schema {
     pub columns: Vec<Column>,
     /// The column of a table that holds the class; `None` if the table has none.
     pub label: Option<String>,
+    /// The statistics of the column that holds the target of a regression, by which targets are standardised; `None` for classes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<Column>,
 }
 
 /// A column of a table, with its statistics over the training rows, by which it is standardised.
@@ -31,6 +34,11 @@ impl Column {
         // A constant column carries no information; but a test row may have another value.
         let deviation = if self.deviation > 0.0 { self.deviation } else { 1.0 };
         ((f64::from(value) - self.mean) / deviation) as f32
+    }
+
+    /// The value that was standardised to this one.
+    pub fn original(&self, standardised: f32) -> f64 {
+        f64::from(standardised) * self.deviation + self.mean
     }
 }
 

@@ -89,6 +89,11 @@ impl Source {
         })
     }
 
+    /// Whether it is a table: rows of named columns.
+    pub fn is_table(&self) -> bool {
+        matches!(self, Self::Csv(_) | Self::Parquet(_) | Self::Arrow(_))
+    }
+
     /// The features of this crate that the source needs and that are not compiled in.
     pub fn missing_features(&self) -> Vec<&'static str> {
         let needs = [
@@ -217,6 +222,8 @@ pub struct Options {
     pub context: usize,
     /// TFRecord, WebDataset and arrays: the number of classes. `None` finds it, for which all TFRecords are read once.
     pub classes: Option<usize>,
+    /// Tables: the column of numbers that a regression predicts. `None` for classes: the column `label`, or the last one.
+    pub target: Option<String>,
     /// TFRecord, WebDataset, arrays, images and CIFAR: augmentation of training images; `None` for none.
     pub augmentation: Option<Augmentation>,
     /// TFRecord, WebDataset and images: whether they are read in colour, and not as grey.
@@ -239,6 +246,7 @@ impl Default for Options {
             test_samples: 2_000,
             context: 64,
             classes: None,
+            target: None,
             augmentation: None,
             colour: false,
             on_bad_sample: OnBadSample::Error,

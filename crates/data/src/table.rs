@@ -41,8 +41,8 @@ pub(super) enum Format {
 
 /// Reads the table in the files that `path` names; every tenth row is held out.
 ///
-/// The classes are the distinct labels in order, as numbers if all are whole numbers and as words otherwise. Features
-/// are standardised by the mean and the standard deviation of the training rows.
+/// The classes are the distinct labels in order, as numbers if all are whole numbers and as words otherwise. Features, and the
+/// target of a regression, are standardised by the mean and the standard deviation of the training rows.
 ///
 /// # Errors
 ///
@@ -50,11 +50,12 @@ pub(super) enum Format {
 /// in length, a value is missing, or a feature is not a finite number; if the header is missing, or the label is not a class.
 pub(super) fn read(format: Format, path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let files = files::named(path)?;
-    let table = table(format, path, &files, options, Layout::of)?;
+    let target = options.target.as_deref();
+    let table = table(format, path, &files, options, |header| Layout::of(header, target))?;
     if format == Format::Csv {
         header::check(&files[0], &table)?;
     }
-    table.dataset(path)
+    table.dataset(path, target.is_some())
 }
 
 /// Reads the table in the files that `path` names for a model: finds columns by name, standardises them by the given
@@ -113,19 +114,28 @@ impl Table {
         self.label.as_deref().unwrap_or_default()
     }
 
-    /// The table as a data set of its own.
-    fn dataset(self, path: &Path) -> Result<Dataset, DataError> {
+    /// The table as a data set of its own, for a regression or a classification.
+    fn dataset(self, path: &Path, is_regression: bool) -> Result<Dataset, DataError> {
         let labels = self.labels.as_ref().expect("the last column, if none has this name");
         let rows = self.rows.len();
         let (train, test) = nine_to_one(rows);
         if test.is_empty() {
             return Err(DataError::TooShort { path: path.into(), what: "rows", found: rows, expected: 10 });
         }
-        labels.check_classes().map_err(|problem| self.column_problem(path, problem))?;
         let columns = self.rows.statistics(&self.features, &train)?;
-        let (classes, numbers) = labels.numbered();
-        let kind = Kind::Table { features: columns.len(), classes: classes.len() };
-        let schema = Schema { classes, columns, label: self.label };
+        let features = columns.len();
+        let (target, classes, numbers) = if is_regression {
+            let target = self.target(path, labels, &train)?;
+            let numbers = labels.numbered_by(|label| self.standardised(path, &target, label))?;
+            (Some(target), Vec::new(), numbers)
+        } else {
+            labels.check_classes().map_err(|problem| self.column_problem(path, problem))?;
+            let (classes, numbers) = labels.numbered();
+            (None, classes, numbers)
+        };
+        // A regression has one output.
+        let kind = Kind::Table { features, classes: classes.len().max(1) };
+        let schema = Schema { classes, columns, label: self.label, target };
         let [train, test] = splits(self.rows, &schema.columns, numbers, [train, test]);
         Ok(Dataset { kind, train, test, schema })
     }
@@ -137,6 +147,9 @@ impl Table {
             return Err(DataError::TooShort { path: path.into(), what: "rows", found: 0, expected: 1 });
         }
         let number = |label: &str| {
+            if let Some(target) = &known.target {
+                return self.standardised(path, target, label);
+            }
             known.number(label, classes).ok_or_else(|| {
                 let known = list(names(&known.classes));
                 let problem = format!("`{label}` is not a class that the model knows: expected {known}");
@@ -151,6 +164,29 @@ impl Table {
         let kind = Kind::Table { features: schema.columns.len(), classes };
         let [train, test] = splits(self.rows, &schema.columns, numbers, [train, test]);
         Ok(Dataset { kind, train, test, schema })
+    }
+
+    /// The target of a regression, with its statistics over the training rows.
+    fn target(&self, path: &Path, labels: &Names, train: &[usize]) -> Result<Column, DataError> {
+        let values = labels.numbered_by(|label| Ok(self.number(path, label)?.to_bits()))?;
+        let values = || train.iter().map(|&row| f64::from(f32::from_bits(values[row])));
+        let mean = values().sum::<f64>() / train.len() as f64;
+        let variance = values().map(|value| (value - mean).powi(2)).sum::<f64>() / train.len() as f64;
+        if variance == 0.0 {
+            let problem = format!("the target is {mean} in all training rows: there is nothing to predict");
+            return Err(self.column_problem(path, problem));
+        }
+        Ok(Column { name: self.label_name().to_owned(), mean, deviation: variance.sqrt() })
+    }
+
+    /// The bits of a target, standardised.
+    fn standardised(&self, path: &Path, target: &Column, label: &str) -> Result<u32, DataError> {
+        Ok(target.standardised(self.number(path, label)?).to_bits())
+    }
+
+    fn number(&self, path: &Path, label: &str) -> Result<f32, DataError> {
+        let problem = || format!("`{label}` is not a finite number: expected the target of a regression");
+        finite(label).ok_or_else(|| self.column_problem(path, problem()))
     }
 
     fn column_problem(&self, path: &Path, problem: String) -> DataError {

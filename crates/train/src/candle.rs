@@ -34,7 +34,7 @@ pub use fit::fit;
 pub use fused::{Function, apply};
 pub use linear::Linear;
 pub use loss::cross_entropy;
-pub(crate) use loss::cross_entropy_of;
+pub(crate) use loss::{cross_entropy_of, squared_error};
 pub use norm::SyncBatchNorm;
 pub use parameters::Parameters;
 pub(crate) use relu::Relu;

@@ -81,8 +81,10 @@ impl Log {
         let Some(file) = &mut self.file else { return Ok(()) };
         let Evaluation { step, test_loss, test_accuracy, metrics, .. } = evaluation;
         let curves = [("evaluation/test loss", *test_loss), ("evaluation/test accuracy", *test_accuracy)];
+        // A regression has no accuracy.
+        let curves = &curves[..if test_accuracy.is_nan() { 1 } else { 2 }];
         let written =
-            file.scalars(*step, &curves).and_then(|()| of_metrics(file, *step, "evaluation", metrics));
+            file.scalars(*step, curves).and_then(|()| of_metrics(file, *step, "evaluation", metrics));
         written.map_err(|error| cannot_write(file.path(), error))
     }
 
@@ -109,12 +111,15 @@ impl Log {
             &[
                 ("epoch/loss", report.loss),
                 ("epoch/test loss", report.test_loss),
-                ("epoch/test accuracy", report.test_accuracy),
                 ("epoch/samples per second", report.samples_per_s),
                 ("epoch/exposed communication percent", report.exposed_communication_percent),
                 ("epoch/input percent", report.input_percent),
             ],
         );
+        let accuracy = [("epoch/test accuracy", report.test_accuracy)];
+        // A regression has none.
+        let accuracy = &accuracy[..usize::from(!report.test_accuracy.is_nan())];
+        let written = written.and_then(|()| file.scalars(step, accuracy));
         let written = written.and_then(|()| of_metrics(file, step, "epoch", &report.metrics));
         let stages: Vec<_> = report
             .input_stages

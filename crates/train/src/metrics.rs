@@ -39,8 +39,11 @@ use std::sync::Arc;
 
 use unisono::{Communicator, ReduceOp};
 
+mod regression;
+
 use crate::error::TrainError;
 pub use crate::replica::Outputs;
+pub use regression::Regression;
 
 /// How the figures of batches are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +133,10 @@ impl Metric for F1 {
         "f1".to_owned()
     }
 
+    fn refuses(&self, classes: usize) -> Option<String> {
+        (classes == 1).then(|| "a regression has no classes".to_owned())
+    }
+
     /// For each class: right predictions, all predictions, and all targets.
     fn figures(&self, classes: usize) -> usize {
         3 * classes
@@ -158,13 +165,13 @@ impl Metric for F1 {
     }
 }
 
-/// A metric that ships with the library, by its name: `top-K` or `f1`.
+/// A metric that ships with the library, by its name: `top-K`, `f1`, `r2` or `mae`.
 #[derive(Debug, Clone)]
 pub struct Named(pub Arc<dyn Metric>);
 
 /// A name of no metric that ships with the library.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no metric: expected top-K, such as top-5, or f1")]
+#[error("`{0}` is no metric: expected top-K, such as top-5, f1, r2 or mae")]
 pub struct UnknownMetric(String);
 
 impl FromStr for Named {
@@ -174,6 +181,8 @@ impl FromStr for Named {
         let most = name.strip_prefix("top-").and_then(|most| most.parse().ok()).filter(|&most| most > 0);
         match (name, most) {
             ("f1", _) => Ok(Self(Arc::new(F1))),
+            ("r2", _) => Ok(Self(Arc::new(Regression::R2))),
+            ("mae", _) => Ok(Self(Arc::new(Regression::Mae))),
             (_, Some(most)) => Ok(Self(Arc::new(TopK(most)))),
             _ => Err(UnknownMetric(name.to_owned())),
         }

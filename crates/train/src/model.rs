@@ -14,7 +14,7 @@ mod transformer;
 use candle_core::{D, DType, Device, Tensor};
 use unisono_collectives::named;
 
-use super::candle::{Loss, Network, Parameters, cross_entropy_of};
+use super::candle::{Loss, Network, Parameters, cross_entropy_of, squared_error};
 use super::replica::{Replica, Tally};
 use unisono_data::{Batch, Kind};
 
@@ -203,9 +203,16 @@ pub(crate) fn of_batches<B: Input>(
     }))
 }
 
-/// The loss of a batch, one row of logits per target.
+/// The loss of a batch, one row of outputs per target. A model with one output predicts a number: there are no classes to choose
+/// from, and so no accuracy.
 fn loss(logits: &Tensor, batch: &impl Input) -> candle_core::Result<Loss> {
     let known = batch.targets();
+    if logits.dim(D::Minus1)? == 1 {
+        let sum = squared_error(logits, known)?;
+        let loss = f64::from(sum.to_scalar::<f32>()?);
+        let tally = Tally { targets: known.len() as f64, loss, correct: f64::NAN };
+        return Ok(Loss { sum, tally });
+    }
     let targets = match batch.targets_ahead() {
         Some(targets) => targets.clone(),
         None => Tensor::new(known, &Device::Cpu)?.to_device(logits.device())?,

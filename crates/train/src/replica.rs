@@ -217,7 +217,7 @@ pub struct Outputs<'a> {
     pub values: &'a [f32],
     /// The number of classes.
     pub classes: usize,
-    /// The classes.
+    /// The classes; if there is one, the [bits](f32::to_bits) of the numbers that a regression should predict.
     pub targets: &'a [u32],
 }
 
@@ -226,6 +226,12 @@ impl<'a> Outputs<'a> {
     pub fn rows(&self) -> impl Iterator<Item = (&'a [f32], usize)> + use<'a> {
         self.values.chunks_exact(self.classes).zip(self.targets).map(|(row, &target)| (row, target as usize))
     }
+
+    /// The output and the target of each row of a regression.
+    pub fn numbers(&self) -> impl Iterator<Item = (f64, f64)> + use<'a> {
+        let pair = |(&output, &bits): (&f32, &u32)| (f64::from(output), f64::from(f32::from_bits(bits)));
+        self.values.iter().zip(self.targets).map(pair)
+    }
 }
 
 /// Sums over targets: images, or characters of a text.
@@ -233,10 +239,10 @@ impl<'a> Outputs<'a> {
 pub struct Tally {
     /// The number of targets: the weight of a gradient in the mean.
     pub targets: f64,
-    /// The sum of their losses, in nats.
+    /// The sum of their losses: in nats, or squared errors of a regression.
     #[serde(deserialize_with = "crate::report::null_is_nan")]
     pub loss: f64,
-    /// How many of them the model predicts correctly; a training pass may leave it 0.
+    /// How many of them the model predicts correctly; a training pass may leave it 0, and it is NaN for a regression.
     #[serde(deserialize_with = "crate::report::null_is_nan")]
     pub correct: f64,
 }

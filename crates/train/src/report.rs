@@ -59,7 +59,7 @@ pub struct Evaluation {
     pub step: u64,
     /// The mean loss, in nats; NaN if there are no held-out samples.
     pub test_loss: f64,
-    /// The fraction of targets that the model predicts correctly, 0 to 1; NaN if there are none.
+    /// The fraction of targets that the model predicts correctly, 0 to 1; NaN if there are none, and for a regression.
     pub test_accuracy: f64,
     /// The values of the run's [metrics](crate::metrics).
     #[serde(skip_serializing_if = "Measured::is_empty")]
@@ -84,7 +84,7 @@ pub struct EpochReport {
     pub loss: f64,
     /// The mean loss on the held-out samples after the epoch, in nats; NaN if there are none.
     pub test_loss: f64,
-    /// The fraction of held-out targets that the model predicts correctly, 0 to 1; NaN if there are none.
+    /// The fraction of held-out targets that the model predicts correctly, 0 to 1; NaN if there are none, and for a regression.
     pub test_accuracy: f64,
     /// How often a damaged sample was [skipped](unisono_data::OnBadSample), in the epoch and its evaluations.
     #[serde(skip_serializing_if = "is_zero")]

@@ -60,6 +60,8 @@ pub struct Settings {
     pub seed: u64,
     /// Characters per text sample.
     pub context: usize,
+    /// The column of a table that a regression predicts; `None` for classes. See [`unisono_data::Options::target`].
+    pub target: Option<String>,
     /// Whether to read images from files in colour, and not as grey.
     pub colour: bool,
     /// Where the objects of a source on a server are kept.
@@ -163,6 +165,7 @@ impl Settings {
             clip_norm: None,
             seed: 0,
             context: unisono_data::Options::default().context,
+            target: None,
             colour: false,
             cache: unisono_data::Cache::default(),
             augments: false,
@@ -258,6 +261,7 @@ impl Settings {
         unisono_data::Options {
             seed: self.seed,
             context: self.context,
+            target: self.target.clone(),
             augmentation: self.augments.then_some(augmentation),
             colour: self.colour,
             on_bad_sample: self.on_bad_sample,

@@ -8,6 +8,8 @@ use unisono_data::pipeline::{StageReport, bottleneck};
 const MOST_WAITS_PERCENT: f64 = 10.0;
 /// The share of its time that a stage works if it limits training. If all work less, and ranks wait, both want the same cores.
 const LEAST_BUSY: f64 = 0.5;
+/// The share of its busy time that a stage computes if its threads fill their cores.
+const COMPUTES: f64 = 0.7;
 /// The share of a stage's work that would be saved in every epoch, from which on it is worth saving.
 const WORTH_KEEPING: f64 = 0.3;
 
@@ -65,10 +67,19 @@ fn remedy(slowest: &StageReport, waits_percent: Option<f64>, cores: usize) -> St
     if slowest.parts.iter().any(|(part, _)| *part == "servers") {
         return "start more data servers (unisono serve-data --join), or give them more --threads".to_owned();
     }
+    if slowest.busy < LEAST_BUSY {
+        return "no stage works for half of its time, so passing batches on takes the rest: make them larger (--batch-size)"
+            .to_owned();
+    }
+    if threads < most_threads && slowest.processor >= COMPUTES {
+        return format!(
+            "each thread fills a core, and more may run: use more threads (--input-threads {most_threads})"
+        );
+    }
     if threads < most_threads {
         return format!(
-            "more threads did not help: something that they share, such as the disk, is the limit; or there were too few batches to \
-             try them (then --input-threads {most_threads})"
+            "its threads compute for only {:.0} % of that: they wait for something that they share, such as the disk or the cores",
+            100.0 * slowest.processor
         );
     }
     if threads < cores {
@@ -133,7 +144,12 @@ mod tests {
         assert!(remedy(stage("batches", 3, 3, 1.0), Some(50.0)).ends_with("(--input-threads 6)"));
         assert!(remedy(stage("batches", 3, 3, 1.0), Some(90.0)).ends_with("(--input-threads 8)"));
         assert!(remedy(stage("batches", 3, 3, 1.0), None).ends_with("(--input-threads 8)"));
-        assert!(remedy(stage("batches", 3, 8, 1.0), Some(50.0)).contains("did not help"));
+        assert!(remedy(stage("batches", 3, 8, 1.0), Some(50.0)).ends_with("(--input-threads 8)"));
+        let waits = StageReport { processor: 0.4, ..stage("batches", 3, 8, 1.0) };
+        let remedied = remedy(waits, None);
+        assert!(remedied.contains("only 40 %") && !remedied.contains("--input-threads"), "{remedied}");
+        let passes_on = remedy(stage("batches", 8, 8, 0.4), None);
+        assert!(passes_on.contains("--batch-size") && !passes_on.contains("machines"), "{passes_on}");
         let decodes = remedy(stage("batches", 8, 8, 1.0), Some(50.0));
         assert!(decodes.contains("8 cores") && decodes.contains("--snapshot"), "{decodes}");
         let augments = StageReport {

@@ -7,7 +7,7 @@ use unisono_collectives::Rank;
 
 use super::World;
 use super::sys::{self, Comm, State};
-use crate::config::OnFailure;
+use crate::config::{Launcher, OnFailure};
 use crate::status::StatusBoard;
 use crate::system::FAILED;
 use crate::transport::Fabric;
@@ -29,7 +29,12 @@ const NO_TAG: c_int = 7;
 
 /// Ends all processes of the job. The rank that failed first calls `MPI_Abort`, and the others wait for that: if several do so
 /// at once while another finalises, Open MPI 4's mpirun may deadlock.
+///
+/// A process that nobody launched just exits: there is nothing else to end, and `MPI_Abort` would print a page after the cause.
 pub(super) fn end_job(status: &StatusBoard) -> ! {
+    if Launcher::detect().starter.is_none() {
+        signal_hook::low_level::exit(FAILED);
+    }
     let deadline = std::thread::Builder::new().name("deadline".into()).spawn(|| {
         std::thread::sleep(REPORT_TIME + ABORT);
         signal_hook::low_level::exit(FAILED)

@@ -143,6 +143,9 @@ fn kernel_copies(node: &NodeFacts) -> Option<Finding> {
 fn gpus(comm: &mut Communicator) -> Result<Vec<Finding>> {
     use unisono::Error;
 
+    if comm.device().is_err() && unisono::internals::gpus() == 0 {
+        return Ok(vec![Finding::note("GPU", "none on this machine")]);
+    }
     let nccl = match unisono::nccl::library() {
         Ok(library) => {
             Finding::fine("NCCL", format!("{} at {}", library.version(), library.path().display()))

@@ -5,6 +5,7 @@ use unisono::Communicator;
 use unisono_bench::{Row, Settings};
 
 use super::table::Table;
+use crate::output;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
@@ -35,7 +36,7 @@ impl Rows {
             Format::Table => Self::Table(Table::begin(comm, settings, route)),
             Format::Json => Self::Json,
             Format::Csv => {
-                println!("{}", COLUMNS.map(|(name, _)| name).join(","));
+                print!("{}\n", COLUMNS.map(|(name, _)| name).join(","));
                 Self::Csv
             }
         }
@@ -45,9 +46,9 @@ impl Rows {
         match self {
             Self::Table(table) => table.write(row),
             Self::Json => {
-                println!("{}", serde_json::to_string(row).expect("a row has no maps with odd keys"));
+                output::row(row);
             }
-            Self::Csv => println!("{}", COLUMNS.map(|(_, value)| value(row)).join(",")),
+            Self::Csv => print!("{}\n", COLUMNS.map(|(_, value)| value(row)).join(",")),
         }
     }
 

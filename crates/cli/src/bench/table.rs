@@ -39,8 +39,8 @@ impl Table {
             println!("# oversubscribed (more ranks than cores): times say little about the algorithms");
         }
         let table = Self { columns: columns(&settings.contenders, output::columns()), operation: "" };
-        println!("{}", table.line('#', |column| column.name.to_owned()));
-        println!("{}", table.line('#', |column| column.unit.to_owned()));
+        print!("{}\n", table.line('#', |column| column.name.to_owned()));
+        print!("{}\n", table.line('#', |column| column.unit.to_owned()));
         table
     }
 
@@ -49,7 +49,7 @@ impl Table {
             println!("# {}", row.operation);
             self.operation = row.operation;
         }
-        println!("{}", self.line(' ', |column| (column.value)(row)));
+        print!("{}\n", self.line(' ', |column| (column.value)(row)));
     }
 
     fn line(&self, first: char, cell: impl Fn(&Column) -> String) -> String {

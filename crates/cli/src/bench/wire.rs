@@ -54,7 +54,7 @@ pub(super) fn on_rank(
                 );
             }
             Format::Json => {}
-            Format::Csv => println!("{}", COLUMNS.map(|(name, _)| name).join(",")),
+            Format::Csv => print!("{}\n", COLUMNS.map(|(name, _)| name).join(",")),
         }
     }
     let measured = measure(comm, compressions, sizes_bytes, iterations, |row| {
@@ -82,7 +82,7 @@ fn write(row: &Row, format: Format) {
             line(cells.each_ref().map(String::as_str))
         }
     };
-    println!("{text}");
+    print!("{text}\n");
 }
 
 fn line([size, wire, time, min, rate, error, largest]: [&str; 7]) -> String {

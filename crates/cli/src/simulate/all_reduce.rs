@@ -7,9 +7,9 @@ use unisono_collectives::clock::{self, Unpredictable};
 use unisono_collectives::model::Machine;
 
 use super::Cluster;
-use crate::Failure;
 use crate::algorithms::{Algorithms, algorithms};
 use crate::values::size;
+use crate::{Failure, output};
 
 /// What to simulate, and on which cluster.
 #[derive(Debug, ClapArgs)]
@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args, cluster: &Cluster) -> Result<(), Failure> {
     match args.format {
         Format::Json => {
             for row in &rows {
-                println!("{}", serde_json::to_string(row).expect("a row has no maps with odd keys"));
+                output::row(row);
             }
         }
         Format::Table => table(&rows, &machine),

@@ -14,8 +14,8 @@ use unisono_steps::{Bucket, Served, Step, USUAL_BUCKET_BYTES};
 use super::Cluster;
 use super::model::{Model, parameters};
 use super::wire::Wire;
-use crate::Failure;
 use crate::values::whole;
+use crate::{Failure, output};
 
 /// The model, what a rank needs for it, and the cluster.
 #[derive(Debug, ClapArgs)]
@@ -155,7 +155,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         Format::Human => table(&rows, &model, args),
         Format::Json => {
             for row in &rows {
-                println!("{}", serde_json::to_string(row).expect("figures are plain"));
+                output::row(row);
             }
         }
         Format::Csv => print!("{}", csv_of(&rows).map_err(|error| Failure::Error(error.to_string()))?),

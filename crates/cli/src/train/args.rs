@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, ValueEnum};
 use unisono::Choice;
 use unisono_train::checkpoint::When;
-use unisono_train::metrics::Named;
+use unisono_train::metrics::{Metrics, Named, Regression};
 use unisono_train::model::ModelKind;
 use unisono_train::optimizer::{self, Averaged, UpdateRule};
 use unisono_train::rate::ScheduleKind;
@@ -22,6 +22,36 @@ use super::strategy::{StrategyArg, StrategyArgs};
 use crate::Figures;
 use crate::values::{named, whole};
 use crate::world::World;
+
+/// The options that `-h` shows, which change from run to run; `--help` shows all.
+pub(crate) const USUAL: [&str; 26] = [
+    "data",
+    "target",
+    "colour",
+    "augment",
+    "seed",
+    "input_threads",
+    "model",
+    "hidden",
+    "epochs",
+    "batch_size",
+    "global_batch",
+    "device",
+    "optimizer",
+    "learning_rate",
+    "schedule",
+    "weight_decay",
+    "strategy",
+    "wire",
+    "metrics",
+    "patience",
+    "checkpoint_dir",
+    "resume",
+    "overwrite",
+    "log_dir",
+    "format",
+    "threads",
+];
 
 /// What to train, on which data, and how.
 #[derive(Debug, ClapArgs)]
@@ -174,7 +204,8 @@ struct EvaluationArgs {
     /// Evaluate on the held-out samples every STEPS steps, besides the end of every epoch
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     evaluate_every: Option<u64>,
-    /// What else to measure in evaluations, comma-separated: top-K (the accuracy if any of K guesses may be right), f1 (macro F1)
+    /// What else to measure in evaluations, comma-separated: top-K (the accuracy if any of K guesses may be right), f1 (macro F1);
+    /// of a regression r2 and mae (the mean absolute error in standard deviations of the target)
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     metrics: Vec<Named>,
     /// End after N evaluations in a row whose loss was not less than the least before them
@@ -300,6 +331,16 @@ impl Args {
         data.input.without_effect().or_else(|| first_pointless(&pointless))
     }
 
+    /// The metrics that are asked for, or those that take the place of accuracy in a regression.
+    fn metrics(&self, is_regression: bool) -> Metrics {
+        let asked: Metrics = self.evaluation.metrics.iter().map(|Named(metric)| Arc::clone(metric)).collect();
+        let measures_only_loss = self.strategy.strategy == Some(StrategyArg::ParameterServer);
+        if is_regression && asked.is_empty() && !measures_only_loss {
+            return vec![Arc::new(Regression::R2), Arc::new(Regression::Mae)];
+        }
+        asked
+    }
+
     pub(super) fn settings(&self) -> Settings {
         let Self { learning, strategy, gradients, evaluation, state, .. } = self;
         let usual = self.data.settings();
@@ -345,7 +386,7 @@ impl Args {
             verify_replicas_every: gradients.verify_replicas_every,
             straggler_every: gradients.straggler_every,
             evaluate_every: evaluation.evaluate_every,
-            metrics: evaluation.metrics.iter().map(|Named(metric)| Arc::clone(metric)).collect(),
+            metrics: self.metrics(usual.target.is_some()),
             early_stopping: evaluation
                 .patience
                 .map(|patience| EarlyStopping { patience, min_delta: evaluation.min_delta.unwrap_or(0.0) }),

@@ -22,6 +22,10 @@ pub(crate) struct DatasetArgs {
     data: Source,
     #[command(flatten)]
     cache: CacheArgs,
+    /// With --data csv:, parquet: or arrow: the column of numbers to predict, a regression [default: classes, of the column `label` or the
+    /// last one]
+    #[arg(long, value_name = "COLUMN")]
+    target: Option<String>,
     /// Characters per text sample
     #[arg(long, value_name = "N", value_parser = whole(0, usize::MAX))]
     context: Option<usize>,
@@ -92,6 +96,7 @@ impl DatasetArgs {
         let has_cache = self.cache.data_cache.is_some();
         let options = [
             ("--context", self.context.is_some()),
+            ("--target", self.target.is_some()),
             ("--colour", self.colour),
             ("--augment", self.augment),
             ("--snapshot", self.snapshot.is_some()),
@@ -105,6 +110,11 @@ impl DatasetArgs {
         }
         first_pointless(&[
             ("--data-cache", "--data FORMAT:s3://… or https://…", has_cache && !self.data.is_remote()),
+            (
+                "--target",
+                "--data csv:FILES, parquet:FILES or arrow:FILES",
+                self.target.is_some() && !self.data.is_table(),
+            ),
             ("--context", "--data text:FILES", self.context.is_some() && !is_text),
             ("--colour", IMAGE_FILES, self.colour && !has_files),
             ("--snapshot", IMAGE_FILES, self.snapshot.is_some() && !has_files),
@@ -128,6 +138,9 @@ impl DatasetArgs {
                 "serve-data cannot serve what `{servers}` serve: it reads its data itself; --join them instead"
             )),
             Source::Digits => None,
+            _ if self.target.is_some() => {
+                Some("serve-data serves classes, and no numbers to predict: remove --target".to_owned())
+            }
             _ => first_pointless(&[("--seed", "--data digits", self.seed != 0)]),
         }
     }
@@ -138,6 +151,7 @@ impl DatasetArgs {
         let usual = Settings::new(self.data.clone(), model);
         Settings {
             context: self.context.unwrap_or(usual.context),
+            target: self.target.clone(),
             colour: self.colour,
             cache: self.cache.cache(),
             augments: self.augment,

@@ -9,7 +9,7 @@ use unisono_train::{
     Summary, WorkerReport, WorkersReport,
 };
 
-use super::super::{Figures, progress};
+use super::super::{Figures, output, progress};
 
 /// Prints progress and results.
 pub(super) struct Teller {
@@ -86,12 +86,12 @@ impl Teller {
 
     fn epoch(&self, report: &EpochReport) -> String {
         format!(
-            "epoch {:>2}/{}  loss {:.4}  test {:.4}, {:.2} %{}  {:>6.0} samples/s  waits {:>4.1} %{}",
+            "epoch {:>2}/{}  loss {:.4}  test {:.4}{}{}  {:>6.0} samples/s  waits {:>4.1} %{}",
             report.epoch,
             self.epochs,
             report.loss,
             report.test_loss,
-            100.0 * report.test_accuracy,
+            accuracy(report.test_accuracy),
             measured(&report.metrics),
             report.samples_per_s,
             report.exposed_communication_percent,
@@ -140,7 +140,12 @@ fn input(percent: f64) -> String {
 
 fn evaluation(report: &Evaluation) -> String {
     let Evaluation { step, test_loss, test_accuracy, metrics, .. } = report;
-    format!("step {step}  test {test_loss:.4}, {:.2} %{}", 100.0 * test_accuracy, measured(metrics))
+    format!("step {step}  test {test_loss:.4}{}{}", accuracy(*test_accuracy), measured(metrics))
+}
+
+/// The accuracy after the loss, if the model classifies.
+fn accuracy(share: f64) -> String {
+    if share.is_nan() { String::new() } else { format!(", {:.2} %", 100.0 * share) }
 }
 
 /// The values of metrics, after others.
@@ -177,5 +182,5 @@ fn straggler(report: &StragglerReport, slowest: &Straggler) -> String {
 }
 
 fn print_json<T: Serialize>(event: &'static str, figures: &T) {
-    println!("{}", serde_json::to_string(&Line { event, figures }).expect("figures are plain"));
+    output::row(&Line { event, figures });
 }

@@ -101,7 +101,7 @@ fn metrics_are_measured_on_any_number_of_ranks() {
     let refused = unisono("evaluate", DIGITS.directory.path(), &["--metrics", "recall"]);
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(
-        refused.status.code() == Some(2) && said.contains("expected top-K, such as top-5, or f1"),
+        refused.status.code() == Some(2) && said.contains("expected top-K, such as top-5, f1, r2 or mae"),
         "{said}"
     );
 }

@@ -20,12 +20,22 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Uses all columns: `label`, or else the last one, is the label. The error describes the problem of the header.
-    pub(super) fn of(header: &[String]) -> Result<Self, String> {
+    /// Uses all columns: the one called `target`, or else `label` or the last one, is the label. The error describes the problem
+    /// of the header.
+    pub(super) fn of(header: &[String], target: Option<&str>) -> Result<Self, String> {
         if header.len() < 2 {
             return Err(format!("has {} columns: expected features and a label", header.len()));
         }
-        let label = header.iter().position(|name| name == "label").unwrap_or(header.len() - 1);
+        let label = header.iter().position(|name| name == target.unwrap_or("label"));
+        let label = match (label, target) {
+            (None, Some(target)) => {
+                return Err(format!(
+                    "has no column `{target}` to predict: expected one of {}",
+                    list(names(header))
+                ));
+            }
+            (label, _) => label.unwrap_or(header.len() - 1),
+        };
         Ok(Self {
             features: (0..header.len()).filter(|&column| column != label).collect(),
             label: Some(label),

@@ -62,8 +62,8 @@ impl Names {
         let is_rarely_twice = found > 10 && 2 * found > rows;
         if all(&is_number) && (is_rarely_twice || (has_fractions && found > MOST_FRACTIONS)) {
             return Err(format!(
-                "the label has {found} different numbers in {rows} rows, like a continuous quantity: expected classes (a quantity \
-                 cannot be learnt here; divide it into ranges)"
+                "the label has {found} different numbers in {rows} rows, like a continuous quantity: expected classes (to predict \
+                 the quantity itself, name its column: --target, Options::target)"
             ));
         }
         Ok(())

@@ -160,6 +160,39 @@ fn labels_that_are_no_classes_are_refused() {
     }
 }
 
+#[test]
+fn a_named_target_is_a_standardised_number() {
+    let directory = TestDirectory::new();
+    let table = rows(40, |row| format!("{},{row},{}\n", f64::from(row) * 2.5 - 10.0, row % 3));
+    let path = directory.file("table.csv", format!("price,size,label\n{table}"));
+    let options = |target: &str| Options { target: Some(target.to_owned()), ..Options::default() };
+    let read = |target| super::read(Format::Csv, &path, &options(target));
+    let dataset = read("price").unwrap();
+    assert_eq!(dataset.kind, Kind::Table { features: 2, classes: 1 });
+    let target = dataset.schema.target.as_ref().unwrap();
+    let batch = dataset.train.batch(&[0, 20], Pass::Evaluation).unwrap();
+    let prices = batch.targets.iter().map(|&bits| target.original(f32::from_bits(bits)));
+    // Every tenth row is held out.
+    for (price, row) in prices.zip([0.0, 22.0]) {
+        assert!((price - (row * 2.5 - 10.0)).abs() < 1e-4, "{price} in row {row}");
+    }
+    assert_eq!(read_as(&path, &dataset.schema, 1).unwrap(), dataset);
+    let message = read("cost").unwrap_err().to_string();
+    assert!(
+        message.contains("has no column `cost` to predict: expected one of `price`, `size`, `label`"),
+        "{message}"
+    );
+
+    let bad = directory.file(
+        "bad.csv",
+        format!("price,size\n{}", rows(20, |row| format!("{},{row}\n", if row == 7 { "x" } else { "5" }))),
+    );
+    let read = |path| super::read(Format::Csv, path, &options("price")).unwrap_err().to_string();
+    assert!(read(&bad).contains("column `price`: `x` is not a finite number"), "{}", read(&bad));
+    let same = directory.file("same.csv", format!("price,size\n{}", rows(20, |row| format!("5,{row}\n"))));
+    assert!(read(&same).contains("the target is 5 in all training rows"), "{}", read(&same));
+}
+
 /// Columns in another order, and one more; then a single row, of no known class.
 #[test]
 fn another_table_is_read_by_the_names_of_the_first() {

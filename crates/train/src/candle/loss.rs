@@ -1,4 +1,4 @@
-//! The loss of a classification, as one operation.
+//! The loss of a classification, as one operation, and that of a regression.
 
 use std::cell::RefCell;
 
@@ -30,17 +30,34 @@ pub(crate) fn cross_entropy_of(logits: &Tensor, targets: Vec<u32>, there: Option
     if let Some(target) = targets.iter().find(|&&target| target as usize >= classes) {
         bail!("target {target} is not one of {classes} classes");
     }
-    SEEN.with_borrow_mut(|seen| -> Result<()> {
-        if let Some(seen) = seen {
-            let values = logits.detach().flatten_all()?.to_vec1()?;
-            seen.push(Seen { values, classes, targets: targets.clone() });
-        }
-        Ok(())
-    })?;
+    show(logits, classes, &targets)?;
     apply(CrossEntropy { targets, there }, logits)
 }
 
-/// What [`cross_entropy`] was given.
+/// The sum over rows of the squared difference between the output and its target, of which these are the
+/// [bits](f32::to_bits): a scalar. `outputs` is `rows x 1`. [Metrics](crate::metrics) see both.
+///
+/// # Errors
+/// If the numbers of targets and rows differ.
+pub(crate) fn squared_error(outputs: &Tensor, targets: &[u32]) -> Result<Tensor> {
+    show(outputs, 1, targets)?;
+    let numbers: Vec<_> = targets.iter().map(|&bits| f32::from_bits(bits)).collect();
+    let numbers = Tensor::from_vec(numbers, (targets.len(), 1), outputs.device())?;
+    (outputs - numbers)?.sqr()?.sum_all()
+}
+
+/// Lets those who wish see what a loss is computed from.
+fn show(outputs: &Tensor, classes: usize, targets: &[u32]) -> Result<()> {
+    SEEN.with_borrow_mut(|seen| {
+        if let Some(seen) = seen {
+            let values = outputs.detach().flatten_all()?.to_vec1()?;
+            seen.push(Seen { values, classes, targets: targets.to_vec() });
+        }
+        Ok(())
+    })
+}
+
+/// What a loss was given.
 pub(super) struct Seen {
     values: Vec<f32>,
     classes: usize,

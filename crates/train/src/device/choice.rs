@@ -7,6 +7,7 @@ use crate::compare;
 use crate::compare::agree;
 use crate::error::TrainError;
 use unisono::Communicator;
+use unisono::internals::gpus;
 
 /// The device on which models compute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +33,9 @@ impl DeviceKind {
         }
     }
 
-    /// Chooses this rank's device, of the same kind on all ranks, and describes the choice. `refused` is a setting of the
-    /// run that a GPU does not support. All ranks call it.
+    /// Chooses this rank's device, of the same kind on all ranks, and describes the choice where there was one: without a GPU on
+    /// any machine, [`DeviceKind::Auto`] is the CPU. `refused` is a setting of the run that a GPU does not support. All ranks
+    /// call it.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if GPUs are requested but unavailable.
@@ -41,8 +43,8 @@ impl DeviceKind {
         self,
         comm: &mut Communicator,
         refused: Option<String>,
-    ) -> Result<(Device, String), TrainError> {
-        let on_cpu = |why: &str| Ok((Device::Cpu, format!("on the CPU: {why}")));
+    ) -> Result<(Device, Option<String>), TrainError> {
+        let on_cpu = |why: &str| Ok((Device::Cpu, Some(format!("on the CPU: {why}"))));
         if self == Self::Cpu {
             return on_cpu("requested");
         }
@@ -56,12 +58,15 @@ impl DeviceKind {
             };
             let (device, name) = agree(comm, found.map_err(refuse))?;
             let told = format!("on GPUs, rank 0 on {name}{}: requested", stay_near(&device));
-            return Ok((device, told));
+            return Ok((device, Some(told)));
+        }
+        if compare::lowest(comm, found.is_ok() || gpus() > 0)?.is_none() {
+            return Ok((Device::Cpu, None));
         }
         match (compare::lowest(comm, found.is_err())?, found) {
             (None, Ok((device, name))) => {
                 let told = format!("on GPUs, rank 0 on {name}{}: every rank found one", stay_near(&device));
-                Ok((device, told))
+                Ok((device, Some(told)))
             }
             (_, Err(NoGpu { why, .. })) => on_cpu(&why),
             (rank, Ok(_)) => on_cpu(&format!("rank {} found no GPU", rank.unwrap_or_default())),
@@ -129,7 +134,7 @@ mod tests {
     use super::*;
 
     /// On two ranks.
-    fn choose(kind: DeviceKind, refused: Option<&str>) -> Vec<Result<String, TrainError>> {
+    fn choose(kind: DeviceKind, refused: Option<&str>) -> Vec<Result<Option<String>, TrainError>> {
         unisono::threads(2, |mut comm| {
             kind.choose(&mut comm, refused.map(str::to_owned)).map(|(device, told)| {
                 assert!(device.is_cpu());
@@ -141,14 +146,15 @@ mod tests {
     #[test]
     fn the_cpu_is_there_for_whoever_asks() {
         for told in choose(DeviceKind::Cpu, None) {
-            assert_eq!(told.unwrap(), "on the CPU: requested");
+            assert_eq!(told.unwrap().as_deref(), Some("on the CPU: requested"));
         }
     }
 
     #[test]
-    fn auto_takes_the_cpu_and_says_why() {
+    fn auto_takes_the_cpu_and_says_why_where_there_are_gpus() {
+        let why = (gpus() > 0).then_some("on the CPU: on a GPU this is not done");
         for told in choose(DeviceKind::Auto, Some("on a GPU this is not done")) {
-            assert_eq!(told.unwrap(), "on the CPU: on a GPU this is not done");
+            assert_eq!(told.unwrap().as_deref(), why);
         }
     }
 
@@ -166,8 +172,9 @@ mod tests {
     #[cfg(not(feature = "cuda"))]
     #[test]
     fn without_the_feature_there_is_no_gpu() {
+        let why = (gpus() > 0).then_some("on the CPU: this program was built without the feature `cuda`");
         for told in choose(DeviceKind::Auto, None) {
-            assert_eq!(told.unwrap(), "on the CPU: this program was built without the feature `cuda`");
+            assert_eq!(told.unwrap().as_deref(), why);
         }
         let message = choose(DeviceKind::Cuda, None).remove(0).unwrap_err().to_string();
         assert!(message.contains("feature `cuda`") && message.contains("docs/gpu.md"), "{message}");

@@ -58,8 +58,14 @@ impl Predictor {
     /// # Errors
     /// [`TrainError::Setting`] if the model does not classify; [`TrainError::Replica`] if the samples are of another size.
     pub fn classify(&self, batch: &Batch) -> Result<Vec<Guess>, TrainError> {
-        if let Kind::Text { .. } = self.kind {
-            return Err(self.does_not("it continues a prompt, and gives no class to images or rows"));
+        match self.kind {
+            Kind::Text { .. } => {
+                return Err(self.does_not("it continues a prompt, and gives no class to images or rows"));
+            }
+            Kind::Table { classes: 1, .. } => {
+                return Err(self.does_not("it predicts a number, and gives no class to rows"));
+            }
+            _ => {}
         }
         let inputs = model::inputs(batch).map_err(ReplicaError::from)?;
         Ok(self.logits(&inputs)?.iter().map(|logits| guess(logits)).collect())

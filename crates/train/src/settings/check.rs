@@ -77,6 +77,12 @@ impl Settings {
                 self.wire
             ));
         }
+        if self.target.is_some() && !self.source.is_table() {
+            return refuse(format!(
+                "a target is a column of a table, and {} is none: remove --target",
+                self.source
+            ));
+        }
         if let Some(why) = self.buckets(1).conflict() {
             return refuse(why);
         }
@@ -165,12 +171,12 @@ impl Settings {
         &self,
         choice: &Choice,
         device: &Device,
-        computes: &str,
+        computes: Option<&str>,
     ) -> Result<(), TrainError> {
         match choice {
             _ if choice.vendor() == Some(Vendor::Nccl) && device.is_cpu() => refuse(format!(
-                "the algorithm {choice} works on GPU memory, and this run computes {computes}: choose another one, or \
-                 auto"
+                "the algorithm {choice} works on GPU memory, and this run computes {}: choose another one, or auto",
+                computes.unwrap_or("on the CPU: there is no GPU")
             )),
             Choice::Auto => Ok(()),
             choice if *choice == buckets::IN_TREE.into() => Ok(()),

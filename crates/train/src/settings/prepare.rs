@@ -150,7 +150,7 @@ impl Settings {
         let global_batch = self.global_batch.or(before).unwrap_or(usual);
         let refused = self.refuses_device(strategy, global_batch);
         let (device, computes) = self.device.choose(comm, refused)?;
-        agree(comm, self.check_choice(comm.choice(), &device, &computes))?;
+        agree(comm, self.check_choice(comm.choice(), &device, computes.as_deref()))?;
         let shares = self.shares(strategy, (rank, ranks), global_batch);
         let (dataset, kept) = self.load(comm, shares.ranks, global_batch)?;
         if device.is_cpu() {
@@ -162,7 +162,7 @@ impl Settings {
         let description = chosen.describe(comm, &dataset, global_batch, resumed.as_mut())?;
         let steps = shares.steps(dataset.train.len());
         let run = RunSettings {
-            computes: Some(computes),
+            computes,
             strategy,
             wire_choice: choice.why,
             input: kept.map(|report| report.to_string()),

@@ -52,7 +52,8 @@ fn what_would_have_no_effect_is_refused() {
     let resnet = Settings { world_invariant: Some(8), ..Settings::new(Source::Digits, ModelKind::ResNet) };
     assert!(refused(resnet).contains("remove --order world-invariant"));
     let chosen = |settings: &Settings, name: &str| {
-        let checked = settings.check_choice(&name.parse().unwrap(), &Device::Cpu, "on the CPU: requested");
+        let checked =
+            settings.check_choice(&name.parse().unwrap(), &Device::Cpu, Some("on the CPU: requested"));
         checked.map_err(|error| error.to_string())
     };
     for name in ["nccl", "rail+nccl"] {

@@ -95,8 +95,44 @@ fn folders_are_classes_by_their_names() {
     refused(&["evaluate", "--checkpoint", checkpoint, "--data", &renamed, "--threads", "2"], &said);
 }
 
+fn a_target_is_predicted_as_a_number_on_any_number_of_ranks() {
+    let folder = tempfile::tempdir().unwrap();
+    let (table, kept) = (folder.path().join("houses.csv"), folder.path().join("kept"));
+    let row = |row: u32| {
+        let (size, age) = (f64::from(row * 37 % 101), f64::from(row * 53 % 89));
+        format!("{size},{age},{}\n", 3000.0 * size - 900.0 * age + 50_000.0)
+    };
+    fs::write(&table, "size,age,price\n".to_owned() + &(0..600).map(row).collect::<String>()).unwrap();
+    let data = format!("csv:{}", table.display());
+    let train = ["train", "--data", &data, "--target", "price", "--hidden", "16", "--epochs", "30"];
+    let run = |more: &[&str]| objects(&[&train[..], more].concat());
+    let ended =
+        run(&["--threads", "2", "--order", "world-invariant", "--checkpoint-dir", kept.to_str().unwrap()]);
+    let [.., epoch, done] = &ended[..] else { panic!("no rows") };
+    assert!(epoch["test_accuracy"].is_null() && epoch["metrics"]["r2"].as_f64() > Some(0.95), "{epoch}");
+    assert!(epoch["test_loss"].as_f64() < Some(0.05), "{epoch}");
+    let alone = run(&["--threads", "1", "--global-batch", "128", "--order", "world-invariant"]);
+    assert_eq!(alone.last().unwrap()["parameters_hash"], done["parameters_hash"]);
+
+    let checkpoint = ["--checkpoint", kept.to_str().unwrap()];
+    let evaluated = objects(&[&["evaluate", "--metrics", "mae"][..], &checkpoint].concat()).remove(0);
+    assert_eq!(
+        (&evaluated["loss"], &evaluated["metrics"]["mae"]),
+        (&epoch["test_loss"], &epoch["metrics"]["mae"])
+    );
+    let text = unisono(&[&["evaluate"][..], &checkpoint].concat()).expect_success().stdout;
+    assert!(!text.contains("accuracy") && !text.contains("NaN"), "{text}");
+    refused(&[&["predict", "--data", &data][..], &checkpoint].concat(), &["it predicts a number"]);
+    refused(&["train", "--target", "price"], &["--target has no effect without --data csv:FILES"]);
+    refused(
+        &[&train[..], &["--metrics", "f1"]].concat(),
+        &["the metric f1 says nothing: a regression has no classes"],
+    );
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
+        a_target_is_predicted_as_a_number_on_any_number_of_ranks,
         columns_are_found_by_name_and_a_row_is_standardised_as_in_training,
         folders_are_classes_by_their_names,
     ]

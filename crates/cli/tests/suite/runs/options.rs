@@ -56,11 +56,51 @@ fn parameters_that_explode_end_all_processes_and_are_named() {
     assert!(!ended.stdout.contains("trained in"), "{}", ended.stdout);
 }
 
+/// Alone, with nobody to end: the cause comes last, and no page of MPI's.
+fn a_run_that_nobody_launched_fails_with_its_cause_alone() {
+    let run = "train --hidden 8 --epochs 1 --learning-rate 1e6 --warm-up 0 --schedule constant";
+    let ended = unisono(&run.split(' ').collect::<Vec<_>>());
+    assert_eq!(ended.status.code(), Some(1), "{ended}");
+    assert!(ended.stderr.starts_with("unisono: rank 0 "), "{ended}");
+    assert!(ended.stderr.lines().all(|line| line.starts_with("unisono: ")), "{ended}");
+}
+
+fn lines_for_people_have_at_most_100_columns() {
+    for strategy in ["--strategy central-storage", "--strategy pipeline", "--shard-optimizer"] {
+        let run = format!("train --hidden 8 --epochs 1 --threads 2 {strategy}");
+        let ended = unisono(&run.split(' ').collect::<Vec<_>>()).expect_success();
+        assert!(ended.stdout.lines().all(|line| line.chars().count() <= 100), "{ended}");
+        assert!(ended.stdout.contains("\n    "), "a long line goes on in the next: {ended}");
+    }
+}
+
+fn a_pipeline_of_one_rank_says_so() {
+    let run = |ranks| {
+        unisono(&["train", "--hidden", "8", "--epochs", "1", "--strategy", "pipeline", "--threads", ranks])
+    };
+    let said = "each pipeline has one rank";
+    assert!(run("1").expect_success().stderr.contains(said));
+    assert!(!run("2").expect_success().stderr.contains(said));
+}
+
+fn help_is_short_or_whole() {
+    let shown = |help| {
+        let ended = unisono(&["train", help]).expect_success();
+        ended.stdout.lines().filter(|line| line.trim_start().starts_with("--")).count()
+    };
+    assert_eq!(shown("-h"), 26);
+    assert!(shown("--help") > 60);
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         a_warm_up_takes_smaller_steps_first,
         dropout_changes_training_and_the_seed_decides_it,
         a_checkpoint_is_saved_when_so_many_seconds_have_passed,
         parameters_that_explode_end_all_processes_and_are_named,
+        a_run_that_nobody_launched_fails_with_its_cause_alone,
+        lines_for_people_have_at_most_100_columns,
+        a_pipeline_of_one_rank_says_so,
+        help_is_short_or_whole,
     ]
 }
