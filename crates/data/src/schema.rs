@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::normalization::Normalization;
+
 /// The meaning of a data set's numbers. Checkpoints store it, so that a model answers with the names of its training data,
 /// and other data are matched by name and not by position.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -12,6 +14,9 @@ pub struct Schema {
     pub columns: Vec<Column>,
     /// The column of a table that holds the class; `None` if the table has none.
     pub label: Option<String>,
+    /// The statistics that images are normalised by; `None` for those of MNIST.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub normalization: Option<Normalization>,
 }
 
 /// A column of a table, with its statistics over the training rows, by which it is standardised.
@@ -62,8 +67,12 @@ impl Schema {
             };
             return Some(format!("class {at} is {}, but was {}", name(other), name(self)));
         }
-        (columns(self) != columns(other))
-            .then(|| format!("the columns are {}, but were {}", columns(other), columns(self)))
+        if columns(self) != columns(other) {
+            return Some(format!("the columns are {}, but were {}", columns(other), columns(self)));
+        }
+        let normalization = |schema: &Self| schema.normalization.clone().unwrap_or_default();
+        let (own, others) = (normalization(self), normalization(other));
+        (own != others).then(|| format!("images are normalised by {others}, but were by {own} (--normalize)"))
     }
 }
 

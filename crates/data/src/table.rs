@@ -125,7 +125,7 @@ impl Table {
         let columns = self.rows.statistics(&self.features, &train)?;
         let (classes, numbers) = labels.numbered();
         let kind = Kind::Table { features: columns.len(), classes: classes.len() };
-        let schema = Schema { classes, columns, label: self.label };
+        let schema = Schema { classes, columns, label: self.label, normalization: None };
         let [train, test] = splits(self.rows, &schema.columns, numbers, [train, test]);
         Ok(Dataset { kind, train, test, schema })
     }

@@ -4,10 +4,11 @@ use std::fs;
 
 use image::{GrayImage, ImageFormat, Luma};
 
-use super::super::batch::normalise;
+use super::super::normalization::normalise;
 use super::super::testing::TestDirectory;
-use super::super::{Augmentation, Batch, Inputs, Pass, Pipeline, Threads};
+use super::super::{Batch, Inputs, Pass, Pipeline, Threads};
 use super::*;
+use crate::dataset::Kind;
 
 /// Writes a plain image of this size and grey level.
 fn image(directory: &TestDirectory, name: &str, (width, height): (u32, u32), grey: u8) {
@@ -67,8 +68,7 @@ fn images_vary_by_epoch_in_training_alone() {
         let slope = GrayImage::from_fn(8, 8, |x, y| Luma([(20 * x + y + number) as u8]));
         slope.save(path.join(format!("{number}.png"))).unwrap();
     }
-    let augmentation =
-        Some(Augmentation { shift_pixels: 2, rotation_degrees: 10, mirror: true, ..Augmentation::default() });
+    let augmentation = "affine,mirror".parse().unwrap();
     let data = read(directory.path(), &Options { augmentation, ..Options::default() }, None).unwrap();
     let training = |epoch| Pass::Training { seed: 1, epoch };
     let first = pixels(&data.train, &[3, 4], training(0));
@@ -98,7 +98,10 @@ fn a_broken_file_is_named_when_it_is_read() {
     let cut = refusal(3);
     assert!(cut.contains("a/3.png`: cannot be decoded"), "{cut}");
     let text = refusal(4);
-    assert!(text.contains("a/4.png`: is neither PNG nor JPEG"), "{text}");
+    assert!(
+        text.contains("a/4.png`: is of an unknown format: expected PNG, JPEG, WebP, BMP or GIF"),
+        "{text}"
+    );
     fs::remove_file(directory.path().join("a/5.png")).unwrap();
     let gone = refusal(5);
     assert!(gone.starts_with("cannot read `") && gone.contains("a/5.png"), "{gone}");

@@ -46,7 +46,7 @@ fn settings(directory: &Path, model: ModelKind) -> Settings {
         batch_size: 16,
         optimizer: OptimizerSettings::new(OptimizerKind::AdamW),
         learning_rate: 3e-3,
-        augments: true,
+        augmentation: "mirror,crop".parse().unwrap(),
         hidden: model.eq(&ModelKind::ResNet).then(|| vec![8]),
         ..Settings::new(Source::Cifar(directory.to_owned()), model)
     }
