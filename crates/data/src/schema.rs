@@ -123,5 +123,15 @@ mod tests {
             table(&["a", "b"]).difference(&table(&["b", "a"])).unwrap(),
             "the columns are `b`, `a`, but were `a`, `b`"
         );
+        let normalized = |mean| {
+            let normalization = Some(Normalization { mean: vec![mean], deviation: vec![0.3081] });
+            Schema { normalization, ..Schema::default() }
+        };
+        assert_eq!(Schema::default().difference(&normalized(0.1307)), None);
+        let other = Schema::default().difference(&normalized(0.5)).unwrap();
+        assert!(
+            other.starts_with("images are normalised by 0.5/0.3081, but were by 0.1307/0.3081"),
+            "{other}"
+        );
     }
 }

@@ -76,3 +76,39 @@ impl Survey {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn survey(sides: &[[usize; 2]]) -> Survey {
+        let samples: Vec<_> = (0..sides.len()).collect();
+        let header = |sample: usize| Some(Header { sides: sides[sample], may_have_colour: sample % 2 == 0 });
+        Survey::of(&samples, header, |sample| sample == 2)
+    }
+
+    #[test]
+    fn the_size_is_the_median_and_others_are_told() {
+        let mixed = survey(&[[30, 40], [50, 20], [30, 41], [30, 40], [10, 90]]);
+        assert_eq!(mixed.median(), Some([30, 40]));
+        assert!(mixed.has_colour);
+        let notice = mixed.notice("training", [30, 40]).unwrap();
+        let expected = "3 of 5 training images are resized and cropped to 30x40 pixels (height x width): their heights are 10 to 50, \
+                        their widths 20 to 90; ";
+        assert!(notice.starts_with(expected), "{notice}");
+        assert_eq!(survey(&[[3, 4]; 7]).notice("training", [3, 4]), None);
+        assert_eq!(survey(&[]).median(), None);
+    }
+
+    #[test]
+    fn of_many_images_some_are_looked_at_in_all_places() {
+        let sides: Vec<_> = (0..5000).map(|at| if at < 2500 { [8, 8] } else { [9, 9] }).collect();
+        let notice = survey(&sides).notice("training", [8, 8]).unwrap();
+        assert!(
+            notice.starts_with("500 of 1000 training images looked at, of 5000 in all, are resized"),
+            "{notice}"
+        );
+        assert_eq!(spread(&[0, 1, 2, 3, 4, 5], 3), [0, 2, 4]);
+        assert_eq!(spread(&[1, 2], 3), [1, 2]);
+    }
+}

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::super::testing::TestDirectory;
 use super::*;
-use crate::batch::{Inputs, Pass, normalise};
+use crate::batch::{Inputs, Pass};
+use crate::normalization::normalise;
 use crate::{Source, load, load_as};
 
 /// An array as NumPy writes it, version 1.

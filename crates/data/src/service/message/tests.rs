@@ -58,7 +58,7 @@ fn answers_must_fit_the_question() {
     let few = Kind::Text { context: 2, vocabulary: vec!['a'] };
     assert!(answer.batch(1, &few, None).is_err(), "a token has no character");
     let empty = BatchAnswer { inputs: None, targets: Bytes::new() };
-    assert_eq!(empty.batch(0, &ROWS).unwrap_err(), "its answer has no inputs");
+    assert_eq!(empty.batch(0, &ROWS, None).unwrap_err(), "its answer has no inputs");
 }
 
 #[test]
