@@ -140,6 +140,9 @@ impl EncodedImages {
         (train, test): (Vec<usize>, Vec<usize>),
         options: &Options,
     ) -> Result<(Self, Self, Size), DataError> {
+        if options.image_size.is_some_and(|sides| sides.contains(&0)) {
+            return Err(DataError::Zero { option: "a side of images" });
+        }
         let surveys = [&train, &test].map(|samples| store.survey(samples));
         let Some(median) = surveys[0].median() else { return Err(store.unreadable(&train)) };
         let [height, width] = options.image_size.unwrap_or(median);
@@ -170,7 +173,9 @@ impl EncodedImages {
         let samples: Vec<_> = (0..self.samples.len()).collect();
         let sums = |sample| match self.image(sample) {
             Ok((image, _)) => Ok(Sums::of(&image.levels, image.channels)),
-            Err(error) => self.bad.judge(sample, None, error).map(|()| Sums::default()),
+            // It is counted and named when a batch needs it.
+            Err(error) if self.bad.may_skip(&error) => Ok(Sums::default()),
+            Err(error) => Err(error),
         };
         let all: Vec<_> = spread(&samples, survey::MOST).into_par_iter().map(sums).collect();
         all.into_iter().try_fold(Sums::default(), |sum, own| Ok(sum.and(own?)))
