@@ -46,8 +46,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let settings = Settings { epochs: args.epochs, ..args.input.settings(None) };
     let (dataset, kept) = settings.kept_dataset().map_err(train::failure)?;
-    if let (Some(report), Figures::Human) = (kept, args.format) {
-        println!("{report}");
+    if let Figures::Human = args.format {
+        dataset.notices().iter().for_each(|notice| println!("{notice}"));
+        kept.iter().for_each(|report| println!("{report}"));
     }
     let dataset = Arc::new(dataset);
     let samples = dataset.train.len();

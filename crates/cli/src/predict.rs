@@ -54,7 +54,7 @@ struct Asked {
     /// Data set to classify, as for train (image and table models)
     #[arg(long, value_parser = source)]
     data: Option<Source>,
-    /// PNG or JPEG files to classify (image models)
+    /// PNG, JPEG, WebP, BMP or GIF files to classify (image models)
     #[arg(long, value_name = "FILE", num_args = 1..)]
     image: Option<Vec<PathBuf>>,
     /// Text to continue (transformer)

@@ -60,9 +60,8 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
         advertise: args.advertise,
     };
     let (dataset, kept) = settings.kept_dataset().map_err(train::failure)?;
-    if let Some(report) = kept {
-        println!("{report}");
-    }
+    dataset.notices().iter().for_each(|notice| println!("{notice}"));
+    kept.iter().for_each(|report| println!("{report}"));
     // Until then a signal ends this process at once.
     for signal in [SIGTERM, SIGINT] {
         flag::register(signal, settings.stop.flag()).map_err(failed)?;

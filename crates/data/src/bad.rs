@@ -91,11 +91,15 @@ impl BadSamples {
         Self { policy, ..Self::default() }
     }
 
-    /// Takes note of a sample that is to be skipped, in a batch of a pass or before there are any; otherwise the error is returned. Errors
-    /// of the system are not the sample's fault.
+    /// Whether samples with this error may be skipped. Errors of the system are not the sample's fault.
+    pub(crate) fn may_skip(&self, error: &DataError) -> bool {
+        self.policy.skips() && error.is_damage()
+    }
+
+    /// Takes note of a sample that is to be skipped, in a batch of a pass or before there are any; otherwise the error is returned.
     pub(crate) fn judge(&self, sample: usize, pass: Option<Pass>, error: DataError) -> Result<(), DataError> {
         let OnBadSample::Skip { most } = self.policy else { return Err(error) };
-        if !error.is_damage() {
+        if !self.may_skip(&error) {
             return Err(error);
         }
         let mut found = lock(&self.found);

@@ -1,5 +1,7 @@
 //! Batches: the numeric input of a model.
 
+use crate::normalization::Normalization;
+
 /// The purpose of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pass {
@@ -55,39 +57,23 @@ impl From<Inputs> for Values {
     }
 }
 
-impl From<Values> for Inputs {
-    fn from(values: Values) -> Self {
-        match values {
-            Values::Levels(levels) => Self::normalised(&levels),
-            Values::Numbers(numbers) => Self::Pixels(numbers),
-            Values::Tokens(tokens) => Self::Tokens(tokens),
+impl Values {
+    /// The inputs of a model; levels of images are normalised.
+    pub(crate) fn normalized(self, normalization: Option<&Normalization>) -> Inputs {
+        match self {
+            Self::Levels(levels) => Inputs::normalized(&levels, normalization),
+            Self::Numbers(numbers) => Inputs::Pixels(numbers),
+            Self::Tokens(tokens) => Inputs::Tokens(tokens),
         }
     }
 }
 
 impl Inputs {
     /// Those of images with these 8-bit levels.
-    pub(crate) fn normalised(levels: &[u8]) -> Self {
-        Self::Pixels(levels.iter().map(|&level| normalise(level)).collect())
+    pub(crate) fn normalized(levels: &[u8], normalization: Option<&Normalization>) -> Self {
+        Self::Pixels(match normalization {
+            Some(normalization) => normalization.apply(levels),
+            None => Normalization::default().apply(levels),
+        })
     }
-}
-
-/// Mean and standard deviation of MNIST's grey levels in 0..=1: the customary normalisation,
-/// and close enough for any image.
-pub(super) const GREY: (f32, f32) = (0.1307, 0.3081);
-
-/// The normalised value of each grey level.
-static NORMALISED: [f32; 256] = {
-    let (mean, deviation) = GREY;
-    let (mut of, mut grey) = ([0.0; 256], 0);
-    while grey < of.len() {
-        of[grey] = (grey as f32 / 255.0 - mean) / deviation;
-        grey += 1;
-    }
-    of
-};
-
-/// Normalises a grey level.
-pub(super) fn normalise(grey: u8) -> f32 {
-    NORMALISED[usize::from(grey)]
 }

@@ -43,11 +43,15 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
     if !directory.join(TEST).exists() {
         return Err(missing(TEST));
     }
-    let train = images(&parts, options.augmentation)?;
-    let test = images(&[directory.join(TEST)], None)?;
+    let train = images(&parts, options.augmentation.clone())?;
+    let test = images(&[directory.join(TEST)], Augmentation::default())?;
+    let resolved =
+        options.normalize.as_ref().map(|normalize| normalize.resolved(CHANNELS, || Ok(train.sums())));
+    let normalization = resolved.transpose()?;
+    let [train, test] = [train, test].map(|images| images.normalized_by(normalization.clone()));
     let classes = names(&directory.join(NAMES))?;
     let kind = Kind::Images { height: SIDE, width: SIDE, channels: CHANNELS, classes: CLASSES.into() };
-    let schema = Schema { classes, ..Schema::default() };
+    let schema = Schema { classes, normalization, ..Schema::default() };
     Ok(Dataset { kind, train: Split::Colour(train), test: Split::Colour(test), schema })
 }
 
@@ -72,7 +76,7 @@ fn names(path: &Path) -> Result<Vec<String>, DataError> {
 }
 
 /// The images of these files.
-fn images(files: &[PathBuf], augmentation: Option<Augmentation>) -> Result<ColourImages, DataError> {
+fn images(files: &[PathBuf], augmentation: Augmentation) -> Result<ColourImages, DataError> {
     let mut images = ColourImages::new([SIDE, SIDE], augmentation);
     for path in files {
         let bytes = fs::read(path).map_err(|error| DataError::Read { path: path.clone(), error })?;
@@ -104,7 +108,8 @@ fn add(images: &mut ColourImages, bytes: &[u8]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{GREY, Inputs, Pass};
+    use crate::batch::{Inputs, Pass};
+    use crate::normalization::GREY;
 
     /// Writes records whose image is of one colour: the label ten times, for red, green and blue.
     fn write(file: &Path, labels: &[u8]) {
@@ -143,8 +148,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         write(&folder.path().join("data_batch_1.bin"), &[9; 20]);
         write(&folder.path().join(TEST), &[9]);
-        let augmentation = Augmentation { crop_padding: 4, mirror: true, ..Augmentation::default() };
-        let options = Options { augmentation: Some(augmentation), ..Options::default() };
+        let augmentation = "mirror,crop".parse().unwrap();
+        let options = Options { augmentation, ..Options::default() };
         let data = read(folder.path(), &options).unwrap();
         let of = |samples: &[usize], epoch| levels(&data.train, samples, Pass::Training { seed: 1, epoch }).0;
         let all: Vec<_> = (0..20).collect();

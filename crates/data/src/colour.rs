@@ -1,11 +1,11 @@
 //! Colour images in memory.
 
-use image::{DynamicImage, RgbImage};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::augment::Augmentation;
 use crate::batch::{Pass, Values};
-use crate::random::{AUGMENT, rng_of};
+use crate::normalization::{Normalization, Sums};
+use crate::pixels::Image;
 
 /// Red, green and blue.
 const CHANNELS: usize = 3;
@@ -19,18 +19,34 @@ pub struct ColourImages {
     pixels: Vec<u8>,
     labels: Vec<u8>,
     /// The augmentation in training.
-    augmentation: Option<Augmentation>,
+    augmentation: Augmentation,
+    normalization: Option<Normalization>,
 }
 
 impl ColourImages {
-    pub(super) fn new(sides: [usize; 2], augmentation: Option<Augmentation>) -> Self {
-        Self { sides, pixels: Vec::new(), labels: Vec::new(), augmentation }
+    pub(super) fn new(sides: [usize; 2], augmentation: Augmentation) -> Self {
+        Self { sides, pixels: Vec::new(), labels: Vec::new(), augmentation, normalization: None }
     }
 
     /// Adds an image, the channels of each pixel side by side.
     pub(super) fn push(&mut self, label: u8, levels: impl Iterator<Item = u8>) {
         self.labels.push(label);
         self.pixels.extend(levels);
+    }
+
+    /// The sums over all levels.
+    pub(super) fn sums(&self) -> Sums {
+        Sums::of(&self.pixels, CHANNELS)
+    }
+
+    /// The same images, normalised by these statistics.
+    pub(super) fn normalized_by(self, normalization: Option<Normalization>) -> Self {
+        Self { normalization, ..self }
+    }
+
+    /// The statistics that they are normalised by, if they are not those of MNIST.
+    pub(super) fn normalization(&self) -> Option<&Normalization> {
+        self.normalization.as_ref()
     }
 
     /// Number of images.
@@ -54,18 +70,9 @@ impl ColourImages {
         let size = height * width * CHANNELS;
         let mut gathered = Vec::with_capacity(samples.len() * size);
         for &sample in samples {
-            let levels = &self.pixels[sample * size..][..size];
-            match (pass, self.augmentation) {
-                (Pass::Training { seed, epoch }, Some(augmentation)) => {
-                    let image = RgbImage::from_raw(width as u32, height as u32, levels.to_vec());
-                    let image = image.expect("an image has so many levels");
-                    // Each sample has its own random stream, so the result does not depend on the batch or rank.
-                    let random = &mut rng_of([seed, AUGMENT, epoch, sample as u64]);
-                    let image = augmentation.apply(&DynamicImage::from(image), random);
-                    gathered.extend_from_slice(image.as_bytes());
-                }
-                _ => gathered.extend_from_slice(levels),
-            }
+            let levels = self.pixels[sample * size..][..size].to_vec();
+            let image = Image::new([height, width, CHANNELS], levels);
+            gathered.extend(self.augmentation.apply(image, pass, sample).levels);
         }
         let targets = samples.iter().map(|&sample| u32::from(self.labels[sample])).collect();
         (Values::Levels(gathered), targets)

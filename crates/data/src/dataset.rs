@@ -22,6 +22,14 @@ pub struct Dataset {
 }
 
 impl Dataset {
+    /// What a user should know of how images in files are read, a line each: how many are resized, which files are skipped.
+    pub fn notices(&self) -> &[String] {
+        match &self.train {
+            Split::Encoded(images) => images.notices(),
+            _ => &[],
+        }
+    }
+
     /// A hash that detects changed data: of all samples or, if images stay in their files, of what is known
     /// without decoding them (names and sizes of files, checksums of records).
     ///

@@ -2,7 +2,94 @@
 
 use std::io::Cursor;
 
-use image::{DynamicImage, ImageReader, Limits};
+use image::{DynamicImage, GrayImage, ImageDecoder, ImageReader, Limits};
+
+use crate::pixels::Image;
+
+/// The formats, for messages.
+pub(super) const FORMATS: &str = "PNG, JPEG, WebP, BMP or GIF";
+/// The extensions of files of these formats, in lower case.
+pub(super) const EXTENSIONS: [&str; 6] = ["png", "jpg", "jpeg", "webp", "bmp", "gif"];
+
+/// The difference of the levels of a pixel from which on it has a colour: JPEG's rounding stays below.
+const COLOUR: u8 = 24;
+
+/// An image as it is stored.
+#[derive(Debug)]
+pub(super) enum Raw {
+    /// A file of one of the formats. Of several frames, the first is the image.
+    Encoded(Vec<u8>),
+    /// Grey levels.
+    Grey(GrayImage),
+}
+
+/// The facts about an image that are known without decoding it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Header {
+    /// Height and width.
+    pub(super) sides: [usize; 2],
+    /// Whether pixels may have a colour.
+    pub(super) may_have_colour: bool,
+}
+
+impl Raw {
+    /// Reads the header; the error describes the problem.
+    pub(super) fn header(&self) -> Result<Header, String> {
+        let (width, height, may_have_colour) = match self {
+            Self::Grey(image) => (image.width(), image.height(), false),
+            Self::Encoded(bytes) => {
+                let decoder = reader(bytes)?.into_decoder().map_err(|error| broken(&error))?;
+                let (width, height) = decoder.dimensions();
+                (width, height, decoder.color_type().has_color())
+            }
+        };
+        Ok(Header { sides: [height, width].map(|side| side as usize), may_have_colour })
+    }
+
+    /// Decodes the image, to grey levels (1) or to red, green and blue (3); the error describes the problem.
+    pub(super) fn decode(self, channels: usize) -> Result<Image, String> {
+        let image: DynamicImage = match self {
+            Self::Grey(image) => image.into(),
+            Self::Encoded(bytes) => reader(&bytes)?.decode().map_err(|error| broken(&error))?,
+        };
+        let shape = [image.height() as usize, image.width() as usize, channels];
+        let levels = if channels == 1 { image.into_luma8().into_raw() } else { image.into_rgb8().into_raw() };
+        Ok(Image::new(shape, levels))
+    }
+
+    /// Decodes the image to tell whether it has a colour.
+    pub(super) fn has_colour(self) -> Result<bool, String> {
+        let is_coloured = |pixel: &[u8]| {
+            let (least, most) = (pixel.iter().min(), pixel.iter().max());
+            least.zip(most).is_some_and(|(least, most)| most - least >= COLOUR)
+        };
+        Ok(self.decode(3)?.levels.chunks_exact(3).any(is_coloured))
+    }
+}
+
+/// Whether a file starts like one of the formats.
+pub(super) fn is_encoded(bytes: &[u8]) -> bool {
+    // Two letters are too few to tell a BMP from grey levels: the size of its second header is known.
+    let is_bmp = || {
+        let size = bytes.get(14..18).and_then(<[u8]>::first_chunk).map(|&size| u32::from_le_bytes(size));
+        bytes.starts_with(b"BM") && size.is_some_and(|size| [12, 40, 52, 56, 64, 108, 124].contains(&size))
+    };
+    bytes.starts_with(b"\x89PNG\r\n\x1a\n")
+        || bytes.starts_with(b"\xff\xd8\xff")
+        || (bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP"))
+        || bytes.starts_with(b"GIF8")
+        || is_bmp()
+}
+
+fn reader(bytes: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>, String> {
+    if !is_encoded(bytes) {
+        return Err(format!("is of an unknown format: expected {FORMATS}"));
+    }
+    let mut reader =
+        ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| broken(&error))?;
+    reader.limits(limits(bytes));
+    Ok(reader)
+}
 
 /// The memory limit for decoding a file. The formats do not compress further, and a header may claim any size.
 fn limits(bytes: &[u8]) -> Limits {
@@ -14,19 +101,6 @@ fn limits(bytes: &[u8]) -> Limits {
     limits
 }
 
-/// Whether a file starts like a PNG or a JPEG.
-pub(super) fn is_encoded(bytes: &[u8]) -> bool {
-    bytes.starts_with(b"\x89PNG\r\n\x1a\n") || bytes.starts_with(b"\xff\xd8\xff")
-}
-
-/// Decodes a PNG or JPEG file; the error describes the problem.
-pub(super) fn decode(bytes: &[u8]) -> Result<DynamicImage, String> {
-    if !is_encoded(bytes) {
-        return Err("is neither PNG nor JPEG: expected one of them".into());
-    }
-    let broken = |error: &dyn std::fmt::Display| format!("cannot be decoded: {error}; fetch it again");
-    let mut reader =
-        ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| broken(&error))?;
-    reader.limits(limits(bytes));
-    reader.decode().map_err(|error| broken(&error))
+fn broken(error: &dyn std::fmt::Display) -> String {
+    format!("cannot be decoded: {error}; fetch it again")
 }

@@ -5,25 +5,27 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use image::imageops::FilterType;
-use image::{DynamicImage, GrayImage, RgbImage};
+use rayon::prelude::*;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::augment::Augmentation;
-use super::bad::{BadSamples, Skipped};
+use super::bad::{BadSamples, OnBadSample, Skipped};
 use super::batch::{Pass, Values};
-use super::decoding::decode;
+use super::decoding::Raw;
+use super::fitting::fitted;
 use super::members::Members;
 use super::records::Records;
+use super::survey::{self, Survey, spread};
 use crate::error::DataError;
+use crate::normalization::{Normalization, Normalize, Sums};
 use crate::pipeline::part;
-use crate::random::{AUGMENT, rng_of};
+use crate::pixels::Image;
 use crate::snapshot::{Plan, Snapshot, Work};
 use crate::source::Options;
 
 /// Images of one split that stay in their files.
 ///
-/// They are converted to grey, or to red, green and blue, and resized to the size of the first training image.
+/// They are converted to grey, or to red, green and blue, and [resized and cropped](crate::Options::image_size) to one size.
 #[derive(Debug, Clone)]
 pub struct EncodedImages {
     store: Arc<Store>,
@@ -31,7 +33,10 @@ pub struct EncodedImages {
     samples: Vec<usize>,
     size: Size,
     /// The augmentation in training.
-    augmentation: Option<Augmentation>,
+    augmentation: Augmentation,
+    normalization: Option<Normalization>,
+    /// What a user should know of how they are read.
+    notices: Vec<String>,
     /// Where they are decoded already.
     snapshot: Option<Arc<Snapshot>>,
     bad: BadSamples,
@@ -59,51 +64,136 @@ pub(super) enum Store {
 
 impl Store {
     /// Reads an image and its class.
-    fn read(&self, index: usize) -> Result<(DynamicImage, u32), DataError> {
+    fn raw(&self, index: usize) -> Result<(Raw, u32), DataError> {
         match self {
             Self::Files(files) => {
                 let (path, label) = &files[index];
                 let bytes = part("reading", || fs::read(path))
                     .map_err(|error| DataError::Read { path: path.clone(), error })?;
-                let image = part("decoding", || decode(&bytes))
-                    .map_err(|problem| DataError::Image { path: path.clone(), problem })?;
-                Ok((image, *label))
+                Ok((Raw::Encoded(bytes), *label))
             }
-            Self::Records(records) => records.image(index),
-            Self::Members(members) => members.image(index),
+            Self::Records(records) => records.raw(index),
+            Self::Members(members) => members.raw(index),
         }
+    }
+
+    /// Reads an image, decoded to so many channels, and its class.
+    fn read(&self, index: usize, channels: usize) -> Result<(Image, u32), DataError> {
+        let (raw, label) = self.raw(index)?;
+        let image = part("decoding", || raw.decode(channels)).map_err(|problem| match self {
+            Self::Files(files) => DataError::Image { path: files[index].0.clone(), problem },
+            Self::Records(records) => records.damaged(index, problem),
+            Self::Members(members) => members.damaged(index, &problem),
+        })?;
+        Ok((image, label))
+    }
+
+    /// The error for samples none of which can be read.
+    fn unreadable(&self, samples: &[usize]) -> DataError {
+        let first = samples.iter().find_map(|&sample| self.read(sample, 1).err());
+        first.unwrap_or_else(|| DataError::other("no image that was looked at can be read"))
+    }
+
+    fn survey(&self, samples: &[usize]) -> Survey {
+        Survey::of(
+            samples,
+            |sample| self.raw(sample).ok()?.0.header().ok(),
+            |sample| self.raw(sample).is_ok_and(|(raw, _)| raw.has_colour().unwrap_or(false)),
+        )
     }
 }
 
 impl EncodedImages {
-    /// Images in separate files, to be resized to `height` x `width` pixels of one value (grey) or three (red, green, blue). Their
-    /// classes are unknown, and reported as 0.
-    pub fn of_files(files: &[PathBuf], [height, width, channels]: [usize; 3]) -> Self {
-        let samples = (0..files.len()).collect();
+    /// Images in separate files, to be resized and cropped to `height` x `width` pixels of one value (grey) or three (red, green, blue),
+    /// and normalised by these statistics or else by those of MNIST. Their classes are unknown, and reported as 0.
+    pub fn of_files(
+        files: &[PathBuf],
+        [height, width, channels]: [usize; 3],
+        normalization: Option<Normalization>,
+    ) -> Self {
         let store = Arc::new(Store::Files(files.iter().map(|file| (file.clone(), 0)).collect()));
         let size = Size { height, width, channels };
-        Self { store, samples, size, augmentation: None, snapshot: None, bad: BadSamples::default() }
+        let of_size = Self::new(store, (0..files.len()).collect(), size, OnBadSample::default());
+        Self { normalization, ..of_size }
     }
 
-    /// The training and the held-out images, given by their indices in the store, and their size.
+    fn new(store: Arc<Store>, samples: Vec<usize>, size: Size, on_bad_sample: OnBadSample) -> Self {
+        Self {
+            store,
+            samples,
+            size,
+            augmentation: Augmentation::default(),
+            normalization: None,
+            notices: Vec::new(),
+            snapshot: None,
+            bad: BadSamples::new(on_bad_sample),
+        }
+    }
+
+    /// The images to train on and those held out, given by their indices in the store, and their size.
     ///
     /// # Errors
     ///
-    /// If the first of them cannot be read.
+    /// If no image to train on can be read, or the normalisation is not for their channels.
     pub(super) fn both(
         store: Store,
         (train, test): (Vec<usize>, Vec<usize>),
-        &Options { augmentation, colour, on_bad_sample, .. }: &Options,
+        options: &Options,
     ) -> Result<(Self, Self, Size), DataError> {
-        let of_training = BadSamples::new(on_bad_sample);
-        let first = first_good(&store, &train, &of_training)?;
-        let channels = if colour { 3 } else { 1 };
-        let size = Size { height: first.height() as usize, width: first.width() as usize, channels };
+        if options.image_size.is_some_and(|sides| sides.contains(&0)) {
+            return Err(DataError::Zero { option: "a side of images" });
+        }
+        let surveys = [&train, &test].map(|samples| store.survey(samples));
+        let Some(median) = surveys[0].median() else { return Err(store.unreadable(&train)) };
+        let [height, width] = options.image_size.unwrap_or(median);
+        let channels = if options.colour.unwrap_or(surveys[0].has_colour) { 3 } else { 1 };
+        let size = Size { height, width, channels };
+        let parts = surveys.iter().zip(["training", "held-out"]);
+        let mut notices: Vec<_> =
+            parts.filter_map(|(survey, part)| survey.notice(part, [height, width])).collect();
+        if options.colour.is_none() && channels == 3 {
+            notices.push("images are read in colour; --colour no reads them as grey".into());
+        }
         let store = Arc::new(store);
-        let (samples, bad) = (train, of_training);
-        let train = Self { store: Arc::clone(&store), samples, size, augmentation, snapshot: None, bad };
-        let bad = BadSamples::new(on_bad_sample);
-        Ok((train, Self { store, samples: test, size, augmentation: None, snapshot: None, bad }, size))
+        let [mut train, mut test] =
+            [train, test].map(|samples| Self::new(Arc::clone(&store), samples, size, options.on_bad_sample));
+        let resolved =
+            options.normalize.as_ref().map(|normalize| normalize.resolved(channels, || train.sums()));
+        let normalization = resolved.transpose()?;
+        if let (Some(Normalize::Measured), Some(measured)) = (&options.normalize, &normalization) {
+            notices.push(format!("images are normalised by the measured means and deviations {measured}"));
+        }
+        test.normalization.clone_from(&normalization);
+        train = Self { normalization, augmentation: options.augmentation.clone(), notices, ..train };
+        Ok((train, test, size))
+    }
+
+    /// The sums over the levels of all images, or of some at equal distances.
+    fn sums(&self) -> Result<Sums, DataError> {
+        let samples: Vec<_> = (0..self.samples.len()).collect();
+        let sums = |sample| match self.image(sample) {
+            Ok((image, _)) => Ok(Sums::of(&image.levels, image.channels)),
+            // It is counted and named when a batch needs it.
+            Err(error) if self.bad.may_skip(&error) => Ok(Sums::default()),
+            Err(error) => Err(error),
+        };
+        let all: Vec<_> = spread(&samples, survey::MOST).into_par_iter().map(sums).collect();
+        all.into_iter().try_fold(Sums::default(), |sum, own| Ok(sum.and(own?)))
+    }
+
+    /// Adds what a user should know of how they are read.
+    pub(super) fn add_notice(&mut self, notice: String) {
+        self.notices.push(notice);
+    }
+
+    /// What a user should know of how they are read.
+    pub(super) fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// The statistics that they are normalised by, if they are not those of MNIST.
+    pub(super) fn normalization(&self) -> Option<&Normalization> {
+        self.normalization.as_ref()
     }
 
     /// Number of images.
@@ -140,26 +230,21 @@ impl EncodedImages {
         let mut levels = Vec::with_capacity(samples.len() * self.size.values());
         let mut targets = Vec::with_capacity(samples.len());
         for &sample in samples {
-            let (mut image, label) = match self.image(sample) {
+            let (image, label) = match self.image(sample) {
                 Ok(found) => found,
                 Err(error) => {
                     self.bad.judge(sample, Some(pass), error)?;
                     continue;
                 }
             };
-            if let (Pass::Training { seed, epoch }, Some(augmentation)) = (pass, self.augmentation) {
-                // Each sample has its own random stream, so the result does not depend on the batch or rank.
-                let mut rng = rng_of([seed, AUGMENT, epoch, sample as u64]);
-                image = part("augmenting", || augmentation.apply(&image, &mut rng));
-            }
-            levels.extend_from_slice(image.as_bytes());
+            levels.extend(self.augmentation.apply(image, pass, sample).levels);
             targets.push(label);
         }
         Ok((Values::Levels(levels), targets))
     }
 
     /// An image in the colours and the size of all, and its class.
-    fn image(&self, sample: usize) -> Result<(DynamicImage, u32), DataError> {
+    fn image(&self, sample: usize) -> Result<(Image, u32), DataError> {
         if let Some(snapshot) = &self.snapshot {
             let record = part("reading", || snapshot.record(sample))?;
             return self.size.image_of(&record).ok_or_else(|| {
@@ -167,14 +252,15 @@ impl EncodedImages {
                 DataError::Snapshot { path: snapshot.directory().into(), problem }
             });
         }
-        let (image, label) = self.store.read(self.samples[sample])?;
-        Ok((part("resizing", || self.fitted(image)), label))
+        let Size { height, width, channels } = self.size;
+        let (image, label) = self.store.read(self.samples[sample], channels)?;
+        Ok((part("resizing", || fitted(image, [height, width])), label))
     }
 
     /// Writes what is missing of a snapshot of these images, before they are augmented, and reads them from there.
     pub(super) fn read_from(self, plan: &Plan<'_>) -> Result<(Self, Work), DataError> {
         let record = |sample| match self.image(sample) {
-            Ok((image, label)) => Ok([&label.to_le_bytes()[..], image.as_bytes()].concat()),
+            Ok((image, label)) => Ok([&label.to_le_bytes()[..], &image.levels].concat()),
             // An empty record.
             Err(error) => self.bad.judge(sample, None, error).map(|()| Vec::new()),
         };
@@ -220,18 +306,6 @@ impl EncodedImages {
     pub(super) fn skipped(&self, epoch: u64) -> Skipped {
         self.bad.news(epoch)
     }
-
-    /// The image in the colours and the size of all.
-    fn fitted(&self, image: DynamicImage) -> DynamicImage {
-        let Size { height, width, channels } = self.size;
-        let (width, height) = (width as u32, height as u32);
-        let image: DynamicImage =
-            if channels == 1 { image.into_luma8().into() } else { image.into_rgb8().into() };
-        if (image.width(), image.height()) == (width, height) {
-            return image;
-        }
-        image.resize_exact(width, height, FilterType::Triangle)
-    }
 }
 
 impl Size {
@@ -241,33 +315,18 @@ impl Size {
     }
 
     /// The image and the class of a snapshot's record; `None` for one of a damaged image.
-    fn image_of(self, record: &[u8]) -> Option<(DynamicImage, u32)> {
+    fn image_of(self, record: &[u8]) -> Option<(Image, u32)> {
         let (label, levels) = record.split_first_chunk()?;
-        let (width, height) = (self.width as u32, self.height as u32);
-        let image = match self.channels {
-            1 => GrayImage::from_raw(width, height, levels.to_vec())?.into(),
-            _ => RgbImage::from_raw(width, height, levels.to_vec())?.into(),
-        };
+        let shape = [self.height, self.width, self.channels];
+        let image = (levels.len() == self.values()).then(|| Image::new(shape, levels.to_vec()))?;
         Some((image, u32::from_le_bytes(*label)))
     }
-}
-
-/// The first image that can be read.
-fn first_good(store: &Store, samples: &[usize], bad: &BadSamples) -> Result<DynamicImage, DataError> {
-    for (number, &sample) in samples.iter().enumerate() {
-        match store.read(sample) {
-            Ok((image, _)) => return Ok(image),
-            Err(error) if number + 1 == samples.len() => return Err(error),
-            Err(error) => bad.judge(number, None, error)?,
-        }
-    }
-    unreachable!("a split for training has samples")
 }
 
 /// Other images of the same store.
 impl PartialEq for EncodedImages {
     fn eq(&self, other: &Self) -> bool {
         let is_one_store = Arc::ptr_eq(&self.store, &other.store);
-        is_one_store && (&self.samples, self.augmentation) == (&other.samples, other.augmentation)
+        is_one_store && (&self.samples, &self.augmentation) == (&other.samples, &other.augmentation)
     }
 }

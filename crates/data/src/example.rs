@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use image::{DynamicImage, GrayImage};
+use image::GrayImage;
 use prost::Message;
 
-use super::decoding::{decode, is_encoded};
+use super::decoding::{FORMATS, Raw, is_encoded};
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Example {
@@ -83,16 +83,16 @@ impl Example {
         label.try_into().map_err(|_| format!("has the label {label}: expected one from 0 to {}", u32::MAX))
     }
 
-    /// The image. Bytes that are neither PNG nor JPEG are grey levels, of the height and width in the example, or
+    /// The image. Bytes of no known format are grey levels, of the height and width in the example, or
     /// else of a square image.
-    pub(super) fn image(&self) -> Result<DynamicImage, String> {
+    pub(super) fn image(&self) -> Result<Raw, String> {
         let bytes = IMAGE.iter().find_map(|name| match self.values(name) {
             Some(Values::Bytes(list)) => list.value.first(),
             _ => None,
         });
         let bytes = bytes.ok_or_else(|| self.lacks(IMAGE, "bytes"))?;
         if is_encoded(bytes) {
-            return decode(bytes);
+            return Ok(Raw::Encoded(bytes.clone()));
         }
         let (height, width) = match (self.integer(HEIGHT), self.integer(WIDTH)) {
             (Some(height), Some(width)) => (height, width),
@@ -103,10 +103,10 @@ impl Example {
         if let (true, (Ok(width), Ok(height))) = (fits, sides)
             && let Some(image) = GrayImage::from_raw(width, height, bytes.clone())
         {
-            return Ok(image.into());
+            return Ok(Raw::Grey(image));
         }
         Err(format!(
-            "has an image of {} bytes: expected PNG, JPEG, or {height}x{width} grey levels (as `{}` and `{}` say, or else \
+            "has an image of {} bytes: expected {FORMATS}, or {height}x{width} grey levels (as `{}` and `{}` say, or else \
              a square)",
             bytes.len(),
             HEIGHT[0],

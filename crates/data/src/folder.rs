@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::encoded::{EncodedImages, Store};
-use super::files::entries;
+use super::decoding::EXTENSIONS;
+use super::encoded::Store;
+use super::files::{entries, lowercase_name};
+use super::image_files;
 use super::schema::list;
 use super::split::nine_to_one;
-use crate::dataset::{Dataset, Kind};
+use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::schema::Schema;
 use crate::source::Options;
@@ -15,7 +17,7 @@ use crate::split::Split;
 /// Finds the images in `directory`, and reads the first of them for its size. Classes have the numbers of the schema and the
 /// number of classes in `known`, or else their index in the order of names.
 ///
-/// Ignores files whose extension is not `.png`, `.jpg` or `.jpeg`.
+/// Skips files with other extensions than those of images, and tells so; hidden ones silently.
 ///
 /// # Errors
 ///
@@ -41,11 +43,11 @@ pub(super) fn read(
             )
         }
     };
-    let mut images = vec![];
+    let (mut images, mut skipped) = (vec![], vec![]);
     let (mut train, mut test) = (vec![], vec![]);
     for (&label, class) in labels.iter().zip(&folders) {
         let first = images.len();
-        images.extend(files(&root.join(class))?.into_iter().map(|file| (file, label)));
+        images.extend(files(&root.join(class), &mut skipped)?.into_iter().map(|file| (file, label)));
         let of_class: Vec<_> = (first..images.len()).collect();
         if is_split {
             train.extend(of_class);
@@ -64,7 +66,7 @@ pub(super) fn read(
                 return Err(DataError::Image { path, problem });
             };
             let first = images.len();
-            images.extend(files(&path)?.into_iter().map(|file| (file, labels[place])));
+            images.extend(files(&path, &mut skipped)?.into_iter().map(|file| (file, labels[place])));
             test.extend(first..images.len());
         }
     }
@@ -73,9 +75,16 @@ pub(super) fn read(
         let what = "images, but too few in every class to hold out every tenth";
         return Err(DataError::TooShort { path: directory.into(), what, found, expected: 10 });
     }
-    let (train, test, size) = EncodedImages::both(Store::Files(images), (train, test), options)?;
-    let kind = Kind::Images { height: size.height, width: size.width, channels: size.channels, classes };
-    Ok(Dataset { kind, train: Split::Encoded(train), test: Split::Encoded(test), schema })
+    let mut dataset = image_files::dataset(Store::Files(images), (train, test), options, (classes, schema))?;
+    if let (Split::Encoded(images), [first, more @ ..]) = (&mut dataset.train, &skipped[..]) {
+        let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+        images.add_notice(format!(
+            "`{}`{more} skipped: expected files whose names end in {}",
+            first.display(),
+            list(EXTENSIONS.into_iter())
+        ));
+    }
+    Ok(dataset)
 }
 
 /// The numbers of these classes in a model.
@@ -112,17 +121,19 @@ fn classes(root: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(names)
 }
 
-/// The images of a class, at least one.
-fn files(class: &Path) -> Result<Vec<PathBuf>, DataError> {
-    let is_image = |path: &Path| {
+/// The images of a class, at least one. Adds other files to `skipped`.
+fn files(class: &Path, skipped: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, DataError> {
+    let is_image = |path: &PathBuf| {
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
-        ["png", "jpg", "jpeg"].iter().any(|known| extension == *known) && path.is_file()
+        EXTENSIONS.iter().any(|known| extension == *known)
     };
-    let files = entries(class, is_image)?;
+    let (files, others): (Vec<_>, Vec<_>) = entries(class, Path::is_file)?.into_iter().partition(is_image);
+    let is_hidden = |path: &PathBuf| lowercase_name(path).starts_with('.');
+    skipped.extend(others.into_iter().filter(|path| !is_hidden(path)));
     if files.is_empty() {
         return Err(DataError::Empty {
             path: class.into(),
-            expected: "image: expected .png, .jpg or .jpeg files",
+            expected: "image: expected .png, .jpg, .jpeg, .webp, .bmp or .gif files",
         });
     }
     Ok(files)

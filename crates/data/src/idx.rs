@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
 
+use crate::augment::Augmentation;
 use crate::byte_file::{ByteFile, Compression};
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
@@ -136,7 +137,13 @@ impl Pair {
             Pixels::File(file) => {
                 let (file, offset) = (Arc::new(file), Idx::<3>::HEADER_BYTES as u64);
                 let shape = [height, width, 1];
-                let images = Content::Images(FileImages { file, offset, shape, augmentation: None });
+                let images = Content::Images(FileImages {
+                    file,
+                    offset,
+                    shape,
+                    augmentation: Augmentation::default(),
+                    normalization: None,
+                });
                 let labels = Arc::new(Labels::Bytes(labels));
                 [0..first, first..count]
                     .map(|part| Split::Stored(StoredSamples::new(images.clone(), &labels, part.collect())))

@@ -15,6 +15,7 @@ use crate::{cifar, digits, folder, idx, npy, table, text, tfrecord, webdataset};
 /// If a file is missing, unreadable or invalid, or if the options leave a split
 /// without samples; if a server or the cache fails; if the source needs a feature that is not compiled in.
 pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
+    refuse_normalization(source, options)?;
     match &*local(source, &options.cache)? {
         Source::Digits => digits::draw(options),
         Source::Idx(directory) => idx::read(directory, options),
@@ -50,6 +51,7 @@ pub fn load_as(
     kind: &Kind,
     schema: &Schema,
 ) -> Result<Dataset, DataError> {
+    refuse_normalization(source, options)?;
     let source = &*local(source, &options.cache)?;
     match (source, kind) {
         (Source::Csv(files), &Kind::Table { classes, .. }) => {
@@ -70,5 +72,16 @@ pub fn load_as(
             folder::read(directory, options, Some((schema, classes)))
         }
         _ => load(source, options),
+    }
+}
+
+/// Refuses statistics for levels where nothing would be normalised by them.
+fn refuse_normalization(source: &Source, options: &Options) -> Result<(), DataError> {
+    let is_normalized = source.has_image_files() || matches!(source, Source::Npy(_) | Source::Cifar(_));
+    match &options.normalize {
+        Some(_) if !is_normalized => Err(DataError::other(format!(
+            "{source} cannot be normalised by other statistics (--normalize): expected images in files, arrays or CIFAR's files"
+        ))),
+        _ => Ok(()),
     }
 }

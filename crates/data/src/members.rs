@@ -5,15 +5,13 @@ use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use image::DynamicImage;
 use serde_json::Value;
 use tar::{Archive, Entries, EntryType};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::byte_file::{ByteFile, Compression};
-use super::decoding::decode;
+use super::decoding::{EXTENSIONS, Raw};
 use crate::error::DataError;
-use crate::pipeline::part;
 
 /// The size of a block: a header, and what a tar file is a multiple of.
 const BLOCK: u64 = 512;
@@ -91,13 +89,16 @@ impl Members {
     }
 
     /// The image and the class of a sample.
-    pub(super) fn image(&self, index: usize) -> Result<(DynamicImage, u32), DataError> {
-        let Sample { file, key, image, label } = &self.samples[index];
-        let file = &self.files[*file];
-        let bytes = file.read(image.offset, image.length as usize)?;
-        let image = part("decoding", || decode(&bytes));
-        let image = image.map_err(|problem| damaged(file.path(), key, &format!("its image {problem}")))?;
-        Ok((image, *label))
+    pub(super) fn raw(&self, index: usize) -> Result<(Raw, u32), DataError> {
+        let Sample { file, image, label, .. } = &self.samples[index];
+        let bytes = self.files[*file].read(image.offset, image.length as usize)?;
+        Ok((Raw::Encoded(bytes), *label))
+    }
+
+    /// The error for a sample whose image cannot be decoded.
+    pub(super) fn damaged(&self, index: usize, problem: &str) -> DataError {
+        let Sample { file, key, .. } = &self.samples[index];
+        damaged(self.files[*file].path(), key, &format!("its image {problem}"))
     }
 
     /// Adds what is known without reading the image of a sample to a hash.
@@ -172,7 +173,7 @@ impl Parts {
     /// Adds a member; the error describes the problem.
     fn add(&mut self, extension: &str, member: Member) -> Result<(), String> {
         let place = match &*extension.to_lowercase() {
-            "png" | "jpg" | "jpeg" => &mut self.image,
+            extension if EXTENSIONS.contains(&extension) => &mut self.image,
             "cls" => &mut self.class,
             "json" => &mut self.table,
             _ => return Ok(()),
@@ -190,7 +191,7 @@ impl Parts {
         let damaged = |problem: &str| damaged(file.path(), &self.key, problem);
         let image = self
             .image
-            .ok_or_else(|| damaged("has no image: expected a member `.png`, `.jpg` or `.jpeg` beside it"))?;
+            .ok_or_else(|| damaged("has no image: expected a member `.png`, `.jpg`, `.jpeg`, `.webp`, `.bmp` or `.gif` beside it"))?;
         let label = match (self.class, self.table) {
             (Some(class), _) => number_in(&text(file, class, &damaged)?),
             (None, Some(table)) => label_in(&text(file, table, &damaged)?),

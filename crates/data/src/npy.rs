@@ -3,13 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::augment::Augmentation;
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
+use crate::normalization::Sums;
 use crate::rows::{FileRows, Rows};
 use crate::schema::Schema;
 use crate::source::Options;
 use crate::split::{Split, nine_to_one};
 use crate::stored::{Content, FileImages, Labels, StoredSamples};
+use crate::survey::{self, spread};
 
 mod array;
 
@@ -54,7 +57,10 @@ pub(super) fn read(
     let (kind, schema) = match &train.samples {
         Samples::Images(FileImages { shape: [height, width, channels], .. }) => {
             let (height, width, channels) = (*height, *width, *channels);
-            (Kind::Images { height, width, channels, classes }, Schema::default())
+            let measured = || train.sums(&training);
+            let resolved = options.normalize.as_ref().map(|normalize| normalize.resolved(channels, measured));
+            let schema = Schema { normalization: resolved.transpose()?, ..Schema::default() };
+            (Kind::Images { height, width, channels, classes }, schema)
         }
         Samples::Rows(rows) => {
             let features = rows.width;
@@ -73,7 +79,7 @@ pub(super) fn read(
     let test = test.as_ref().unwrap_or(&train).split(
         held_out,
         &schema,
-        &Options { augmentation: None, ..options.clone() },
+        &Options { augmentation: Augmentation::default(), ..options.clone() },
     );
     Ok(Dataset { train: train.split(training, &schema, options), test, kind, schema })
 }
@@ -157,10 +163,22 @@ impl Pair {
         Ok(Schema { columns, ..Schema::default() })
     }
 
+    /// The sums over the levels of these images, or of some of them at equal distances.
+    fn sums(&self, training: &[usize]) -> Result<Sums, DataError> {
+        let Samples::Images(images) = &self.samples else { return Ok(Sums::default()) };
+        let channels = images.shape[2];
+        let own = |image| images.read(image).map(|levels| Sums::of(&levels, channels));
+        spread(training, survey::MOST)
+            .into_iter()
+            .try_fold(Sums::default(), |sum, image| Ok(sum.and(own(image)?)))
+    }
+
     fn split(&self, samples: Vec<usize>, schema: &Schema, options: &Options) -> Split {
         let content = match &self.samples {
             Samples::Images(images) => {
-                Content::Images(FileImages { augmentation: options.augmentation, ..images.clone() })
+                let (augmentation, normalization) =
+                    (options.augmentation.clone(), schema.normalization.clone());
+                Content::Images(FileImages { augmentation, normalization, ..images.clone() })
             }
             Samples::Rows(rows) => Content::Rows(Arc::clone(rows), schema.columns.as_slice().into()),
         };

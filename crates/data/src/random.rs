@@ -1,6 +1,8 @@
 //! Random streams that are the same on all ranks without communication.
 
-use rand::SeedableRng;
+use std::ops::RangeInclusive;
+
+use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// The second word of a random stream's key: its purpose.
@@ -25,10 +27,42 @@ pub(crate) fn rng_of(words: [u64; 4]) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key)
 }
 
+/// A random stream for one sample in one epoch, from which a [`Transform`](crate::Transform) draws.
+#[derive(Debug, Clone)]
+pub struct Random(ChaCha8Rng);
+
+impl Random {
+    /// Creates the stream of a key.
+    pub fn new(key: [u64; 4]) -> Self {
+        Self(rng_of(key))
+    }
+
+    /// Draws a number from a range.
+    ///
+    /// # Panics
+    ///
+    /// If the range is empty or not finite.
+    pub fn number(&mut self, range: RangeInclusive<f32>) -> f32 {
+        self.0.random_range(range)
+    }
+
+    /// Draws a whole number from a range.
+    ///
+    /// # Panics
+    ///
+    /// If the range is empty.
+    pub fn whole(&mut self, range: RangeInclusive<i64>) -> i64 {
+        self.0.random_range(range)
+    }
+
+    /// Draws true or false, with equal probability.
+    pub fn coin(&mut self) -> bool {
+        self.0.random()
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use rand::RngExt;
-
     use super::*;
 
     #[test]

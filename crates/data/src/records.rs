@@ -3,14 +3,13 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use image::DynamicImage;
 use rayon::prelude::*;
 
 use super::byte_file::{ByteFile, Compression, Unpacking};
+use super::decoding::Raw;
 use super::example::Example;
 use super::framing::{self, Checksum, FOOTER_BYTES, HEADER_BYTES};
 use crate::error::DataError;
-use crate::pipeline::part;
 
 /// The most bytes of a record: more than the largest images have. A damaged or malicious file may claim any length.
 const MOST_RECORD_BYTES: u64 = 256 << 20;
@@ -80,11 +79,10 @@ impl Records {
     }
 
     /// The image and the class of a record.
-    pub(super) fn image(&self, index: usize) -> Result<(DynamicImage, u32), DataError> {
+    pub(super) fn raw(&self, index: usize) -> Result<(Raw, u32), DataError> {
         let damaged = |problem| self.damaged(index, problem);
         let example = self.example(index)?;
-        let (image, label) =
-            (part("decoding", || example.image()).map_err(damaged)?, example.label().map_err(damaged)?);
+        let (image, label) = (example.image().map_err(damaged)?, example.label().map_err(damaged)?);
         if label as usize >= self.classes {
             let highest = self.classes - 1;
             return Err(damaged(format!("has the label {label}: expected one from 0 to {highest}")));
@@ -110,7 +108,8 @@ impl Records {
         Ok(sum)
     }
 
-    fn damaged(&self, index: usize, problem: String) -> DataError {
+    /// The error for a record that is damaged.
+    pub(super) fn damaged(&self, index: usize, problem: String) -> DataError {
         let place = self.places[index];
         DataError::Record { path: self.files[place.file].path().into(), record: place.record, problem }
     }

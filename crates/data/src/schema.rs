@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::normalization::Normalization;
+
 /// The meaning of a data set's numbers. Checkpoints store it, so that a model answers with the names of its training data,
 /// and other data are matched by name and not by position.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -15,6 +17,9 @@ pub struct Schema {
     /// The statistics of the column that holds the target of a regression, by which targets are standardised; `None` for classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<Column>,
+    /// The statistics that images are normalised by; `None` for those of MNIST.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub normalization: Option<Normalization>,
 }
 
 /// A column of a table, with its statistics over the training rows, by which it is standardised.
@@ -70,8 +75,12 @@ impl Schema {
             };
             return Some(format!("class {at} is {}, but was {}", name(other), name(self)));
         }
-        (columns(self) != columns(other))
-            .then(|| format!("the columns are {}, but were {}", columns(other), columns(self)))
+        if columns(self) != columns(other) {
+            return Some(format!("the columns are {}, but were {}", columns(other), columns(self)));
+        }
+        let normalization = |schema: &Self| schema.normalization.clone().unwrap_or_default();
+        let (own, others) = (normalization(self), normalization(other));
+        (own != others).then(|| format!("images are normalised by {others}, but were by {own} (--normalize)"))
     }
 }
 
@@ -121,6 +130,16 @@ mod tests {
         assert_eq!(
             table(&["a", "b"]).difference(&table(&["b", "a"])).unwrap(),
             "the columns are `b`, `a`, but were `a`, `b`"
+        );
+        let normalized = |mean| {
+            let normalization = Some(Normalization { mean: vec![mean], deviation: vec![0.3081] });
+            Schema { normalization, ..Schema::default() }
+        };
+        assert_eq!(Schema::default().difference(&normalized(0.1307)), None);
+        let other = Schema::default().difference(&normalized(0.5)).unwrap();
+        assert!(
+            other.starts_with("images are normalised by 0.5/0.3081, but were by 0.1307/0.3081"),
+            "{other}"
         );
     }
 }

@@ -23,7 +23,7 @@ pub use elements::Snapshotted;
 use shard::Shard;
 
 /// Part of the key of every snapshot: changes with what is stored, and how.
-pub(crate) const FORMAT: &str = concat!(env!("CARGO_PKG_VERSION"), " snapshot 1");
+pub(crate) const FORMAT: &str = concat!(env!("CARGO_PKG_VERSION"), " snapshot 2");
 
 /// The size of a shard in bytes, before it is compressed: many to share among processes, and large to read.
 const SHARD_BYTES: usize = 16 << 20;

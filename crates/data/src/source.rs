@@ -5,13 +5,15 @@ use std::fs::canonicalize;
 use std::mem::discriminant;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::address::Service;
-use crate::augment::Augmentation;
+use crate::augment::{Affine, Augmentation, Crop, Mirror};
 use crate::bad::OnBadSample;
 use crate::cache::Cache;
 use crate::error::DataError;
 use crate::files;
+use crate::normalization::Normalize;
 use crate::stop::Stop;
 
 /// The source of a data set.
@@ -39,20 +41,20 @@ pub enum Source {
     /// format, as Hugging Face's `datasets` write it. Needs the feature `arrow`.
     Arrow(PathBuf),
     /// TFRecord files, or directories with such, each record a `tf.train.Example` with
-    /// `image/encoded` or `image` (PNG, JPEG or grey levels) and `image/class/label` or `label`. In a directory, all
+    /// `image/encoded` or `image` (a PNG, JPEG, WebP, BMP or GIF file, or grey levels) and `image/class/label` or `label`. In a directory, all
     /// files with `tfrec` in their names are read. Of several files, those with the word `test`, `val` or `validation` in
     /// their names are held out. If there is none, every tenth record is. Those that are compressed as a whole (gzip, zlib)
     /// are unpacked into unnamed temporary files.
     TfRecord(PathBuf),
     /// Tar files, gzipped or not, or directories with such, in WebDataset's form: members with the same name up to the first
-    /// point are a sample. It has an image (`.png`, `.jpg` or `.jpeg`), and its class in `.cls`, as a number, or in `.json`, as
+    /// point are a sample. It has an image (`.png`, `.jpg`, `.jpeg`, `.webp`, `.bmp` or `.gif`), and its class in `.cls`, as a number, or in `.json`, as
     /// `label` or `cls`. Held out as in TFRecord files.
     WebDataset(PathBuf),
     /// A directory with NumPy's arrays `x_train.npy` and `y_train.npy`, and `x_test.npy` and `y_test.npy`, or with `images.npy` and
     /// `labels.npy`; without a test part, every tenth sample is held out. Samples are images (8-bit levels, with the shape
     /// `[N, height, width]` or that with 3 levels a pixel) or rows of 32-bit or 64-bit numbers, labels whole numbers.
     Npy(PathBuf),
-    /// A directory with one directory of PNG and JPEG files per class, or with two such directories, `train` and
+    /// A directory with one directory of image files per class, or with two such directories, `train` and
     /// `test`; without these, every tenth image of a class is held out.
     Images(PathBuf),
     /// A directory with CIFAR-10's binary files: `data_batch_1.bin` to `data_batch_5.bin`, as many as there are, and
@@ -74,6 +76,19 @@ impl Source {
         self == other
             || (is_one_format
                 && (are_served || places(self).is_some_and(|paths| places(other) == Some(paths))))
+    }
+
+    /// The usual augmentation of its images: CIFAR's are mirrored and cropped, others shifted and rotated.
+    pub fn usual_augmentation(&self) -> Augmentation {
+        Augmentation::new(match self {
+            Self::Cifar(_) => vec![Arc::new(Mirror), Arc::new(Crop { padding: 4 })],
+            _ => vec![Arc::new(Affine { pixels: 2, degrees: 10 })],
+        })
+    }
+
+    /// Whether its samples are images in files of their own format, of any size.
+    pub fn has_image_files(&self) -> bool {
+        matches!(self, Self::TfRecord(_) | Self::WebDataset(_) | Self::Images(_))
     }
 
     /// Whether its classes are words, which are numbered in their order.
@@ -224,10 +239,16 @@ pub struct Options {
     pub classes: Option<usize>,
     /// Tables: the column of numbers that a regression predicts. `None` for classes: the column `label`, or the last one.
     pub target: Option<String>,
-    /// TFRecord, WebDataset, arrays, images and CIFAR: augmentation of training images; `None` for none.
-    pub augmentation: Option<Augmentation>,
-    /// TFRecord, WebDataset and images: whether they are read in colour, and not as grey.
-    pub colour: bool,
+    /// TFRecord, WebDataset, arrays, images and CIFAR: augmentation of training images.
+    pub augmentation: Augmentation,
+    /// TFRecord, WebDataset and images: whether they are read in colour, and not as grey. `None` reads them in colour if training images
+    /// have any.
+    pub colour: Option<bool>,
+    /// TFRecord, WebDataset and images: the height and width that images are resized and cropped to. `None` for the medians of the training
+    /// images.
+    pub image_size: Option<[usize; 2]>,
+    /// TFRecord, WebDataset, images, arrays of images and CIFAR: the statistics that levels are normalised by. `None` for those of MNIST.
+    pub normalize: Option<Normalize>,
     /// TFRecord and images: what becomes of damaged ones.
     pub on_bad_sample: OnBadSample,
     /// Sources on servers: where their objects are kept.
@@ -247,8 +268,10 @@ impl Default for Options {
             context: 64,
             classes: None,
             target: None,
-            augmentation: None,
-            colour: false,
+            augmentation: Augmentation::default(),
+            colour: None,
+            image_size: None,
+            normalize: None,
             on_bad_sample: OnBadSample::Error,
             cache: Cache::default(),
             in_memory_bytes: 1 << 30,

@@ -10,6 +10,7 @@ use super::colour::ColourImages;
 use super::encoded::EncodedImages;
 use super::stored::StoredSamples;
 use crate::error::DataError;
+use crate::normalization::Normalization;
 use crate::pipeline::{Threads, part};
 use crate::random::{ORDER, SHIFT, keyed_rng};
 use crate::served::ServedSplit;
@@ -167,7 +168,18 @@ impl Split {
         let (values, targets) = self.gather(samples, pass)?;
         // Damaged images may be left out.
         let samples = if let Self::Encoded(_) = self { targets.len() } else { samples.len() };
-        Ok(Batch { inputs: part("batching", || values.into()), targets, samples })
+        let inputs = part("batching", || values.normalized(self.normalization()));
+        Ok(Batch { inputs, targets, samples })
+    }
+
+    /// The statistics that its images are normalised by; `None` for those of MNIST.
+    fn normalization(&self) -> Option<&Normalization> {
+        match self {
+            Self::Encoded(images) => images.normalization(),
+            Self::Colour(images) => images.normalization(),
+            Self::Stored(samples) => samples.normalization(),
+            _ => None,
+        }
     }
 
     /// The inputs and the targets of a [batch](Self::batch), as the samples are kept.
@@ -239,7 +251,8 @@ pub fn order(samples: usize, seed: u64, epoch: u64) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::batch::{GREY, Inputs};
+    use super::super::batch::Inputs;
+    use super::super::normalization::GREY;
     use super::*;
 
     #[test]

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use image::{DynamicImage, GrayImage, RgbImage};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::augment::Augmentation;
 use crate::batch::{Pass, Values};
 use crate::byte_file::ByteFile;
 use crate::error::DataError;
-use crate::pipeline::part;
-use crate::random::{AUGMENT, rng_of};
+use crate::normalization::Normalization;
+use crate::pixels::Image;
 use crate::rows::FileRows;
 use crate::schema::Column;
 
@@ -42,7 +41,8 @@ pub(super) struct FileImages {
     /// Height, width and channels.
     pub(super) shape: [usize; 3],
     /// The augmentation in training.
-    pub(super) augmentation: Option<Augmentation>,
+    pub(super) augmentation: Augmentation,
+    pub(super) normalization: Option<Normalization>,
 }
 
 /// Classes in as few bytes as they need.
@@ -109,6 +109,14 @@ impl StoredSamples {
         Ok(())
     }
 
+    /// The statistics that images are normalised by, if they are not those of MNIST.
+    pub(super) fn normalization(&self) -> Option<&Normalization> {
+        match &self.content {
+            Content::Images(images) => images.normalization.as_ref(),
+            Content::Rows(..) => None,
+        }
+    }
+
     /// Reads and, for training, augments these samples.
     pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
         let values = match &self.content {
@@ -116,7 +124,9 @@ impl StoredSamples {
                 let mut levels = vec![];
                 for &sample in samples {
                     let own = images.read(self.samples[sample])?;
-                    levels.extend(images.augmented(own, pass, sample));
+                    levels.extend(
+                        images.augmentation.apply(Image::new(images.shape, own), pass, sample).levels,
+                    );
                 }
                 Values::Levels(levels)
             }
@@ -142,26 +152,9 @@ fn standardise(row: &mut [f32], columns: &[Column]) {
 }
 
 impl FileImages {
-    fn read(&self, image: usize) -> Result<Vec<u8>, DataError> {
+    pub(super) fn read(&self, image: usize) -> Result<Vec<u8>, DataError> {
         let size: usize = self.shape.iter().product();
         self.file.read(self.offset + (image * size) as u64, size)
-    }
-
-    /// The levels of a sample in `pass`.
-    fn augmented(&self, levels: Vec<u8>, pass: Pass, sample: usize) -> Vec<u8> {
-        let (Pass::Training { seed, epoch }, Some(augmentation)) = (pass, self.augmentation) else {
-            return levels;
-        };
-        let [height, width, channels] = self.shape;
-        let (height, width) = (height as u32, width as u32);
-        let image = match channels {
-            1 => GrayImage::from_raw(width, height, levels).map(DynamicImage::from),
-            _ => RgbImage::from_raw(width, height, levels).map(DynamicImage::from),
-        };
-        let image = image.expect("an image has so many levels");
-        // Each sample has its own random stream, so the result does not depend on the batch or rank.
-        let mut rng = rng_of([seed, AUGMENT, epoch, sample as u64]);
-        part("augmenting", || augmentation.apply(&image, &mut rng)).into_bytes()
     }
 }
 

@@ -135,7 +135,7 @@ impl Table {
         };
         // A regression has one output.
         let kind = Kind::Table { features, classes: classes.len().max(1) };
-        let schema = Schema { classes, columns, label: self.label, target };
+        let schema = Schema { classes, columns, label: self.label, target, normalization: None };
         let [train, test] = splits(self.rows, &schema.columns, numbers, [train, test]);
         Ok(Dataset { kind, train, test, schema })
     }

@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use super::encoded::{EncodedImages, Store};
+use super::encoded::Store;
 use super::records::Records;
-use super::{files, held_out};
-use crate::dataset::{Dataset, Kind};
+use super::{files, held_out, image_files};
+use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::schema::Schema;
 use crate::source::Options;
-use crate::split::Split;
 
 /// Reads the frames of the records in the files that `path` names, or in its directories. Files with `tfrec` in their names are
 /// those of a directory.
@@ -28,10 +27,8 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
         None => records.count_classes(skips_damaged)?,
     };
     records.set_classes(classes);
-    let (train, test, size) = EncodedImages::both(Store::Records(records), parts, options)?;
-    let kind = Kind::Images { height: size.height, width: size.width, channels: size.channels, classes };
     // The classes are numbered by the writer of the records.
-    Ok(Dataset { kind, train: Split::Encoded(train), test: Split::Encoded(test), schema: Schema::default() })
+    image_files::dataset(Store::Records(records), parts, options, (classes, Schema::default()))
 }
 
 #[cfg(test)]

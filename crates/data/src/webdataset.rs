@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use super::encoded::{EncodedImages, Store};
+use super::encoded::Store;
 use super::members::Members;
-use super::{files, held_out};
-use crate::dataset::{Dataset, Kind};
+use super::{files, held_out, image_files};
+use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::schema::Schema;
 use crate::source::Options;
-use crate::split::Split;
 
 /// Reads the headers of the tar files that `path` names, or of those in its directories.
 ///
@@ -23,8 +22,6 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     let mut members = Members::default();
     let parts = held_out::divided(path, files, "samples", |file| members.add(file))?;
     let classes = members.classes(options.classes)?;
-    let (train, test, size) = EncodedImages::both(Store::Members(members), parts, options)?;
-    let kind = Kind::Images { height: size.height, width: size.width, channels: size.channels, classes };
     // The classes are numbered by the writer of the files.
-    Ok(Dataset { kind, train: Split::Encoded(train), test: Split::Encoded(test), schema: Schema::default() })
+    image_files::dataset(Store::Members(members), parts, options, (classes, Schema::default()))
 }

@@ -4,7 +4,7 @@ use candle_core::{Device, Tensor};
 use candle_nn::{Module, linear, seq};
 use unisono_train::candle::{Loss, Parameters, fit};
 use unisono_train::rate::{Rate, Schedule};
-use unisono_train::{Event, OptimizerKind, OptimizerSettings, RunSettings, Tally};
+use unisono_train::{AdamW, Event, OptimizerSettings, RunSettings, Tally};
 
 const EPOCHS: usize = 20;
 const BATCH: usize = 32;
@@ -28,7 +28,7 @@ fn train(comm: &mut unisono::Communicator) -> Result<()> {
         Ok(Loss { sum, tally })
     };
     let rate = Rate::new(Schedule::Cosine, 0.01, 0.05, (EPOCHS * rows.len().div_ceil(BATCH)) as u64);
-    let settings = RunSettings::new(EPOCHS, BATCH, OptimizerSettings::new(OptimizerKind::AdamW), rate);
+    let settings = RunSettings::new(EPOCHS, BATCH, OptimizerSettings::new(AdamW::default()), rate);
     let rank = comm.rank();
     fit(comm, &parameters, loss, (rows, held_out), settings, None, |event| match event {
         Event::Epoch(report) if rank == 0 => {

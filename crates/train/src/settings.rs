@@ -13,7 +13,8 @@ use crate::error::TrainError;
 use crate::metrics::Metrics;
 use crate::strategy::Strategy;
 use unisono_data::{
-    Augmentation, Dataset, Depth, OnBadSample, SnapshotOptions, SnapshotReport, Source, Stop, Threads,
+    Augmentation, Dataset, Depth, Normalize, OnBadSample, SnapshotOptions, SnapshotReport, Source, Stop,
+    Threads,
 };
 
 mod check;
@@ -62,12 +63,16 @@ pub struct Settings {
     pub context: usize,
     /// The column of a table that a regression predicts; `None` for classes. See [`unisono_data::Options::target`].
     pub target: Option<String>,
-    /// Whether to read images from files in colour, and not as grey.
-    pub colour: bool,
+    /// Whether to read images from files in colour, and not as grey; `None` if training images have any.
+    pub colour: Option<bool>,
+    /// The height and width that images from files are resized and cropped to; `None` for the medians of the training images.
+    pub image_size: Option<[usize; 2]>,
+    /// The statistics that images are normalised by. `None` measures those of images from files, and takes those of MNIST for others.
+    pub normalize: Option<Normalize>,
     /// Where the objects of a source on a server are kept.
     pub cache: unisono_data::Cache,
-    /// Whether to augment images from files.
-    pub augments: bool,
+    /// The augmentation of images from files in training.
+    pub augmentation: Augmentation,
     /// What becomes of damaged images.
     pub on_bad_sample: OnBadSample,
     /// Where decoded images are kept, to be read in every epoch and run; `None` to decode them each time.
@@ -123,13 +128,6 @@ pub struct Settings {
     pub trace: Option<PathBuf>,
 }
 
-/// How images are augmented: little enough that a digit remains recognisable.
-const AUGMENTATION: Augmentation =
-    Augmentation { shift_pixels: 2, rotation_degrees: 10, crop_padding: 0, mirror: false };
-/// How CIFAR's are, as is usual (He et al., "Deep residual learning for image recognition", 2015, section 4.2).
-const OF_CIFAR: Augmentation =
-    Augmentation { shift_pixels: 0, rotation_degrees: 0, crop_padding: 4, mirror: true };
-
 /// The schedule of the learning rate after warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Falling {
@@ -166,9 +164,11 @@ impl Settings {
             seed: 0,
             context: unisono_data::Options::default().context,
             target: None,
-            colour: false,
+            colour: None,
+            image_size: None,
+            normalize: None,
             cache: unisono_data::Cache::default(),
-            augments: false,
+            augmentation: Augmentation::default(),
             on_bad_sample: OnBadSample::Error,
             snapshot: None,
             input_memory: None,
@@ -254,16 +254,15 @@ impl Settings {
 
     /// The options that the data set is loaded with.
     pub fn data_options(&self) -> unisono_data::Options {
-        let augmentation = match self.source {
-            Source::Cifar(_) => OF_CIFAR,
-            _ => AUGMENTATION,
-        };
+        let measured = self.source.has_image_files().then_some(Normalize::Measured);
         unisono_data::Options {
             seed: self.seed,
             context: self.context,
             target: self.target.clone(),
-            augmentation: self.augments.then_some(augmentation),
+            augmentation: self.augmentation.clone(),
             colour: self.colour,
+            image_size: self.image_size,
+            normalize: self.normalize.clone().or(measured),
             on_bad_sample: self.on_bad_sample,
             cache: self.cache.clone(),
             stop: self.stop.clone(),

@@ -1,9 +1,13 @@
 //! The options of a data set and its input pipeline.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Args as ClapArgs;
-use unisono_data::{Cache, Compression, Depth, OnBadSample, Service, SnapshotOptions, Source, Threads};
+use unisono_data::{
+    Augmentation, Cache, Compression, DataError, Depth, Normalize, OnBadSample, Service, SnapshotOptions,
+    Source, Threads,
+};
 use unisono_train::Settings;
 use unisono_train::model::ModelKind;
 
@@ -29,12 +33,20 @@ pub(crate) struct DatasetArgs {
     /// Characters per text sample
     #[arg(long, value_name = "N", value_parser = whole(0, usize::MAX))]
     context: Option<usize>,
-    /// Read the images of images:, tfrecord: and webdataset: in colour, and not as grey
-    #[arg(long)]
-    colour: bool,
-    /// Vary training images at random: those of cifar: are cropped and mirrored, all others shifted and rotated
-    #[arg(long)]
-    augment: bool,
+    /// Read the images of images:, tfrecord: and webdataset: in colour (yes) or as grey (no) [default: in colour if they have any]
+    #[arg(long, value_name = "YES_OR_NO", num_args = 0..=1, default_missing_value = "yes", value_parser = yes_or_no)]
+    colour: Option<bool>,
+    /// Resize and crop the images of images:, tfrecord: and webdataset: to this height and width, such as 64 or 64x48 [default: the medians]
+    #[arg(long, value_name = "HxW", value_parser = sides)]
+    image_size: Option<Sides>,
+    /// Normalise images by means and deviations for each channel, such as 0.485,0.456,0.406/0.229,0.224,0.225, or by measured ones
+    /// [default: measured for images:, tfrecord: and webdataset:, MNIST's 0.1307/0.3081 for others]
+    #[arg(long, value_name = "MEANS/DEVIATIONS")]
+    normalize: Option<Normalize>,
+    /// Vary training images at random by these transforms: affine (shifts and rotations), crop, mirror, jitter (of colours) and erase, separated
+    /// by commas, also with amounts as in crop:4 [default of --augment alone: mirror,crop for cifar:, affine for others]
+    #[arg(long, value_name = "TRANSFORMS", num_args = 0..=1, default_missing_value = USUAL)]
+    augment: Option<Augment>,
     /// Keep the images of images:, tfrecord: and webdataset: in this directory as they are when decoded, and read them from there in every epoch
     /// and run
     #[arg(long, value_name = "DIR")]
@@ -84,21 +96,77 @@ impl CacheArgs {
     }
 }
 
+/// The word for the usual transforms of a source.
+const USUAL: &str = "usual";
+
+/// The augmentation of training images.
+#[derive(Debug, Clone)]
+enum Augment {
+    Usual,
+    By(Augmentation),
+}
+
+impl Augment {
+    fn of(&self, source: &Source) -> Augmentation {
+        match self {
+            Self::Usual => source.usual_augmentation(),
+            Self::By(augmentation) => augmentation.clone(),
+        }
+    }
+}
+
+impl FromStr for Augment {
+    type Err = DataError;
+
+    fn from_str(names: &str) -> Result<Self, DataError> {
+        if names == USUAL { Ok(Self::Usual) } else { names.parse().map(Self::By) }
+    }
+}
+
+/// The height and width of images.
+type Sides = [usize; 2];
+
+fn yes_or_no(word: &str) -> Result<bool, String> {
+    match word {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err("expected `yes` or `no`".into()),
+    }
+}
+
+fn sides(text: &str) -> Result<Sides, String> {
+    let (height, width) = text.split_once('x').unwrap_or((text, text));
+    let side = |text: &str| text.parse().ok().filter(|side| (1..=MOST_SIDE).contains(side));
+    side(height).zip(side(width)).map(<Sides>::from).ok_or_else(|| {
+        format!(
+            "expected a height and a width from 1 to {MOST_SIDE}, such as `64x48`, or one number for both"
+        )
+    })
+}
+
+/// The longest side of an image.
+const MOST_SIDE: usize = 1 << 15;
+
 /// The sources whose images stay in their files.
 const IMAGE_FILES: &str = "--data images:DIR, tfrecord:FILES_OR_DIR or webdataset:FILES_OR_DIR";
+/// The sources whose images may be varied and normalised.
+const MAY_VARY: &str =
+    "--data images:DIR, tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR, npy:DIR or cifar:DIR";
 
 impl DatasetArgs {
     /// The error for an option that would have no effect.
     pub(crate) fn without_effect(&self) -> Option<String> {
-        let has_files = self.has_image_files();
+        let has_files = self.data.has_image_files();
         let may_vary = has_files || matches!(self.data, Source::Cifar(_) | Source::Npy(_));
         let is_text = matches!(self.data, Source::Text(_));
         let has_cache = self.cache.data_cache.is_some();
         let options = [
             ("--context", self.context.is_some()),
             ("--target", self.target.is_some()),
-            ("--colour", self.colour),
-            ("--augment", self.augment),
+            ("--colour", self.colour.is_some()),
+            ("--image-size", self.image_size.is_some()),
+            ("--normalize", self.normalize.is_some()),
+            ("--augment", self.augment.is_some()),
             ("--snapshot", self.snapshot.is_some()),
         ];
         if let (Source::Service(_), Some((option, _))) =
@@ -116,18 +184,12 @@ impl DatasetArgs {
                 self.target.is_some() && !self.data.is_table(),
             ),
             ("--context", "--data text:FILES", self.context.is_some() && !is_text),
-            ("--colour", IMAGE_FILES, self.colour && !has_files),
+            ("--colour", IMAGE_FILES, self.colour.is_some() && !has_files),
+            ("--image-size", IMAGE_FILES, self.image_size.is_some() && !has_files),
+            ("--normalize", MAY_VARY, self.normalize.is_some() && !may_vary),
             ("--snapshot", IMAGE_FILES, self.snapshot.is_some() && !has_files),
-            (
-                "--augment",
-                "--data images:DIR, tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR, npy:DIR or cifar:DIR",
-                self.augment && !may_vary,
-            ),
+            ("--augment", MAY_VARY, self.augment.is_some() && !may_vary),
         ])
-    }
-
-    fn has_image_files(&self) -> bool {
-        matches!(self.data, Source::TfRecord(_) | Source::WebDataset(_) | Source::Images(_))
     }
 
     /// Why they cannot be served, if they cannot.
@@ -154,7 +216,12 @@ impl DatasetArgs {
             target: self.target.clone(),
             colour: self.colour,
             cache: self.cache.cache(),
-            augments: self.augment,
+            image_size: self.image_size,
+            normalize: self.normalize.clone(),
+            augmentation: self
+                .augment
+                .as_ref()
+                .map_or_else(Augmentation::default, |asked| asked.of(&self.data)),
             snapshot: self.snapshot.clone().map(|directory| SnapshotOptions {
                 directory,
                 compression: self.snapshot_compression.unwrap_or_default(),
@@ -172,7 +239,7 @@ impl SourceArgs {
         let token =
             ("--data-token-file", "--data service:HOST:PORT", self.data_token_file.is_some() && !is_served);
         let skips = self.on_bad_sample != OnBadSample::Error;
-        let bad = ("--on-bad-sample", IMAGE_FILES, skips && !self.dataset.has_image_files());
+        let bad = ("--on-bad-sample", IMAGE_FILES, skips && !self.dataset.data.has_image_files());
         self.dataset.without_effect().or_else(|| first_pointless(&[token, bad]))
     }
 

@@ -365,7 +365,7 @@ pub(crate) fn tests() -> Vec<Test> {
     #[cfg(feature = "candle")]
     tests.extend(tests![a_run_says_where_it_computes]);
     #[cfg(all(feature = "candle", not(feature = "cuda")))]
-    tests.extend(tests![a_build_without_gpus_says_so]);
+    tests.extend(tests![a_build_without_gpus_says_so_where_there_are_gpus]);
     #[cfg(feature = "candle")]
     tests.extend(tests![gpus_that_cannot_be_had_are_refused_by_name]);
     #[cfg(feature = "candle")]

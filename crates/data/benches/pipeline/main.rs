@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use image::{GrayImage, Luma};
 use unisono_data::{
-    self, Augmentation, Batch, DataError, Dataset, Depth, Inputs, Options, Pass, Pipeline, Source, Threads,
+    self, Batch, DataError, Dataset, Depth, Inputs, Options, Pass, Pipeline, Source, Threads,
 };
 
 /// Height and width of an image, in pixels.
@@ -164,8 +164,7 @@ fn main() -> Result<(), DataError> {
 fn hidden() -> Result<(), DataError> {
     let directory = tempfile::tempdir().expect("a temporary directory");
     write_images(directory.path());
-    let augmentation =
-        Some(Augmentation { shift_pixels: 8, rotation_degrees: 15, mirror: true, ..Augmentation::default() });
+    let augmentation = "affine:8:15,mirror".parse().expect("they are in the catalogue");
     let options = Options { augmentation, ..Options::default() };
     let data = Arc::new(unisono_data::load(&Source::Images(directory.path().into()), &options)?);
 

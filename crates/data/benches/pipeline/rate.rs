@@ -5,11 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use unisono_data::{Augmentation, DataError, Dataset, Inputs, Options, Pass, Pipeline, Source, Threads};
+use unisono_data::{DataError, Dataset, Inputs, Options, Pass, Pipeline, Source, Threads};
 
 /// The usual augmentation of small images: a crop after padding, and every other image mirrored.
-const AUGMENTATION: Augmentation =
-    Augmentation { shift_pixels: 0, rotation_degrees: 0, crop_padding: 4, mirror: true };
+const AUGMENTATION: &str = "mirror,crop:4";
 const BATCH: usize = 64;
 /// In the first, threads start and files come to memory; the others are measured.
 const EPOCHS: u64 = 4;
@@ -18,7 +17,7 @@ const SEED: u64 = 1;
 /// Prints the rate as JSON. Writes the first batch of held-out images, which are not augmented, to `pixels`: as 32-bit floats,
 /// little-endian.
 pub(crate) fn report(source: &Source, pixels: Option<&Path>) -> Result<(), DataError> {
-    let options = Options { augmentation: Some(AUGMENTATION), colour: true, ..Options::default() };
+    let options = Options { augmentation: AUGMENTATION.parse()?, colour: Some(true), ..Options::default() };
     let data = Arc::new(unisono_data::load(source, &options)?);
     if let Some(path) = pixels {
         let held_out: Vec<usize> = (0..data.test.len().min(BATCH)).collect();

@@ -2,12 +2,14 @@
 
 use std::fs;
 
-use image::{GrayImage, ImageFormat, Luma};
+use image::{GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 
-use super::super::batch::normalise;
+use super::super::normalization::normalise;
 use super::super::testing::TestDirectory;
-use super::super::{Augmentation, Batch, Inputs, Pass, Pipeline, Threads};
+use super::super::{Batch, Inputs, Pass, Pipeline, Threads};
 use super::*;
+use crate::dataset::Kind;
+use crate::normalization::Normalize;
 
 /// Writes a plain image of this size and grey level.
 fn image(directory: &TestDirectory, name: &str, (width, height): (u32, u32), grey: u8) {
@@ -67,8 +69,7 @@ fn images_vary_by_epoch_in_training_alone() {
         let slope = GrayImage::from_fn(8, 8, |x, y| Luma([(20 * x + y + number) as u8]));
         slope.save(path.join(format!("{number}.png"))).unwrap();
     }
-    let augmentation =
-        Some(Augmentation { shift_pixels: 2, rotation_degrees: 10, mirror: true, ..Augmentation::default() });
+    let augmentation = "affine,mirror".parse().unwrap();
     let data = read(directory.path(), &Options { augmentation, ..Options::default() }, None).unwrap();
     let training = |epoch| Pass::Training { seed: 1, epoch };
     let first = pixels(&data.train, &[3, 4], training(0));
@@ -98,7 +99,10 @@ fn a_broken_file_is_named_when_it_is_read() {
     let cut = refusal(3);
     assert!(cut.contains("a/3.png`: cannot be decoded"), "{cut}");
     let text = refusal(4);
-    assert!(text.contains("a/4.png`: is neither PNG nor JPEG"), "{text}");
+    assert!(
+        text.contains("a/4.png`: is of an unknown format: expected PNG, JPEG, WebP, BMP or GIF"),
+        "{text}"
+    );
     fs::remove_file(directory.path().join("a/5.png")).unwrap();
     let gone = refusal(5);
     assert!(gone.starts_with("cannot read `") && gone.contains("a/5.png"), "{gone}");
@@ -122,4 +126,59 @@ fn what_is_not_there_is_named() {
     assert!(empty.contains("/b` contains no image"), "{empty}");
     let missing = read(&directory.path().join("none"), &Options::default(), None);
     assert!(matches!(missing, Err(DataError::Read { .. })));
+}
+
+#[test]
+fn images_of_all_formats_and_sizes_are_read_and_what_becomes_of_them_is_told() {
+    let directory = TestDirectory::new();
+    for (number, extension) in ["png", "jpg", "webp", "bmp", "gif"].into_iter().cycle().take(20).enumerate() {
+        let (path, side) = (directory.path().join("a"), 10 + 2 * (number % 3) as u32);
+        fs::create_dir_all(&path).unwrap();
+        let path = path.join(format!("{number:02}.{extension}"));
+        RgbImage::from_pixel(side, 12, Rgb([250, 10, 10])).save(path).unwrap();
+    }
+    for name in ["a/notes.txt", "a/b.tiff", "a/.hidden"] {
+        directory.file(name, "no image");
+    }
+    let options = Options { normalize: Some(Normalize::Measured), ..Options::default() };
+    let data = read(directory.path(), &options, None).unwrap();
+    assert_eq!(data.kind, Kind::Images { height: 12, width: 12, channels: 3, classes: 1 });
+    let red = data.schema.normalization.clone().unwrap().mean[0];
+    assert!((red - 250.0 / 255.0).abs() < 0.01, "{red}");
+    let [training, held_out, colour, measured, skipped] = data.notices() else {
+        panic!("{:?}", data.notices())
+    };
+    assert!(
+        training.starts_with("12 of 18 training images are resized and cropped to 12x12 pixels"),
+        "{training}"
+    );
+    assert!(held_out.starts_with("1 of 2 held-out images are resized"), "{held_out}");
+    assert!(colour.contains("in colour") && measured.contains("measured means and deviations"), "{measured}");
+    assert!(
+        skipped.contains("b.tiff` and 1 more skipped: expected files whose names end in `png`"),
+        "{skipped}"
+    );
+    for (split, samples) in [(&data.train, 18), (&data.test, 2)] {
+        let all: Vec<_> = (0..samples).collect();
+        let levels = pixels(split, &all, Pass::Evaluation);
+        assert_eq!(levels.len(), samples * 12 * 12 * 3);
+    }
+
+    let as_asked = Options { colour: Some(false), image_size: Some([5, 7]), ..Options::default() };
+    let data = read(directory.path(), &as_asked, None).unwrap();
+    assert_eq!(data.kind, Kind::Images { height: 5, width: 7, channels: 1, classes: 1 });
+    assert_eq!(data.notices().len(), 3, "{:?}", data.notices());
+}
+
+#[test]
+fn grey_images_in_files_for_colours_are_read_as_grey() {
+    let directory = TestDirectory::new();
+    fs::create_dir_all(directory.path().join("a")).unwrap();
+    for number in 0..10 {
+        let grey = |x, y| Rgb([(20 * x + 9 * y + number) as u8; 3]);
+        RgbImage::from_fn(8, 8, grey).save(directory.path().join(format!("a/{number}.jpg"))).unwrap();
+    }
+    let data = read(directory.path(), &Options::default(), None).unwrap();
+    assert_eq!(data.kind, Kind::Images { height: 8, width: 8, channels: 1, classes: 1 });
+    assert!(data.notices().is_empty(), "{:?}", data.notices());
 }

@@ -3,7 +3,6 @@
 use image::{Rgb, RgbImage};
 
 use super::*;
-use crate::augment::Augmentation;
 use crate::bad::OnBadSample;
 use crate::batch::Pass;
 use crate::snapshot::Compression;
@@ -25,8 +24,7 @@ fn images(folder: &Path) -> Source {
 }
 
 fn options() -> Options {
-    let augmentation = Some(Augmentation { shift_pixels: 2, mirror: true, ..Augmentation::default() });
-    Options { augmentation, colour: true, ..Options::default() }
+    Options { augmentation: "affine:2:0,mirror".parse().unwrap(), colour: Some(true), ..Options::default() }
 }
 
 fn kept(source: &Source, options: &Options, at: &Path) -> Result<(Dataset, SnapshotReport), DataError> {
@@ -77,7 +75,7 @@ fn another_state_of_the_source_has_a_snapshot_of_its_own() {
         changed.train.batch(&all, Pass::Evaluation).unwrap(),
         plain.train.batch(&all, Pass::Evaluation).unwrap()
     );
-    let grey = Options { colour: false, ..options() };
+    let grey = Options { colour: Some(false), ..options() };
     assert_eq!(kept(&source, &grey, at.path()).unwrap().1.others.len(), 2);
 }
 

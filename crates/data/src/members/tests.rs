@@ -10,7 +10,8 @@ use tar::{Builder, Header};
 use super::super::testing::TestDirectory;
 use super::super::webdataset::read;
 use super::*;
-use crate::batch::{Pass, normalise};
+use crate::batch::Pass;
+use crate::normalization::normalise;
 use crate::{Dataset, Inputs, Kind, OnBadSample, Options};
 
 fn picture(grey: u8, format: ImageFormat) -> Vec<u8> {
@@ -144,15 +145,16 @@ fn what_is_wrong_is_named_by_file_and_key() {
         (&[("7.png", &png), ("7.cls", &[0xff])], "says `\u{fffd}`"),
         (&[("7.png", &png), ("7.json", b"{")], "sample `7`: its `.json` cannot be read"),
         (&[("7.png", &png), ("7.json", b"{\"label\": 1.5}")], "its `.json` has no number `label` or `cls`"),
-        (&[("7.png", b"no"), ("7.cls", b"1")], "sample `7`: its image is neither PNG nor JPEG"),
+        (&[("7.png", b"no"), ("7.cls", b"1")], "sample `7`: its image is of an unknown format"),
         (&[], "too short: 0 samples, expected at least 10"),
     ];
     for (members, expected) in cases {
-        // The first sample is read for its size.
+        // An image is read when a batch needs it.
         let rest: Vec<_> = if members.is_empty() { vec![] } else { names() };
         let rest = rest.iter().flat_map(|name| [(&*name.0, &*png), (&*name.1, &b"0"[..])]);
         let all: Vec<_> = members.iter().copied().chain(rest).collect();
-        let message = load(&tar(&all)).unwrap_err().to_string();
+        let batch = load(&tar(&all)).and_then(|data| data.train.batch(&[0], Pass::Evaluation));
+        let message = batch.unwrap_err().to_string();
         assert!(message.contains("some.tar`") && message.contains(expected), "{message}, not {expected}");
     }
 }

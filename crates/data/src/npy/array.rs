@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Samples;
+use crate::augment::Augmentation;
 use crate::byte_file::ByteFile;
 use crate::error::DataError;
 use crate::rows::FileRows;
@@ -107,7 +108,13 @@ impl Array {
             }
         };
         let Self { file, offset, .. } = self;
-        Ok(Samples::Images(FileImages { file: Arc::new(file), offset, shape, augmentation: None }))
+        Ok(Samples::Images(FileImages {
+            file: Arc::new(file),
+            offset,
+            shape,
+            augmentation: Augmentation::default(),
+            normalization: None,
+        }))
     }
 
     /// The array as labels.

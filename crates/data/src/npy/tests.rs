@@ -4,8 +4,9 @@ use proptest::prelude::*;
 
 use super::super::testing::TestDirectory;
 use super::*;
-use crate::batch::{Inputs, Pass, normalise};
-use crate::{Augmentation, Source, load, load_as};
+use crate::batch::{Inputs, Pass};
+use crate::normalization::normalise;
+use crate::{Source, load, load_as};
 
 /// An array as NumPy writes it, version 1.
 fn npy(descr: &str, shape: &str, numbers: &[u8]) -> Vec<u8> {
@@ -51,8 +52,7 @@ fn colour_images_without_a_test_part_are_divided_and_augmented() {
     let directory = TestDirectory::new();
     directory.file("images.npy", npy("|u1", "(20, 4, 5, 3)", &[200; 20 * 60]));
     directory.file("labels.npy", npy("<u4", "(20, 1)", &[1, 0, 0, 0].repeat(20)));
-    let augmentation = Augmentation { mirror: true, crop_padding: 2, ..Augmentation::default() };
-    let options = Options { augmentation: Some(augmentation), ..Options::default() };
+    let options = Options { augmentation: "mirror,crop:2".parse().unwrap(), ..Options::default() };
     let data = read(directory.path(), &options, None).unwrap();
     assert_eq!(data.kind, Kind::Images { height: 4, width: 5, channels: 3, classes: 2 });
     assert_eq!((data.train.len(), data.test.len()), (18, 2));

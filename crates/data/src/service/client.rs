@@ -139,7 +139,7 @@ impl Client {
                 Next::Nobody => return Err(damage.unwrap_or_else(|| gone(&self.pool, seen.elapsed()))),
             };
             match call(&server.channel, request.clone(), most_bytes).await {
-                Ok(answer) => match answer.batch(samples, &self.kind) {
+                Ok(answer) => match answer.batch(samples, &self.kind, self.schema.normalization.as_ref()) {
                     Ok(batch) => {
                         server.answered();
                         self.is_told.store(false, Ordering::Relaxed);

@@ -6,6 +6,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::batch::{Batch, Inputs, Pass, Values};
 use crate::dataset::Kind;
+use crate::normalization::Normalization;
 
 /// The version of this program, whose servers and clients must be of one version: another may make other bits.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -156,10 +157,15 @@ impl BatchAnswer {
     }
 
     /// The batch of so many samples of this kind, or what is wrong with it.
-    pub(super) fn batch(&self, samples: usize, kind: &Kind) -> Result<Batch, String> {
+    pub(super) fn batch(
+        &self,
+        samples: usize,
+        kind: &Kind,
+        normalization: Option<&Normalization>,
+    ) -> Result<Batch, String> {
         let shape = Shape::of(kind);
         let inputs = match &self.inputs {
-            Some(Sent::Levels(levels)) => Inputs::normalised(levels),
+            Some(Sent::Levels(levels)) => Inputs::normalized(levels, normalization),
             Some(Sent::Numbers(bytes)) => Inputs::Pixels(numbers(bytes, f32::from_le_bytes)),
             Some(Sent::Tokens(bytes)) => Inputs::Tokens(numbers(bytes, u32::from_le_bytes)),
             None => return Err("its answer has no inputs".to_owned()),

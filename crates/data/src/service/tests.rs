@@ -12,7 +12,7 @@ use super::waiting::Waiting;
 use super::*;
 use crate::batch::Pass;
 use crate::testing::TestDirectory;
-use crate::{Augmentation, Batch, DataError, Dataset, Options, Pipeline, Service, Source, Threads, load};
+use crate::{Batch, DataError, Dataset, Options, Pipeline, Service, Source, Threads, load};
 
 mod failures;
 mod sharing;
@@ -23,8 +23,7 @@ struct Fixture {
 }
 
 fn varied() -> Options {
-    let augmentation =
-        Some(Augmentation { shift_pixels: 2, rotation_degrees: 10, crop_padding: 0, mirror: true });
+    let augmentation = "affine,mirror".parse().unwrap();
     Options { train_samples: 300, test_samples: 30, context: 8, augmentation, ..Options::default() }
 }
 

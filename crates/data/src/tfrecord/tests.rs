@@ -8,13 +8,14 @@ use flate2::write::{GzEncoder, ZlibEncoder};
 use image::{GrayImage, ImageFormat, Luma};
 use prost::Message;
 
-use super::super::batch::normalise;
 use super::super::example::{BytesList, Example, Feature, Features, Int64List, Values};
 use super::super::framing::{self, HEADER_BYTES};
+use super::super::normalization::normalise;
 use super::super::testing::TestDirectory;
 use super::*;
 use crate::bad::OnBadSample;
 use crate::batch::{Inputs, Pass};
+use crate::dataset::Kind;
 
 fn bytes(bytes: &[u8]) -> Values {
     Values::Bytes(BytesList { value: vec![bytes.to_vec()] })

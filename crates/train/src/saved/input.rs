@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::{Part, Saved};
 use crate::error::TrainError;
-use unisono_data::{Dataset, EncodedImages, Kind, Options, Source, Split};
+use unisono_data::{Dataset, EncodedImages, Kind, Normalize, Options, Source, Split};
 
 impl Saved {
     /// A data set to evaluate or predict; by default the one that the model was trained on.
@@ -30,8 +30,15 @@ impl Saved {
         let usual = Options { seed: self.seed, cache: self.cache.clone(), ..Options::default() };
         let options = match self.kind {
             // Records are numbered by whoever wrote them: one with a label beyond the model's is named when it is read.
-            Kind::Images { classes, channels, .. } => {
-                Options { classes: Some(classes), colour: channels > 1, ..usual }
+            Kind::Images { classes, channels, height, width } => {
+                let normalization = self.schema.as_ref().and_then(|schema| schema.normalization.clone());
+                Options {
+                    classes: Some(classes),
+                    colour: Some(channels > 1),
+                    image_size: Some([height, width]),
+                    normalize: normalization.map(Normalize::By),
+                    ..usual
+                }
             }
             Kind::Table { .. } => usual,
             Kind::Text { context, .. } => Options { context, ..usual },
@@ -104,7 +111,7 @@ impl Saved {
         )))
     }
 
-    /// The images in PNG or JPEG files as input of the model: grey or in colour, as it was trained, and resized if they have
+    /// The images in files as input of the model: grey or in colour and normalised as it was trained, and resized and cropped if they have
     /// another size. Their targets are meaningless.
     ///
     /// # Errors
@@ -115,7 +122,8 @@ impl Saved {
             let why = format!("the model in `{}` was trained on {known}, not on images", self.path.display());
             return Err(TrainError::Setting(why));
         };
-        Ok(Split::Encoded(EncodedImages::of_files(files, [height, width, channels])))
+        let normalization = self.schema.as_ref().and_then(|schema| schema.normalization.clone());
+        Ok(Split::Encoded(EncodedImages::of_files(files, [height, width, channels], normalization)))
     }
 }
 

@@ -31,13 +31,22 @@ impl Settings {
             "warm-up": self.warm_up,
             "epochs": self.epochs,
             "norm to clip to": self.clip_norm,
-            "augmentation": self.augments,
+            "augmentation": self.augmentation_identity(),
             "damaged samples": (self.on_bad_sample != OnBadSample::Error).then(|| self.on_bad_sample.to_string()),
             "wire format": self.wire.to_string(),
             "uncompressed steps": self.uncompressed_steps,
             "parts of a step": self.world_invariant,
             "local steps": self.local_steps.map(|local| local.to_string()),
         })
+    }
+
+    /// The transforms of images, or whether there are the usual ones.
+    fn augmentation_identity(&self) -> Value {
+        match &self.augmentation {
+            none if none.is_empty() => false.into(),
+            usual if *usual == self.source.usual_augmentation() => true.into(),
+            others => others.to_string().into(),
+        }
     }
 
     /// Whether a checkpoint is of such a run.

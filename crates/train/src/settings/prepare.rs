@@ -165,7 +165,7 @@ impl Settings {
             computes,
             strategy,
             wire_choice: choice.why,
-            input: kept.map(|report| report.to_string()),
+            input: input_lines(&dataset, kept),
             description,
             ..chosen.run_settings(global_batch, steps)
         };
@@ -285,4 +285,11 @@ impl Settings {
             None => WireChoice::among(comm, &self.wires, parameters),
         }
     }
+}
+
+/// What a user should know of the input, a line each.
+fn input_lines(dataset: &Dataset, kept: Option<SnapshotReport>) -> Option<String> {
+    let lines: Vec<_> =
+        dataset.notices().iter().cloned().chain(kept.map(|report| report.to_string())).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }

@@ -8,7 +8,7 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::checkpoint::When;
 use unisono_train::model::ModelKind;
-use unisono_train::{AdamW, Checkpoints, OptimizerSettings, Saved, Settings};
+use unisono_train::{AdamW, Checkpoints, OptimizerSettings, Part, Saved, Settings};
 
 const SIDE: usize = 32;
 
@@ -46,7 +46,7 @@ fn settings(directory: &Path, model: ModelKind) -> Settings {
         batch_size: 16,
         optimizer: OptimizerSettings::new(AdamW::default()),
         learning_rate: 3e-3,
-        augments: true,
+        augmentation: "mirror,crop".parse().unwrap(),
         hidden: model.eq(&ModelKind::ResNet).then(|| vec![8]),
         ..Settings::new(Source::Cifar(directory.to_owned()), model)
     }
@@ -85,6 +85,59 @@ fn grey_images_are_described_as_before_there_was_colour() {
     assert_eq!(serde_json::from_str::<Kind>(grey).unwrap(), kind);
 }
 
+/// Red and blue discs on white, in JPEG files of several sizes: a folder for each class.
+fn draw_discs(directory: &Path) {
+    let mut noise = Noise(5);
+    for (class, colour) in [("blue", [0, 0, 255]), ("red", [255, 0, 0])] {
+        fs::create_dir_all(directory.join(class)).unwrap();
+        for number in 0..100 {
+            let [height, width] = [(); 2].map(|()| 32 + 8 * noise.below(3));
+            let (radius, x, y) =
+                (6 + noise.below(8), width / 2 + noise.below(6), height / 2 + noise.below(6));
+            let pixel = |column: u32, row: u32| {
+                let far = column.abs_diff(x).pow(2) + row.abs_diff(y).pow(2);
+                image::Rgb(if far < radius * radius { colour } else { [255; 3] })
+            };
+            let image = image::RgbImage::from_fn(width, height, pixel);
+            image.save(directory.join(class).join(format!("{number:03}.jpg"))).unwrap();
+        }
+    }
+}
+
+fn the_default_model_tells_red_from_blue_in_photos_of_several_sizes() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("checkpoints");
+    let discs = directory.path().join("discs");
+    draw_discs(&discs);
+    let when = When { every_steps: None, every: None };
+    let checkpoints = Some(Checkpoints { directory: place.clone(), keep: 1, overwrites: false, when });
+    let source = Source::Images(discs.clone());
+    let settings = Settings {
+        hidden: Some(vec![32]),
+        checkpoints,
+        ..Settings::new(source.clone(), Settings::default_model(&source))
+    };
+    let trained = unisono::threads(2, |mut comm| {
+        let trainer = settings.trainer(&mut comm).unwrap();
+        trainer.run(|_| ()).unwrap()
+    });
+    let accuracy = trained[0].last.test_accuracy;
+    assert!(accuracy >= 0.9, "{accuracy}");
+
+    // The checkpoint has the size, the colours and the statistics.
+    let saved = Saved::open(&place).unwrap();
+    assert!(saved.schema.as_ref().unwrap().normalization.as_ref().unwrap().mean.len() == 3);
+    let tally =
+        unisono::threads(1, |mut comm| saved.evaluate(&mut comm, None, Part::Test)).swap_remove(0).unwrap();
+    assert!((tally.accuracy() - accuracy).abs() < 1e-9, "{} and {accuracy}", tally.accuracy());
+    let file = discs.join("red/007.jpg");
+    let images = saved.images(&[file]).unwrap();
+    let batch = images.batch(&[0], Pass::Evaluation).unwrap();
+    let dataset = saved.dataset(None).unwrap();
+    // Nine of ten blue images are trained on, and then the red ones.
+    assert_eq!(batch.inputs, dataset.train.batch(&[97], Pass::Evaluation).unwrap().inputs);
+}
+
 fn convolutions_see_colours() {
     for model in [ModelKind::Cnn, ModelKind::ResNet] {
         let directory = tempfile::tempdir().unwrap();
@@ -103,6 +156,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![
         a_model_of_colours_takes_colours_alone,
         grey_images_are_described_as_before_there_was_colour,
+        the_default_model_tells_red_from_blue_in_photos_of_several_sizes,
         convolutions_see_colours,
     ]
 }

@@ -62,6 +62,42 @@ fn a_snapshot_changes_no_bit_and_is_read_by_the_next_run() {
     assert_eq!(shards(packed.path()), written);
 }
 
+fn what_becomes_of_images_is_told_and_may_be_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = images(folder.path(), 20);
+    fs::write(folder.path().join("class 1/a.tiff"), "another format").unwrap();
+    let run = |more: &[&str]| {
+        let run = [
+            "train",
+            "--threads",
+            "2",
+            "--epochs",
+            "1",
+            "--batch-size",
+            "8",
+            "--hidden",
+            "8",
+            "--data",
+            &source,
+        ];
+        unisono(&[&run[..], more].concat()).expect_success().stdout
+    };
+    let told = run(&[]);
+    for expected in [
+        "3 of 54 training images are resized and cropped to 32x32 pixels",
+        "images are read in colour",
+        "images are normalised by the measured means and deviations",
+        "class 1/a.tiff` skipped: expected files",
+    ] {
+        assert!(told.contains(expected), "{told}");
+    }
+    let asked =
+        ["--image-size", "16x20", "--colour", "no", "--normalize", "0.5/0.25", "--augment", "mirror,erase"];
+    let told = run(&asked);
+    assert!(told.contains("54 of 54 training images are resized and cropped to 16x20 pixels"), "{told}");
+    assert!(!told.contains("in colour") && !told.contains("measured"), "{told}");
+}
+
 fn a_run_that_is_killed_while_it_writes_leaves_nothing_half() {
     let folder = tempfile::tempdir().unwrap();
     let source = images(folder.path(), 150);
@@ -138,6 +174,7 @@ fn the_memory_of_the_input_is_bounded_or_refused() {
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         a_snapshot_changes_no_bit_and_is_read_by_the_next_run,
+        what_becomes_of_images_is_told_and_may_be_asked_for,
         a_run_that_is_killed_while_it_writes_leaves_nothing_half,
         damaged_images_end_a_run_or_are_skipped_counted_and_named,
         the_memory_of_the_input_is_bounded_or_refused,

@@ -14,6 +14,8 @@ fn options_without_effect_are_refused() {
         (&["--step-epochs", "5"], "--step-epochs has no effect without --schedule step"),
         (&["--context", "5"], "--context has no effect without --data text:FILE"),
         (&["--augment"], "--augment has no effect without --data images:DIR"),
+        (&["--image-size", "8"], "--image-size has no effect without --data images:DIR"),
+        (&["--normalize", "measured"], "--normalize has no effect without --data images:DIR"),
         (&["--order", "world-invariant", "--algorithm", "ring"], "the algorithm ring would not be used"),
         (&["--algorithm", "nccl", "--device", "cpu"], "the algorithm nccl works on GPU memory"),
     ] {

@@ -3,14 +3,13 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::batch::normalise;
 
 const ROWS: Kind = Kind::Table { features: 1, classes: 1 };
 
 /// The bits of so many samples of one number after they have been sent, and the bytes that this took.
 fn sent(values: Values, samples: usize) -> (Vec<u32>, usize) {
     let bytes = BatchAnswer::new(values, &vec![0; samples]).encode_to_vec();
-    let back = BatchAnswer::decode(bytes.as_slice()).unwrap().batch(samples, &ROWS).unwrap();
+    let back = BatchAnswer::decode(bytes.as_slice()).unwrap().batch(samples, &ROWS, None).unwrap();
     let bits = match back.inputs {
         Inputs::Pixels(values) => values.into_iter().map(f32::to_bits).collect(),
         Inputs::Tokens(tokens) => tokens,
@@ -21,7 +20,7 @@ fn sent(values: Values, samples: usize) -> (Vec<u32>, usize) {
 #[test]
 fn levels_of_images_are_sent_as_bytes() {
     let levels: Vec<u8> = (0..=255).cycle().take(4096).collect();
-    let normalised: Vec<_> = levels.iter().map(|&level| normalise(level).to_bits()).collect();
+    let normalised: Vec<_> = Normalization::default().apply(&levels).into_iter().map(f32::to_bits).collect();
     let (back, bytes) = sent(Values::Levels(levels), 4096);
     assert_eq!(back, normalised);
     assert!(bytes < 4096 + 4 * 4096 + 64, "{bytes} bytes, of which four fifths are targets");
@@ -38,7 +37,7 @@ proptest! {
     fn damaged_answers_are_refused_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), samples in 0_usize..1 << 40) {
         if let Ok(answer) = BatchAnswer::decode(bytes.as_slice()) {
             for kind in [ROWS, Kind::Text { context: 3, vocabulary: vec!['a', 'b'] }] {
-                if let Ok(batch) = answer.batch(samples, &kind) {
+                if let Ok(batch) = answer.batch(samples, &kind, None) {
                     prop_assert_eq!(batch.samples, samples);
                 }
             }
@@ -51,15 +50,15 @@ fn answers_must_fit_the_question() {
     let text = Kind::Text { context: 2, vocabulary: vec!['a', 'b'] };
     let batch = Batch { inputs: Inputs::Tokens(vec![0, 1]), targets: vec![1, 0], samples: 1 };
     let answer = BatchAnswer::new(batch.inputs.clone().into(), &batch.targets);
-    assert_eq!(answer.batch(1, &text).unwrap(), batch);
+    assert_eq!(answer.batch(1, &text, None).unwrap(), batch);
     for (samples, kind) in [(2, &text), (1, &ROWS), (usize::MAX, &ROWS)] {
-        let refused = answer.batch(samples, kind).unwrap_err();
+        let refused = answer.batch(samples, kind, None).unwrap_err();
         assert!(refused.starts_with("its answer has 2 inputs and 2 targets"), "{refused}");
     }
     let few = Kind::Text { context: 2, vocabulary: vec!['a'] };
-    assert!(answer.batch(1, &few).is_err(), "a token has no character");
+    assert!(answer.batch(1, &few, None).is_err(), "a token has no character");
     let empty = BatchAnswer { inputs: None, targets: Bytes::new() };
-    assert_eq!(empty.batch(0, &ROWS).unwrap_err(), "its answer has no inputs");
+    assert_eq!(empty.batch(0, &ROWS, None).unwrap_err(), "its answer has no inputs");
 }
 
 #[test]

@@ -1,0 +1,64 @@
+//! Random erasing.
+
+use super::Transform;
+use crate::error::DataError;
+use crate::pixels::Image;
+use crate::random::Random;
+
+/// Fills a random rectangle of every other image with noise (Zhong et al., "Random erasing data augmentation", 2020).
+#[derive(Debug, Clone, Copy)]
+pub struct Erase {
+    /// The largest share of each side that the rectangle has, in percent.
+    pub percent: u32,
+}
+
+impl Erase {
+    pub(super) const NAME: &'static str = "erase";
+
+    pub(super) fn of(amounts: &[u32]) -> Result<Self, DataError> {
+        super::amounts(Self::NAME, amounts, [50]).map(|[percent]| Self { percent: percent.min(100) })
+    }
+}
+
+impl Transform for Erase {
+    fn name(&self) -> String {
+        format!("{}:{}", Self::NAME, self.percent)
+    }
+
+    fn apply(&self, mut image: Image, random: &mut Random) -> Image {
+        if random.coin() {
+            return image;
+        }
+        // The place and the length of the rectangle along a side.
+        let mut along = |side: usize| {
+            let most = (side * self.percent as usize / 100) as i64;
+            let length = random.whole(most.min(1)..=most);
+            (random.whole(0..=side as i64 - length) as usize, length as usize)
+        };
+        let ((top, rows), (left, columns)) = (along(image.height), along(image.width));
+        let row_bytes = image.width * image.channels;
+        for row in image.levels.chunks_exact_mut(row_bytes).skip(top).take(rows) {
+            let erased = &mut row[left * image.channels..][..columns * image.channels];
+            erased.iter_mut().for_each(|level| *level = random.whole(0..=255) as u8);
+        }
+        image
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{slope, variants};
+    use super::*;
+
+    #[test]
+    fn a_rectangle_within_the_bounds_changes() {
+        let variants = variants(&Erase { percent: 50 });
+        let image = slope();
+        let kept = variants.iter().filter(|&variant| *variant == image).count();
+        assert!((1..20).contains(&kept), "{kept} of 20 were kept");
+        for variant in variants {
+            let changed = variant.levels.iter().zip(&image.levels).filter(|(a, b)| a != b).count();
+            assert!(changed <= 4 * 3, "{changed} of 54 levels changed");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Mirrored images.
+
+use super::Transform;
+use crate::error::DataError;
+use crate::pixels::Image;
+use crate::random::Random;
+
+/// Mirrors every other image horizontally, at random. Wrong for digits and letters.
+#[derive(Debug, Clone, Copy)]
+pub struct Mirror;
+
+impl Mirror {
+    pub(super) const NAME: &'static str = "mirror";
+
+    pub(super) fn of(amounts: &[u32]) -> Result<Self, DataError> {
+        super::amounts(Self::NAME, amounts, []).map(|[]| Self)
+    }
+}
+
+impl Transform for Mirror {
+    fn name(&self) -> String {
+        Self::NAME.into()
+    }
+
+    fn apply(&self, mut image: Image, random: &mut Random) -> Image {
+        // Passes over as many numbers as an affine motion draws: checkpoints hold runs on images that were mirrored by the next one, and
+        // resume with the same bits.
+        for _ in 0..3 {
+            random.number(0.0..=0.0);
+        }
+        if random.coin() {
+            for row in image.levels.chunks_exact_mut(image.width * image.channels) {
+                // In reverse, and each pixel in reverse again.
+                row.reverse();
+                row.chunks_exact_mut(image.channels).for_each(<[u8]>::reverse);
+            }
+        }
+        image
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{slope, variants};
+    use super::*;
+
+    #[test]
+    fn some_images_are_mirrored_exactly_and_the_others_stay() {
+        let (variants, image) = (variants(&Mirror), slope());
+        let level = |at: usize| image.pixel(image.width - 1 - at % image.width, at / image.width)[0];
+        let mirrored = Image { levels: (0..image.levels.len()).map(level).collect(), ..image.clone() };
+        let count = variants.iter().filter(|&variant| *variant == mirrored).count();
+        assert!((1..20).contains(&count), "{count} of 20 were mirrored");
+        assert!(variants.iter().all(|variant| *variant == mirrored || *variant == image));
+    }
+}

@@ -1,0 +1,67 @@
+//! Images of any size become images of one size: resized with their aspect ratio until they cover it, and cropped to the middle. As
+//! torchvision's `Resize` and `CenterCrop`, with the antialiased bilinear filter of Pillow.
+
+use image::imageops::{self, FilterType};
+use image::{GrayImage, ImageBuffer, Pixel, RgbImage};
+
+use crate::pixels::Image;
+
+/// The ratio of sides beyond which only the middle of an image is read: the rest would be resized to be cropped.
+const LONGEST: u64 = 8;
+
+/// The image in `[height, width]` pixels.
+pub(super) fn fitted(image: Image, to: [usize; 2]) -> Image {
+    let Image { height, width, channels, .. } = image;
+    if [height, width] == to {
+        return image;
+    }
+    let sides = [height, width].map(|side| side as u32);
+    let to = to.map(|side| side as u32);
+    let whole = "an image has so many levels";
+    let levels = match channels {
+        1 => covering(&GrayImage::from_raw(sides[1], sides[0], image.levels).expect(whole), to),
+        _ => covering(&RgbImage::from_raw(sides[1], sides[0], image.levels).expect(whole), to),
+    };
+    Image::new([to[0] as usize, to[1] as usize, channels], levels)
+}
+
+fn covering<P>(image: &ImageBuffer<P, Vec<u8>>, to: [u32; 2]) -> Vec<u8>
+where
+    P: Pixel<Subpixel = u8> + 'static,
+{
+    let [height, width] = kept([image.height(), image.width()], to);
+    let (x, y) = (middle(image.width(), width), middle(image.height(), height));
+    let image = imageops::crop_imm(image, x, y, width, height);
+    let [rows, columns] = cover([height, width], to);
+    let resized = imageops::resize(&*image, columns, rows, FilterType::Triangle);
+    let (x, y) = (middle(columns, to[1]), middle(rows, to[0]));
+    imageops::crop_imm(&resized, x, y, to[1], to[0]).to_image().into_raw()
+}
+
+/// The smallest sides with the ratio of `from` that are not shorter than `to`.
+fn cover(from: [u32; 2], to: [u32; 2]) -> [u32; 2] {
+    let ([height, width], [rows, columns]) = (from.map(u64::from), to.map(u64::from));
+    match rows * width >= columns * height {
+        true => [to[0], (rows * width / height) as u32],
+        false => [(columns * height / width) as u32, to[1]],
+    }
+}
+
+/// The sides of the middle that is read: all of an image, unless one side is far longer than is needed.
+fn kept(from: [u32; 2], to: [u32; 2]) -> [u32; 2] {
+    let most = |across: usize| {
+        let needed = u64::from(from[across]) * u64::from(to[1 - across]) / u64::from(to[across]);
+        u32::try_from(LONGEST * (needed + 1)).unwrap_or(u32::MAX)
+    };
+    [from[0].min(most(1)), from[1].min(most(0))]
+}
+
+/// The offset of the middle `inner` of `outer` pixels: half of the rest, rounded to even.
+fn middle(outer: u32, inner: u32) -> u32 {
+    let rest = outer - inner;
+    let half = rest / 2;
+    if rest % 2 == 1 && half % 2 == 1 { half + 1 } else { half }
+}
+
+#[cfg(test)]
+mod tests;

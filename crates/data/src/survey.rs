@@ -1,0 +1,114 @@
+//! Looks at the headers of images, before training: their sizes, and whether they have colours.
+
+use rayon::prelude::*;
+
+use super::decoding::Header;
+
+/// The most images whose headers are read.
+pub(super) const MOST: usize = 1000;
+/// The most images that are decoded to find a colour: a header may claim colours for a grey image.
+const MOST_DECODED: usize = 64;
+
+/// The headers of the images of a part of a data set: of all, or of some at equal distances.
+#[derive(Debug)]
+pub(super) struct Survey {
+    headers: Vec<Header>,
+    /// Whether any image that was decoded has a colour.
+    pub(super) has_colour: bool,
+    /// The number of images that were looked at.
+    looked: usize,
+    images: usize,
+}
+
+/// At most so many of these, at equal distances.
+pub(super) fn spread<T: Copy>(all: &[T], most: usize) -> Vec<T> {
+    let count = all.len().min(most);
+    (0..count).map(|at| all[at * all.len() / count]).collect()
+}
+
+impl Survey {
+    /// Surveys these samples by their headers; damaged ones, which have none, are named when they are read.
+    pub(super) fn of(
+        samples: &[usize],
+        header: impl Fn(usize) -> Option<Header> + Sync,
+        has_colour: impl Fn(usize) -> bool + Send + Sync,
+    ) -> Self {
+        let looked = spread(samples, MOST);
+        let found: Vec<_> = looked.par_iter().map(|&sample| Some((sample, header(sample)?))).collect();
+        let found: Vec<_> = found.into_iter().flatten().collect();
+        let maybe: Vec<_> =
+            found.iter().filter(|(_, header)| header.may_have_colour).map(|(sample, _)| *sample).collect();
+        let has_colour = spread(&maybe, MOST_DECODED).into_par_iter().any(has_colour);
+        let headers = found.into_iter().map(|(_, header)| header).collect();
+        Self { headers, has_colour, looked: looked.len(), images: samples.len() }
+    }
+
+    /// The median height and the median width; `None` if there is no image.
+    pub(super) fn median(&self) -> Option<[usize; 2]> {
+        if self.headers.is_empty() {
+            return None;
+        }
+        Some([0, 1].map(|side| {
+            let mut lengths: Vec<_> = self.headers.iter().map(|header| header.sides[side]).collect();
+            lengths.sort_unstable();
+            lengths[(lengths.len() - 1) / 2]
+        }))
+    }
+
+    /// Tells how many images have another size than `to`, if any has.
+    pub(super) fn notice(&self, part: &str, to: [usize; 2]) -> Option<String> {
+        let others: Vec<_> =
+            self.headers.iter().map(|header| header.sides).filter(|sides| *sides != to).collect();
+        let range = |side: usize| {
+            let lengths = || others.iter().map(|sides| sides[side]);
+            let (least, most) = (lengths().min()?, lengths().max()?);
+            Some(if least == most { least.to_string() } else { format!("{least} to {most}") })
+        };
+        let (height, width) = range(0).zip(range(1))?;
+        let looked = match self.looked < self.images {
+            true => format!("{} {part} images looked at, of {} in all,", self.looked, self.images),
+            false => format!("{} {part} images", self.images),
+        };
+        let (count, [rows, columns]) = (others.len(), to);
+        Some(format!(
+            "{count} of {looked} are resized and cropped to {rows}x{columns} pixels (height x width): their heights are {height}, their \
+             widths {width}; --image-size chooses another size"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn survey(sides: &[[usize; 2]]) -> Survey {
+        let samples: Vec<_> = (0..sides.len()).collect();
+        let header = |sample: usize| Some(Header { sides: sides[sample], may_have_colour: sample % 2 == 0 });
+        Survey::of(&samples, header, |sample| sample == 2)
+    }
+
+    #[test]
+    fn the_size_is_the_median_and_others_are_told() {
+        let mixed = survey(&[[30, 40], [50, 20], [30, 41], [30, 40], [10, 90]]);
+        assert_eq!(mixed.median(), Some([30, 40]));
+        assert!(mixed.has_colour);
+        let notice = mixed.notice("training", [30, 40]).unwrap();
+        let expected = "3 of 5 training images are resized and cropped to 30x40 pixels (height x width): their heights are 10 to 50, \
+                        their widths 20 to 90; ";
+        assert!(notice.starts_with(expected), "{notice}");
+        assert_eq!(survey(&[[3, 4]; 7]).notice("training", [3, 4]), None);
+        assert_eq!(survey(&[]).median(), None);
+    }
+
+    #[test]
+    fn of_many_images_some_are_looked_at_in_all_places() {
+        let sides: Vec<_> = (0..5000).map(|at| if at < 2500 { [8, 8] } else { [9, 9] }).collect();
+        let notice = survey(&sides).notice("training", [8, 8]).unwrap();
+        assert!(
+            notice.starts_with("500 of 1000 training images looked at, of 5000 in all, are resized"),
+            "{notice}"
+        );
+        assert_eq!(spread(&[0, 1, 2, 3, 4, 5], 3), [0, 2, 4]);
+        assert_eq!(spread(&[1, 2], 3), [1, 2]);
+    }
+}
