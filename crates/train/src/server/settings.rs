@@ -102,15 +102,15 @@ pub(super) fn refusal<R: Replica>(
             "has the optimizer's state on the servers anyway: remove --shard-optimizer".to_owned(),
         ),
         (
+            settings.optimizer.rule.state_names().contains(&AVERAGE),
+            "evaluates no average of the parameters: remove --ema".to_owned(),
+        ),
+        (
             staleness != Staleness::Steps(0) && settings.optimizer.rule.per_share(ranks - servers).is_none(),
             format!(
                 "updates by single shares with --staleness, and {} has no form for that: use --staleness 0, sgd or adamw",
                 settings.optimizer.rule.name()
             ),
-        ),
-        (
-            settings.optimizer.rule.state_names().contains(&AVERAGE),
-            "evaluates no average of the parameters: remove --ema".to_owned(),
         ),
         (!settings.metrics.is_empty(), "measures loss and accuracy alone: remove --metrics".to_owned()),
         (settings.trace.is_some(), "writes no trace: remove --trace".to_owned()),
