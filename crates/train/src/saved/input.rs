@@ -184,6 +184,7 @@ impl fmt::Display for Described<'_> {
                 let colour = if *channels == 1 { "" } else { "colour " };
                 write!(f, "{colour}images of {height}x{width} pixels in {classes} classes")
             }
+            Kind::Table { features, classes: 1 } => write!(f, "rows of {features} numbers and a target"),
             Kind::Table { features, classes } => write!(f, "rows of {features} numbers in {classes} classes"),
             Kind::Text { vocabulary, .. } => write!(f, "text of {} distinct characters", vocabulary.len()),
         }

@@ -211,6 +211,9 @@ impl Settings {
             Kind::Images { classes, .. } | Kind::Table { classes, .. } => *classes,
             Kind::Text { vocabulary, .. } => vocabulary.len(),
         };
+        if classes == 1 && dataset.schema.target.is_none() {
+            return refuse(format!("{} has one class alone: there is nothing to learn", self.source));
+        }
         metrics::check(&self.metrics, Some(classes))?;
         let samples = dataset.train.len();
         if global_batch > samples {
