@@ -43,7 +43,7 @@ pub use lion::Lion;
 use passes::{LANES, SquareSum};
 #[cfg(feature = "candle")]
 pub use rule::TensorRule;
-pub use rule::{Factors, StepInfo, UpdateRule, largest};
+pub use rule::{FactorRule, Factors, StepInfo, UpdateRule, largest};
 pub use sgd::Sgd;
 pub use state::StateError;
 
@@ -56,7 +56,7 @@ pub struct OptimizerSettings {
     pub weight_decay: f32,
     /// The factors of a parameter's weight decay and learning rate by its name and shape; [`Factors::of_shape`] by default. The same on all
     /// ranks, and in a run that resumes.
-    pub factors: Arc<dyn Fn(&str, &[usize]) -> Factors + Send + Sync>,
+    pub factors: Arc<FactorRule>,
 }
 
 impl OptimizerSettings {

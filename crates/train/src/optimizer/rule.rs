@@ -136,6 +136,9 @@ pub struct Factors {
     pub rate: f32,
 }
 
+/// The factors of a parameter by its name and shape.
+pub type FactorRule = dyn Fn(&str, &[usize]) -> Factors + Send + Sync;
+
 impl Default for Factors {
     /// One each.
     fn default() -> Self {
