@@ -32,7 +32,7 @@ fn train(comm: &mut unisono::Communicator) -> Result<()> {
     let rank = comm.rank();
     fit(comm, &parameters, loss, (rows, held_out), settings, None, |event| match event {
         Event::Epoch(report) if rank == 0 => {
-            println!("epoch {}: squared error {:.4}", report.epoch, report.test_loss)
+            println!("epoch {}: squared error {:.4}", report.epoch, report.test_loss);
         }
         _ => {}
     })?;
