@@ -83,7 +83,8 @@ mod tests {
 
     fn survey(sides: &[[usize; 2]]) -> Survey {
         let samples: Vec<_> = (0..sides.len()).collect();
-        let header = |sample: usize| Some(Header { sides: sides[sample], may_have_colour: sample % 2 == 0 });
+        let header =
+            |sample: usize| Some(Header { sides: sides[sample], may_have_colour: sample.is_multiple_of(2) });
         Survey::of(&samples, header, |sample| sample == 2)
     }
 
