@@ -3,7 +3,7 @@
 use candle_core::{D, DType, Device, Tensor};
 use candle_nn::{AdamW, Module, Optimizer, VarBuilder, VarMap, linear, loss, seq};
 use unisono_data::{Options, Source, Split};
-use unisono_train::{candle::DataParallel, model};
+use unisono_train::{DataParallel, model};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 

@@ -2,9 +2,9 @@
 
 use candle_core::{Device, Tensor};
 use candle_nn::{Module, linear, seq};
-use unisono_train::candle::{Loss, Parameters, fit};
+use unisono_train::candle::{Loss, Parameters};
 use unisono_train::rate::{Rate, Schedule};
-use unisono_train::{AdamW, Event, OptimizerSettings, RunSettings, Tally};
+use unisono_train::{AdamW, Event, OptimizerSettings, RunSettings, Tally, fit};
 
 const EPOCHS: usize = 20;
 const BATCH: usize = 32;

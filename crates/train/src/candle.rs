@@ -11,9 +11,7 @@ use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor};
 use super::replica::{Gradients, Outputs, Parameter, Replica, ReplicaError, Tally};
 use unisono::Communicator;
 
-mod data_parallel;
 mod dropout;
-mod fit;
 mod fused;
 mod linear;
 mod loss;
@@ -28,9 +26,7 @@ mod shared;
 mod stage;
 mod statistics;
 
-pub use data_parallel::DataParallel;
 pub use dropout::Dropout;
-pub use fit::fit;
 pub use fused::{Function, apply};
 pub use linear::Linear;
 pub use loss::cross_entropy;

@@ -31,10 +31,14 @@ mod central;
 pub mod checkpoint;
 mod compare;
 mod damage;
+#[cfg(feature = "candle")]
+mod data_parallel;
 mod device;
 mod epochs;
 mod error;
 mod feed;
+#[cfg(feature = "candle")]
+mod fit;
 mod local;
 mod log;
 pub mod metrics;
@@ -76,9 +80,13 @@ pub use buckets::{
 };
 pub use compare::agree;
 #[cfg(feature = "candle")]
+pub use data_parallel::DataParallel;
+#[cfg(feature = "candle")]
 pub use device::DeviceKind;
 pub use error::TrainError;
 pub use feed::{AnyShare, Batches, Feed, OutOfData, Shares, Steps, Stream};
+#[cfg(feature = "candle")]
+pub use fit::fit;
 pub use local::{LocalSteps, Outer, UnknownOuter};
 #[cfg(feature = "candle")]
 pub use needs::Needs;

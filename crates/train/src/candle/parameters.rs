@@ -189,7 +189,7 @@ impl Parameters {
     }
 
     /// The seed of initial values.
-    pub(super) fn seed(&self) -> u64 {
+    pub(crate) fn seed(&self) -> u64 {
         self.seed
     }
 

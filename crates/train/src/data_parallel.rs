@@ -19,7 +19,7 @@ use crate::replica::{Gradients as _, Parameter, Tally};
 /// # use candle_core::{DType, Device, Result, Tensor};
 /// # use candle_nn::{Module, Optimizer, SGD, VarBuilder, VarMap, linear, loss};
 /// # let train = |comm: unisono::Communicator| -> Result<Vec<f32>> {
-/// use unisono_train::candle::DataParallel; // one
+/// use unisono_train::DataParallel; // one
 ///
 /// let varmap = VarMap::new();
 /// let model = linear(4, 3, VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu))?;
@@ -42,7 +42,7 @@ use crate::replica::{Gradients as _, Parameter, Tally};
 /// Ranks hold the same bits, as long as their optimizers are the same. `C` is a [`Communicator`], or a reference to one.
 ///
 /// The mean is computed once the backward pass has ended: candle has no hooks for variables. Buckets are on their way while the next ones
-/// are packed. A model that takes its variables from [`Parameters`](super::Parameters) is trained by a [`Mirror`](crate::Mirror) with
+/// are packed. A model that takes its variables from [`Parameters`](crate::candle::Parameters) is trained by a [`Mirror`](crate::Mirror) with
 /// buckets that overlap the backward pass.
 pub struct DataParallel<C = Communicator> {
     comm: C,

@@ -3,7 +3,7 @@
 use candle_core::Result;
 use unisono::Communicator;
 
-use super::{Loss, Network, Parameters};
+use crate::candle::{Loss, Network, Parameters};
 use crate::error::TrainError;
 use crate::feed::Shares;
 use crate::report::{Event, Summary};
