@@ -278,7 +278,9 @@ fn play_stopped(mut comm: Communicator) -> Result<()> {
     if comm.rank() == 1 {
         launch::signal_process("STOP", std::process::id());
     }
-    assert_eq!(failure(&mut comm).failed_rank(), Some(1));
+    // Both wait for it directly. In a sum, one may wait for the other, and name it if its own deadline passes first.
+    let error = comm.broadcast(&mut [0_u64], 1).unwrap_err();
+    assert_eq!(error.failed_rank(), Some(1), "{error}");
     let rank = comm.rank();
     let error = comm.shrink().unwrap_err();
     let Error::Missing { other: 1, is_stopped: true, .. } = error else { panic!("{error}") };

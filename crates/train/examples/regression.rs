@@ -6,7 +6,7 @@ use unisono_train::candle::{Loss, Parameters};
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{AdamW, Event, OptimizerSettings, RunSettings, Tally, fit};
 
-const EPOCHS: usize = 20;
+const EPOCHS: usize = 40;
 const BATCH: usize = 32;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -27,7 +27,7 @@ fn train(comm: &mut unisono::Communicator) -> Result<()> {
         let tally = Tally { targets: rows.len() as f64, loss: sum.to_scalar::<f32>()?.into(), correct: 0.0 };
         Ok(Loss { sum, tally })
     };
-    let rate = Rate::new(Schedule::Cosine, 0.01, 0.05, (EPOCHS * rows.len().div_ceil(BATCH)) as u64);
+    let rate = Rate::new(Schedule::Cosine, 0.03, 0.05, (EPOCHS * rows.len().div_ceil(BATCH)) as u64);
     let settings = RunSettings::new(EPOCHS, BATCH, OptimizerSettings::new(AdamW::default()), rate);
     let rank = comm.rank();
     fit(comm, &parameters, loss, (rows, held_out), settings, None, |event| match event {

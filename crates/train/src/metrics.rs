@@ -376,11 +376,11 @@ mod tests {
 
     #[test]
     fn metrics_have_names() {
-        for name in ["top-5", "f1"] {
+        for name in ["top-5", "f1", "r2", "mae"] {
             assert_eq!(name.parse::<Named>().unwrap().0.name(), name);
         }
         for nonsense in ["", "top-", "top-0", "f2", "top5"] {
-            assert!(nonsense.parse::<Named>().unwrap_err().to_string().contains("top-5, or f1"));
+            assert!(nonsense.parse::<Named>().unwrap_err().to_string().contains("top-5, f1, r2 or mae"));
         }
     }
 }

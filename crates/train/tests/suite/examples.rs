@@ -21,7 +21,7 @@ fn pipeline() {
     assert!(said.contains("2 ranks in pipelines of 2: loss "), "{said}");
 }
 
-/// A smooth function of two columns is learnt to a hundredth of its variance, which is 0.6.
+/// A smooth function of two columns is learnt to a tenth of its variance, which is 0.6.
 fn regression() {
     let mut table = "x,y,value\n".to_owned();
     for row in 0..1000 {
@@ -32,9 +32,9 @@ fn regression() {
     let path = directory.path().join("table.csv");
     std::fs::write(&path, table).expect("it can be written");
     let said = example_with("regression", 2, &[path.to_str().expect("a path in UTF-8")]);
-    let last = said.lines().find_map(|line| line.strip_prefix("epoch 20: squared error "));
+    let last = said.lines().find_map(|line| line.strip_prefix("epoch 40: squared error "));
     let error: f64 = last.and_then(|error| error.parse().ok()).unwrap_or(f64::NAN);
-    assert!(error < 0.02, "{said}");
+    assert!(error < 0.06, "{said}");
 }
 
 pub(crate) fn tests() -> Vec<Test> {

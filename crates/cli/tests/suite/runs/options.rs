@@ -88,7 +88,7 @@ fn help_is_short_or_whole() {
         let ended = unisono(&["train", help]).expect_success();
         ended.stdout.lines().filter(|line| line.trim_start().starts_with("--")).count()
     };
-    assert_eq!(shown("-h"), 26);
+    assert_eq!(shown("-h"), 27);
     assert!(shown("--help") > 60);
 }
 

@@ -15,12 +15,15 @@ fn trained(launched: &[&str], more: &[&str]) -> String {
     }
     let source = source(&file);
     let run = ["train", "--data", &source, "--global-batch", "16", "--epochs", "3", "--hidden", "600,600"];
-    unisono(&[launched, &run, more].concat()).expect_success().stdout
+    let said = unisono(&[launched, &run, more].concat()).expect_success().stdout;
+    // Without the breaks of long lines.
+    said.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The hash at its end.
+/// The hash of the parameters at its end.
 fn hash(said: &str) -> &str {
-    said.trim_end().rsplit_once(' ').expect("the last line ends with it").1
+    let is_hash = |word: &&str| word.len() == 16 && word.bytes().all(|digit| digit.is_ascii_hexdigit());
+    said.split([' ', ';']).rfind(is_hash).expect("the last line has it")
 }
 
 fn threads(ranks: &str, more: &[&str]) -> String {

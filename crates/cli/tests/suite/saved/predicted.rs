@@ -112,7 +112,7 @@ fn an_image_file_is_taken_for_what_it_is_in_a_data_set() {
         "predict",
         checkpoint,
         &["--image", broken.to_str().unwrap()],
-        &["broken.png", "neither PNG nor JPEG"],
+        &["broken.png", "expected PNG, JPEG, WebP, BMP or GIF"],
     );
     refused("predict", checkpoint, &["--image", "missing.png"], &["cannot read `missing.png`"]);
     // The second rank's first file, after 256 of the first.
