@@ -15,6 +15,7 @@ pub(crate) fn tests() -> Vec<Test> {
         the_trainer_knows_no_transport,
         an_algorithm_sees_no_buffer,
         no_example_in_a_comment_drops_errors,
+        no_link_of_a_document_is_dead,
     ]
 }
 
@@ -114,6 +115,17 @@ fn no_example_in_a_comment_drops_errors() {
             let example = line.trim_start().trim_start_matches("///").trim_start_matches("//!").trim_start();
             let drops = example.starts_with("unisono::threads(") && example.contains("Result<");
             assert!(!drops, "{}:{number}: nobody looks at what the ranks return", path.display());
+        }
+    }
+}
+
+fn no_link_of_a_document_is_dead() {
+    for (document, text) in files_in("md", "") {
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+        let files = links.filter(|link| !link.is_empty() && !link.contains(':'));
+        for link in files {
+            let target = document.parent().expect("a file is in a folder").join(link);
+            assert!(target.exists(), "{} links to {link}", document.display());
         }
     }
 }
