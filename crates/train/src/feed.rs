@@ -1,6 +1,6 @@
 //! Feeds of the trainer: the micro-batches of one rank, step by step.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use unisono_collectives::{Chunks, Rank, partition};
 
@@ -145,6 +145,24 @@ impl Shares {
         let batch = &order[start..order.len().min(start + self.global_batch)];
         let passes = self.passes(batch.len()).into_iter();
         passes.map(|pass| batch[pass].to_vec()).collect()
+    }
+
+    /// The steps of epochs of `count` samples, without the first `skipped` of the first epoch: each is its epoch and the samples of the
+    /// passes of this rank.
+    pub(super) fn plans(
+        self,
+        count: usize,
+        seed: u64,
+        epochs: RangeInclusive<usize>,
+        skipped: usize,
+    ) -> Pipeline<(u64, Vec<Vec<usize>>)> {
+        let (begun, last) = (*epochs.start() as u64, *epochs.end() as u64);
+        Pipeline::repeat(begun..=last, move |epoch| {
+            let order = unisono_data::order(count, seed, epoch);
+            let first = if epoch == begun { skipped } else { 0 };
+            let steps = first..self.steps(count);
+            Ok(Pipeline::of(steps.map(move |step| (epoch, self.samples(&order, step)))))
+        })
     }
 }
 

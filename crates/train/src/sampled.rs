@@ -33,6 +33,12 @@ pub struct Sampled<B = Batch> {
 /// The number of samples per evaluation batch.
 pub(super) const EVALUATION_BATCH: usize = 64;
 
+/// The samples of an evaluation batch, of `count` held-out samples.
+pub(super) fn evaluation_batch(number: usize, count: usize) -> Range<usize> {
+    let start = number * EVALUATION_BATCH;
+    start..count.min(start + EVALUATION_BATCH)
+}
+
 impl Sampled {
     /// A feed for one rank; `threads` make its batches, and `depth` steps are prefetched, of the epoch that was begun.
     pub fn new(dataset: Arc<Dataset>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
@@ -89,15 +95,9 @@ impl<B: From<Batch> + Send + 'static> Feed for Sampled<B> {
         let threads = dataset.train.threads(self.threads);
         let is_as_before = self.threads_before.replace(threads) == Some(threads);
         let open = || {
-            let (planned, on_threads) = (Arc::clone(dataset), Arc::clone(dataset));
-            let plans = move |of: u64| {
-                let order = planned.train.order(seed, of);
-                let first = if of == epoch as u64 { skipped } else { 0 };
-                let steps = first..shares.steps(order.len());
-                Ok(Pipeline::of(steps.map(move |step| (of, shares.samples(&order, step)))))
-            };
+            let on_threads = Arc::clone(dataset);
             let last = last_epoch.unwrap_or(epoch).max(epoch);
-            let plans = Pipeline::repeat(epoch as u64..=last as u64, plans);
+            let plans = shares.plans(dataset.train.len(), seed, epoch..=last, skipped);
             let make = move |(of, passes)| batches(&on_threads, seed, of, passes);
             let steps = plans.map(threads, make).named("batches").prefetch(depth);
             Ok(passed_on(steps, ahead, |step: Vec<Option<B>>, pass_on| {
@@ -128,8 +128,7 @@ impl<B: From<Batch> + Send + 'static> Feed for Sampled<B> {
         let dataset = Arc::clone(&self.dataset);
         let threads = dataset.test.threads(self.threads);
         let make = move |batch: usize| {
-            let start = batch * EVALUATION_BATCH;
-            let samples: Vec<_> = (start..dataset.test.len().min(start + EVALUATION_BATCH)).collect();
+            let samples: Vec<_> = evaluation_batch(batch, dataset.test.len()).collect();
             let batch = dataset.test.batch(&samples, Pass::Evaluation)?;
             if batch.samples == 0 {
                 return Err(DataError::other(format!(

@@ -9,7 +9,7 @@ use unisono_data::{DataError, Depth, Pass, Pipeline, Threads};
 
 use super::epochs::Epochs;
 use super::feed::{Batches, Feed, Shares, Steps};
-use super::sampled::EVALUATION_BATCH;
+use super::sampled::{EVALUATION_BATCH, evaluation_batch};
 
 /// Samples by their numbers, as a `Dataset` of PyTorch.
 ///
@@ -92,7 +92,7 @@ impl<S: Samples> fmt::Debug for Loader<S> {
 }
 
 impl<S: Samples> Loader<S> {
-    /// The feed of one rank in a run of so many epochs. `held_out` samples, perhaps none, are for evaluations.
+    /// The feed of one rank in a run of `epochs` epochs. `held_out` samples, perhaps none, are for evaluations.
     pub fn new(samples: S, held_out: S, seed: u64, shares: Shares, epochs: usize) -> Self {
         let (samples, held_out) = (Arc::new(samples), Arc::new(held_out));
         let (threads, depth) = (Threads::Auto, Depth::Auto);
@@ -108,7 +108,7 @@ impl<S: Samples> Loader<S> {
         }
     }
 
-    /// Makes samples on so many threads, and prefetches so many steps.
+    /// Makes samples on `threads` threads, and prefetches `depth` steps.
     #[must_use]
     pub fn on_threads(self, threads: Threads, depth: Depth) -> Self {
         Self { threads, depth, ..self }
@@ -142,12 +142,6 @@ impl<S: Samples> Feed for Loader<S> {
         let count = samples.len();
         let open = || {
             let samples = Arc::clone(samples);
-            let plans = move |of: u64| {
-                let order = unisono_data::order(count, seed, of);
-                let first = if of == epoch as u64 { skipped } else { 0 };
-                let steps = first..shares.steps(count);
-                Ok(Pipeline::of(steps.map(move |step| (of, shares.samples(&order, step)))))
-            };
             let make = move |(epoch, passes): (u64, Vec<Vec<usize>>)| {
                 let pass = Pass::Training { seed, epoch };
                 let batch = |indices: Vec<usize>| {
@@ -155,7 +149,7 @@ impl<S: Samples> Feed for Loader<S> {
                 };
                 passes.into_iter().map(batch).collect()
             };
-            let plans = Pipeline::repeat(epoch as u64..=last_epoch.max(epoch) as u64, plans);
+            let plans = shares.plans(count, seed, epoch..=last_epoch.max(epoch), skipped);
             Ok(plans.map(threads, make).named("batches").prefetch(depth))
         };
         let length = shares.steps(count).saturating_sub(skipped);
@@ -172,10 +166,8 @@ impl<S: Samples> Feed for Loader<S> {
 
     fn evaluation(&mut self, range: Range<usize>) -> Result<Batches<Self::Batch>, DataError> {
         let samples = Arc::clone(&self.held_out);
-        let make = move |number: usize| {
-            let start = number * EVALUATION_BATCH;
-            batch(&*samples, start..samples.len().min(start + EVALUATION_BATCH), Pass::Evaluation)
-        };
+        let make =
+            move |number: usize| batch(&*samples, evaluation_batch(number, samples.len()), Pass::Evaluation);
         Ok(Box::new(Pipeline::of(range).map(self.threads, make)))
     }
 }
