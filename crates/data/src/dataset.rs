@@ -22,7 +22,7 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// What a user should know of how images in files are read, a line each: how many are resized, which files are skipped.
+    /// The notes for the user on how images in files are read, one line each: how many are resized, which files are skipped.
     pub fn notices(&self) -> &[String] {
         match &self.train {
             Split::Encoded(images) => images.notices(),

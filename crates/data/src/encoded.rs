@@ -35,7 +35,7 @@ pub struct EncodedImages {
     /// The augmentation in training.
     augmentation: Augmentation,
     normalization: Option<Normalization>,
-    /// What a user should know of how they are read.
+    /// Notes for the user on how they are read.
     notices: Vec<String>,
     /// Where they are decoded already.
     snapshot: Option<Arc<Snapshot>>,
@@ -77,7 +77,7 @@ impl Store {
         }
     }
 
-    /// Reads an image, decoded to so many channels, and its class.
+    /// Reads an image, decoded to `channels` channels, and its class.
     fn read(&self, index: usize, channels: usize) -> Result<(Image, u32), DataError> {
         let (raw, label) = self.raw(index)?;
         let image = part("decoding", || raw.decode(channels)).map_err(|problem| match self {
@@ -95,11 +95,12 @@ impl Store {
     }
 
     fn survey(&self, samples: &[usize]) -> Survey {
-        Survey::of(
-            samples,
-            |sample| self.raw(sample).ok()?.0.header().ok(),
-            |sample| self.raw(sample).is_ok_and(|(raw, _)| raw.has_colour().unwrap_or(false)),
-        )
+        Survey::of(samples, |sample| self.raw(sample).ok()?.0.header().ok())
+    }
+
+    /// Decodes an image to tell whether it has a colour.
+    fn has_colour(&self, sample: usize) -> bool {
+        self.raw(sample).is_ok_and(|(raw, _)| raw.has_colour().unwrap_or(false))
     }
 }
 
@@ -146,7 +147,8 @@ impl EncodedImages {
         let surveys = [&train, &test].map(|samples| store.survey(samples));
         let Some(median) = surveys[0].median() else { return Err(store.unreadable(&train)) };
         let [height, width] = options.image_size.unwrap_or(median);
-        let channels = if options.colour.unwrap_or(surveys[0].has_colour) { 3 } else { 1 };
+        let has_colour = || surveys[0].has_colour(|sample| store.has_colour(sample));
+        let channels = if options.colour.unwrap_or_else(has_colour) { 3 } else { 1 };
         let size = Size { height, width, channels };
         let parts = surveys.iter().zip(["training", "held-out"]);
         let mut notices: Vec<_> =
@@ -181,12 +183,12 @@ impl EncodedImages {
         all.into_iter().try_fold(Sums::default(), |sum, own| Ok(sum.and(own?)))
     }
 
-    /// Adds what a user should know of how they are read.
+    /// Adds a note on how they are read.
     pub(super) fn add_notice(&mut self, notice: String) {
         self.notices.push(notice);
     }
 
-    /// What a user should know of how they are read.
+    /// The notes for the user on how they are read.
     pub(super) fn notices(&self) -> &[String] {
         &self.notices
     }

@@ -12,9 +12,8 @@ const MOST_DECODED: usize = 64;
 /// The headers of the images of a part of a data set: of all, or of some at equal distances.
 #[derive(Debug)]
 pub(super) struct Survey {
-    headers: Vec<Header>,
-    /// Whether any image that was decoded has a colour.
-    pub(super) has_colour: bool,
+    /// By sample.
+    headers: Vec<(usize, Header)>,
     /// The number of images that were looked at.
     looked: usize,
     images: usize,
@@ -28,19 +27,18 @@ pub(super) fn spread<T: Copy>(all: &[T], most: usize) -> Vec<T> {
 
 impl Survey {
     /// Surveys these samples by their headers; damaged ones, which have none, are named when they are read.
-    pub(super) fn of(
-        samples: &[usize],
-        header: impl Fn(usize) -> Option<Header> + Sync,
-        has_colour: impl Fn(usize) -> bool + Send + Sync,
-    ) -> Self {
+    pub(super) fn of(samples: &[usize], header: impl Fn(usize) -> Option<Header> + Sync) -> Self {
         let looked = spread(samples, MOST);
         let found: Vec<_> = looked.par_iter().map(|&sample| Some((sample, header(sample)?))).collect();
-        let found: Vec<_> = found.into_iter().flatten().collect();
-        let maybe: Vec<_> =
-            found.iter().filter(|(_, header)| header.may_have_colour).map(|(sample, _)| *sample).collect();
-        let has_colour = spread(&maybe, MOST_DECODED).into_par_iter().any(has_colour);
-        let headers = found.into_iter().map(|(_, header)| header).collect();
-        Self { headers, has_colour, looked: looked.len(), images: samples.len() }
+        let headers = found.into_iter().flatten().collect();
+        Self { headers, looked: looked.len(), images: samples.len() }
+    }
+
+    /// Whether any of some images whose headers allow it `has_colour`, which decodes one.
+    pub(super) fn has_colour(&self, has_colour: impl Fn(usize) -> bool + Send + Sync) -> bool {
+        let maybe = self.headers.iter().filter(|(_, header)| header.may_have_colour);
+        let maybe: Vec<_> = maybe.map(|(sample, _)| *sample).collect();
+        spread(&maybe, MOST_DECODED).into_par_iter().any(has_colour)
     }
 
     /// The median height and the median width; `None` if there is no image.
@@ -49,7 +47,7 @@ impl Survey {
             return None;
         }
         Some([0, 1].map(|side| {
-            let mut lengths: Vec<_> = self.headers.iter().map(|header| header.sides[side]).collect();
+            let mut lengths: Vec<_> = self.headers.iter().map(|(_, header)| header.sides[side]).collect();
             lengths.sort_unstable();
             lengths[(lengths.len() - 1) / 2]
         }))
@@ -58,7 +56,7 @@ impl Survey {
     /// Tells how many images have another size than `to`, if any has.
     pub(super) fn notice(&self, part: &str, to: [usize; 2]) -> Option<String> {
         let others: Vec<_> =
-            self.headers.iter().map(|header| header.sides).filter(|sides| *sides != to).collect();
+            self.headers.iter().map(|(_, header)| header.sides).filter(|sides| *sides != to).collect();
         let range = |side: usize| {
             let lengths = || others.iter().map(|sides| sides[side]);
             let (least, most) = (lengths().min()?, lengths().max()?);
@@ -85,14 +83,14 @@ mod tests {
         let samples: Vec<_> = (0..sides.len()).collect();
         let header =
             |sample: usize| Some(Header { sides: sides[sample], may_have_colour: sample.is_multiple_of(2) });
-        Survey::of(&samples, header, |sample| sample == 2)
+        Survey::of(&samples, header)
     }
 
     #[test]
     fn the_size_is_the_median_and_others_are_told() {
         let mixed = survey(&[[30, 40], [50, 20], [30, 41], [30, 40], [10, 90]]);
         assert_eq!(mixed.median(), Some([30, 40]));
-        assert!(mixed.has_colour);
+        assert!(mixed.has_colour(|sample| sample == 2));
         let notice = mixed.notice("training", [30, 40]).unwrap();
         let expected = "3 of 5 training images are resized and cropped to 30x40 pixels (height x width): their heights are 10 to 50, \
                         their widths 20 to 90; ";
