@@ -1,7 +1,9 @@
 //! Data-parallel training of an ordinary candle program, with a loop and an optimizer of its own.
 
 use std::borrow::BorrowMut;
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::MutexGuard;
 
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Error, Result, Tensor, Var, bail};
@@ -116,7 +118,7 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
     }
 
     fn mean(&mut self, loss: &Tensor, weight: f64) -> Result<GradStore> {
-        if variables(&self.varmap).len() != self.variables.len() {
+        if lock(&self.varmap).len() != self.variables.len() {
             bail!("variables were added after DataParallel::new: build the whole model before it");
         }
         let mut gradients = loss.backward()?;
@@ -167,10 +169,13 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
     }
 }
 
+fn lock(varmap: &VarMap) -> MutexGuard<'_, HashMap<String, Var>> {
+    varmap.data().lock().expect("who holds the map does not panic")
+}
+
 /// The variables in the order of their names, since that of the map is random.
 fn variables(varmap: &VarMap) -> Vec<(String, Var)> {
-    let all = varmap.data().lock().expect("who holds the map does not panic");
-    let mut variables: Vec<_> = all.iter().map(|(name, var)| (name.clone(), var.clone())).collect();
+    let mut variables: Vec<_> = lock(varmap).iter().map(|(name, var)| (name.clone(), var.clone())).collect();
     variables.sort_by(|(one, _), (other, _)| one.cmp(other));
     variables
 }
