@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::buckets::{BucketSettings, Buckets, Ledger, Pass, Sums};
 use super::local::Rounds;
-use super::optimizer::averaged::AVERAGE;
 use super::optimizer::{Optimizer, OptimizerSettings};
 use super::replica::{Gradients, Parameter, Replica, ReplicaError};
 use super::share::Times;
@@ -170,7 +169,7 @@ fn refusal(optimizer: &OptimizerSettings, buckets: &BucketSettings, is_central: 
              do not divide the update"
         ));
     }
-    if rule.state_names().contains(&AVERAGE) && (buckets.local_steps.is_some() || is_central) {
+    if optimizer.is_averaged() && (buckets.local_steps.is_some() || is_central) {
         let other = if is_central { central } else { "--local-steps" };
         return Some(format!(
             "{other} has no copy of the model on each rank that is the same on all, to average: remove --ema"

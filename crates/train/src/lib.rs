@@ -9,6 +9,8 @@
 //! - [`pipeline`]: models cut into stages, each a replica for a mirror.
 //! - [`Trainer`]: the loop over steps and epochs, fed by a [`Feed`], with checkpoints and logs.
 //!
+//! With the feature `candle`, `fit` is a whole run in one call, and `DataParallel` averages gradients in a training loop of your own.
+//!
 //! Tensor operations use `RAYON_NUM_THREADS` threads, or all cores if it is not set. Ranks on the same node must
 //! share its cores: see `config::share_cores`.
 //!

@@ -65,6 +65,11 @@ impl OptimizerSettings {
         Self::from(Arc::new(rule) as Arc<dyn UpdateRule>)
     }
 
+    /// Whether it keeps an average of the parameters ([`Averaged`]).
+    pub(crate) fn is_averaged(&self) -> bool {
+        self.rule.state_names().contains(&averaged::AVERAGE)
+    }
+
     /// A description of the rule and its weight decay, which a checkpoint has of the run.
     pub fn describe(&self) -> String {
         self.rule.describe(self.weight_decay)

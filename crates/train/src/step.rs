@@ -8,7 +8,6 @@ use std::time::Instant;
 use super::backend::{self, Backend};
 use super::buckets::{BucketSettings, Buckets, Moment, Order, Sums, Unsent};
 use super::local::Rounds;
-use super::optimizer::averaged::AVERAGE;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::Replica;
 use super::share::{Share, StepReport};
@@ -76,7 +75,7 @@ impl<R: Replica> Mirror<R> {
             replica.with_values(index, &mut |values| sent = comm.broadcast(values, 0).map(drop))?;
             sent?;
         }
-        let is_averaged = optimizer.rule.state_names().contains(&AVERAGE);
+        let is_averaged = optimizer.is_averaged();
         let backend = backend::of(comm, &replica, optimizer, buckets, clip_norm.is_some())?;
         let rounds = buckets.local_steps.map(|local| Rounds::new(local, &mut replica)).transpose()?;
         // A norm needs all buckets.

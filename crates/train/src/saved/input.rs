@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::{Part, Saved};
 use crate::error::TrainError;
-use unisono_data::{Dataset, EncodedImages, Kind, Normalize, Options, Source, Split};
+use unisono_data::{Dataset, EncodedImages, Kind, Normalization, Normalize, Options, Source, Split};
 
 impl Saved {
     /// A data set to evaluate or predict; by default the one that the model was trained on.
@@ -31,7 +31,7 @@ impl Saved {
         let options = match self.kind {
             // Records are numbered by whoever wrote them: one with a label beyond the model's is named when it is read.
             Kind::Images { classes, channels, height, width } => {
-                let normalization = self.schema.as_ref().and_then(|schema| schema.normalization.clone());
+                let normalization = self.normalization();
                 Options {
                     classes: Some(classes),
                     colour: Some(channels > 1),
@@ -122,8 +122,13 @@ impl Saved {
             let why = format!("the model in `{}` was trained on {known}, not on images", self.path.display());
             return Err(TrainError::Setting(why));
         };
-        let normalization = self.schema.as_ref().and_then(|schema| schema.normalization.clone());
-        Ok(Split::Encoded(EncodedImages::of_files(files, [height, width, channels], normalization)))
+        let shape = [height, width, channels];
+        Ok(Split::Encoded(EncodedImages::of_files(files, shape, self.normalization())))
+    }
+
+    /// The statistics that the images of the training were normalised by, if they are not those of MNIST.
+    fn normalization(&self) -> Option<Normalization> {
+        self.schema.as_ref()?.normalization.clone()
     }
 }
 

@@ -6,7 +6,6 @@ use std::str::FromStr;
 use super::layout::Layout;
 use crate::buckets::Wire;
 use crate::feed::AnyShare;
-use crate::optimizer::averaged::AVERAGE;
 use crate::replica::Replica;
 use crate::run::RunSettings;
 
@@ -101,10 +100,7 @@ pub(super) fn refusal<R: Replica>(
             buckets.shard_optimizer,
             "has the optimizer's state on the servers anyway: remove --shard-optimizer".to_owned(),
         ),
-        (
-            settings.optimizer.rule.state_names().contains(&AVERAGE),
-            "evaluates no average of the parameters: remove --ema".to_owned(),
-        ),
+        (settings.optimizer.is_averaged(), "evaluates no average of the parameters: remove --ema".to_owned()),
         (
             staleness != Staleness::Steps(0) && settings.optimizer.rule.per_share(ranks - servers).is_none(),
             format!(
