@@ -118,7 +118,7 @@ pub(super) fn bad_input(rank: usize, message: String) -> Failure {
     if rank == 0 { Failure::BadInput(message) } else { Failure::SaidElsewhere }
 }
 
-/// What a user should know who asks for pipelines, each of one rank.
+/// The note on a run whose pipelines have one rank each.
 const UNCUT: &str = "each pipeline has one rank, so the model is not spread over ranks: start more ranks (--threads N or \
                      mpirun -n N), or give more --stages";
 
