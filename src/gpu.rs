@@ -10,10 +10,13 @@ use crate::transport::{Deadlines, Hopeless, Waiting};
 
 #[allow(unsafe_code, reason = "memory of other libraries")]
 mod array;
+#[allow(unsafe_code, reason = "the driver's memory pool")]
+mod pool;
 #[allow(unsafe_code, reason = "addresses of device memory")]
 mod span;
 
 pub use array::DeviceArray;
+pub(crate) use pool::keep_freed;
 pub(crate) use span::{Span, lend, nothing};
 
 /// Converts an error of the CUDA driver; `what` names the failed operation.

@@ -11,7 +11,7 @@ use unisono_collectives::Rank;
 
 use crate::dtype::Element;
 use crate::error::{Error, Result};
-use crate::gpu::{cuda, nothing};
+use crate::gpu::{cuda, keep_freed, nothing};
 use crate::kernels;
 
 /// Between two looks at a buffer: much less than the copy of a batch takes.
@@ -53,6 +53,7 @@ impl HostToDevice {
     ) -> Result<Self> {
         assert!(buffers > 0, "copies to a GPU need at least one buffer");
         let context = reader.context();
+        keep_freed(context).map_err(cuda("the GPU's memory pool"))?;
         let buffer =
             || Ok(Buffer { memory: None, copied: context.new_event(None).map_err(cuda("an event"))? });
         Ok(Self {

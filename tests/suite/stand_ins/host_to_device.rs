@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, result};
 use unisono::{Communicator, Error, ErrorCode, HostToDevice};
 
@@ -26,6 +26,7 @@ pub(crate) const CASES: &[Case] = &[
     case("host to device: a copy that does not end", &[SLOW], overdue),
     case("host to device: an error names the GPU", &[("STAND_IN_DEVICES", "2")], error),
     case("host to device: copies end before their memory is freed", &[SLOW], dropped),
+    case("host to device: freed memory is kept", &[], kept),
 ];
 
 /// A GPU, the stream of its work, and copies for it.
@@ -170,4 +171,22 @@ fn dropped() {
     context.synchronize().unwrap();
     let (free, total) = context.mem_get_info().unwrap();
     assert_eq!(free, total, "all is free again");
+}
+
+/// What the default pool of the GPU keeps, in bytes, when the host waits for a stream.
+fn kept_bytes(context: &CudaContext) -> u64 {
+    let (mut pool, mut kept) = (std::ptr::null_mut(), 0_u64);
+    // SAFETY: both calls write what they are asked for to addresses that are valid during the call.
+    unsafe {
+        sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()).result().unwrap();
+        let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        result::mem_pool::get_attribute(pool, threshold, (&raw mut kept).cast()).unwrap();
+    }
+    kept
+}
+
+fn kept() {
+    assert_eq!(kept_bytes(&CudaContext::new(0).unwrap()), 0);
+    let (context, ..) = copies(0, 2);
+    assert_eq!(kept_bytes(&context), u64::MAX);
 }

@@ -1,7 +1,9 @@
 //! Devices: names, attributes and UUIDs.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::errors::{Failure, Status, give, status};
 use crate::settings::SETTINGS;
@@ -147,4 +149,42 @@ unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, number: c_int, devi
     let found = physical(device).and_then(|physical| attribute(number, physical));
     // SAFETY: as in `cuDriverGetVersion`.
     status(found.and_then(|found| unsafe { give(value, found) }))
+}
+
+/// The release thresholds of the default pools, by physical device.
+static THRESHOLDS: Mutex<BTreeMap<u8, u64>> = Mutex::new(BTreeMap::new());
+/// `CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`.
+const RELEASE_THRESHOLD: c_int = 4;
+
+/// The device of a pool: a handle is the physical ordinal, from 1.
+fn pooled(pool: usize, attribute: c_int) -> Result<u8, Failure> {
+    let found = SETTINGS.devices.iter().find(|&&physical| usize::from(physical) + 1 == pool);
+    found.copied().filter(|_| attribute == RELEASE_THRESHOLD).ok_or(Failure::INVALID_VALUE)
+}
+
+/// The driver's `cuDeviceGetDefaultMemPool`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetDefaultMemPool(pool: *mut usize, device: c_int) -> Status {
+    // SAFETY: as in `cuDriverGetVersion`.
+    status(physical(device).and_then(|physical| unsafe { give(pool, usize::from(physical) + 1) }))
+}
+
+/// The driver's `cuMemPoolSetAttribute`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemPoolSetAttribute(pool: usize, attribute: c_int, value: *const u64) -> Status {
+    status(pooled(pool, attribute).map(|physical| {
+        // SAFETY: the caller of this C function passes the address of the attribute's value, which is an integer of 64 bits.
+        let value = unsafe { value.read() };
+        THRESHOLDS.lock().unwrap_or_else(PoisonError::into_inner).insert(physical, value);
+    }))
+}
+
+/// The driver's `cuMemPoolGetAttribute`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuMemPoolGetAttribute(pool: usize, attribute: c_int, value: *mut u64) -> Status {
+    status(pooled(pool, attribute).and_then(|physical| {
+        let threshold = THRESHOLDS.lock().unwrap_or_else(PoisonError::into_inner).get(&physical).copied();
+        // SAFETY: as in `cuDriverGetVersion`.
+        unsafe { give(value, threshold.unwrap_or(0)) }
+    }))
 }

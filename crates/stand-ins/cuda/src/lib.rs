@@ -13,9 +13,10 @@
 //! - `cuMemFree` and `cuMemFreeHost` wait for no stream.
 //!
 //! # Not imitated
-//! Kernels and modules, graphs and capture, memory pools, managed and external memory, memory shared between processes, peer
-//! access (copies between devices work), the per-thread default stream, contexts other than the primary ones, priorities
-//! (accepted and ignored). The default stream is an ordinary stream: it does not synchronise with others.
+//! Kernels and modules, graphs and capture, memory pools (but for the release threshold of the default ones, which has no effect),
+//! managed and external memory, memory shared between processes, peer access (copies between devices work), the per-thread default
+//! stream, contexts other than the primary ones, priorities (accepted and ignored). The default stream is an ordinary stream: it does not
+//! synchronise with others.
 //!
 //! # Environment
 //! - `STAND_IN_DEVICES`: the number of devices (1); with 0 there is a driver without devices.
