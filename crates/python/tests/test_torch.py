@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from ranks import IS_DEEP, check, run
+from unisono import bench
 
 torch = pytest.importorskip("torch", minversion="2.14")
 
@@ -327,6 +328,17 @@ def test_benchmarks() -> None:
         measure = [sys.executable, "-m", "unisono", *command.split(), "-n", "2"]
         ended = subprocess.run(measure, capture_output=True, text=True, timeout=120, check=False)
         assert ended.returncode == 0 and words in ended.stdout, ended
+
+
+def test_a_benchmark_ends_when_a_rank_fails() -> None:
+    # Rank 1 fails, and rank 0 waits for something that the library does not know of.
+    programs = ("import time; time.sleep(600)", "import sys; sys.exit(3)")
+    started = [subprocess.Popen([sys.executable, "-c", program]) for program in programs]
+    try:
+        assert bench.ended(started) == [3]
+    finally:
+        started[0].kill()
+        started[0].wait()
 
 
 def test_beside_nccl() -> None:

@@ -20,6 +20,8 @@ from .comm import Comm
 
 # How long one figure of one column is measured, and of how many it is the median.
 _ROUND_S, _ROUNDS = 0.05, 9
+# How long the other ranks may go on once one has failed: they say why by themselves, unless they wait for something else than ranks.
+_LAST_WORDS_S = 5
 _UNITS = {"K": 10, "M": 20, "G": 30}
 
 
@@ -54,12 +56,25 @@ def launch(ranks: int) -> int:
             subprocess.Popen([sys.executable, "-m", "unisono", *sys.argv[1:]], env=shared | {"RANK": str(rank)}, start_new_session=True)
             for rank in range(ranks)
         ]
+        signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
         try:
-            return max(process.wait() for process in started)
+            return max(ended(started))
         finally:
             for process in started:
                 if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGTERM)
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def ended(processes: list[subprocess.Popen[bytes]]) -> list[int]:
+    """The exit codes of all processes, or of those that end within a few seconds after one has failed."""
+    deadline = float("inf")
+    while True:
+        codes = [abs(code) for process in processes if (code := process.poll()) is not None]
+        if len(codes) == len(processes) or time.monotonic() > deadline:
+            return codes
+        if any(codes):
+            deadline = min(deadline, time.monotonic() + _LAST_WORDS_S)
+        time.sleep(0.05)
 
 
 def agreed(comm: Comm, folder: str) -> str:
@@ -86,9 +101,12 @@ def _columns(comm: Comm, folder: str) -> dict[str, Callable[[int], Callable[[], 
     import torch
     import torch.distributed as dist
 
+    from .torch import is_backend
+
+    backends = ("unisono", "gloo") if is_backend() else ("gloo",)
     store = dist.FileStore(f"{folder}/store", comm.size)
-    dist.init_process_group("unisono", store=store, rank=comm.rank, world_size=comm.size)
-    for backend in ("unisono", "gloo"):
+    dist.init_process_group(backends[0], store=store, rank=comm.rank, world_size=comm.size)
+    for backend in backends:
         group = dist.new_group(backend=backend)
 
         def tensor(count: int, group: dist.ProcessGroup = group) -> Callable[[], object]:

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from . import init
 from .bench import agreed, launch, processor
 from .comm import Comm
+from .torch import all_reduce_hook, is_backend
 
 # Steps of one figure, and how many of them only warm up.
 _STEPS, _WARM = 24, 4
@@ -28,7 +29,7 @@ def run(ranks: int, hidden: int, batch: int) -> int:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, init() as comm:
         store = dist.FileStore(f"{agreed(comm, folder)}/store", comm.size)
-        dist.init_process_group("unisono", store=store, rank=comm.rank, world_size=comm.size)
+        dist.init_process_group("unisono" if is_backend() else "gloo", store=store, rank=comm.rank, world_size=comm.size)
         model = nn.Sequential(nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 10))
         figures = _figures(comm, model, batch)
         if comm.rank == 0:
@@ -43,15 +44,15 @@ def run(ranks: int, hidden: int, batch: int) -> int:
 
 
 def _figures(comm: Comm, model: nn.Module, batch: int) -> dict[str, float]:
-    silent = DistributedDataParallel(model)
+    gloo = dist.new_group(backend="gloo")
+    silent, hooked = DistributedDataParallel(model), DistributedDataParallel(model, process_group=gloo)
     silent.register_comm_hook(None, _send_nothing)
-    models = {
-        "alone": model,
-        "DDP, nothing sent": silent,
-        "DDP, unisono": DistributedDataParallel(model),
-        "DDP, unisono, bucket views": DistributedDataParallel(model, gradient_as_bucket_view=True),
-        "DDP, gloo": DistributedDataParallel(model, process_group=dist.new_group(backend="gloo")),
-    }
+    hooked.register_comm_hook(None, all_reduce_hook)
+    models = {"alone": model, "DDP, nothing sent": silent}
+    if is_backend():
+        models["DDP, unisono"] = DistributedDataParallel(model)
+        models["DDP, unisono, bucket views"] = DistributedDataParallel(model, gradient_as_bucket_view=True)
+    models |= {"DDP, unisono's hook": hooked, "DDP, gloo": DistributedDataParallel(model, process_group=gloo)}
     rounds = [{name: _step_s(comm, wrapped, batch) for name, wrapped in models.items()} for _ in range(3)]
     return {name: statistics.median(figures[name] for figures in rounds) for name in models}
 

@@ -17,17 +17,21 @@ from .answers import teach
 from .backend import UnisonoBackend
 from .hook import CompressState, all_reduce_hook, compress_hook
 
-__all__ = ["CompressState", "UnisonoBackend", "all_reduce_hook", "compress_hook", "register"]
+__all__ = ["CompressState", "UnisonoBackend", "all_reduce_hook", "compress_hook", "is_backend", "register"]
 
 _OLDEST = (2, 14)
+
+
+def is_backend() -> bool:
+    """Whether this PyTorch takes backends that are written in Python."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= _OLDEST
 
 
 def register() -> None:
     """Registers the backend "unisono". PyTorch calls it."""
     if hasattr(dist.Backend, "UNISONO"):
         return
-    found = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if found < _OLDEST:
+    if not is_backend():
         raise RuntimeError(
             f"unisono's backend needs PyTorch {_OLDEST[0]}.{_OLDEST[1]} or newer, whose backends may be written in Python; this is "
             f"{torch.__version__}. With older ones, unisono.torch.all_reduce_hook reduces the gradients of DDP."
