@@ -1,8 +1,8 @@
 """The PyTorch half of scripts/compare-pytorch: data-parallel training of the same networks, and the table of both halves.
 
-    compare_pytorch.py measure --hidden 1024,1024 --ranks 2
-        Trains a perceptron with DistributedDataParallel over gloo, a process a rank, and prints how long a step takes as
-        one JSON object: the median over the steps of a rank, and the slowest rank's.
+    compare_pytorch.py measure --model mlp --hidden 1024,1024 --ranks 2
+        Trains a network, with DistributedDataParallel over gloo on several ranks, a process a rank, and prints how long a step takes
+        as one JSON object: the median over the steps of a rank, and the slowest rank's.
 
     mpirun -n 2 compare_pytorch.py rank --hidden 1024,1024 --hook powersgd:4 --directory EMPTY --interface net0
         Trains as one rank among those that Open MPI's mpirun has started, perhaps on several nodes (scripts/two-nodes), with one of
@@ -21,21 +21,107 @@ import tempfile
 import time
 from datetime import timedelta
 
-# MNIST's shape.
+# MNIST's shape, and that of a text.
 PIXELS, CLASSES = 784, 10
+CONTEXT, CHARACTERS = 128, 65
 # How many batches are made beforehand and used in turn: data comes from memory, as in a training run, but not from cache.
 BATCHES = 16
 WARM_UP_STEPS = 10
 
 
-def network(hidden):
+def network(model, hidden):
+    """The same network as ours of this name (crates/*/src/model): equal shapes, and operations of equal cost."""
     from torch import nn
 
-    widths = [PIXELS, *hidden]
+    return {"mlp": perceptron, "cnn": convolutional, "resnet": residual, "transformer": transformer}[model](nn, hidden)
+
+
+def perceptron(nn, hidden):
+    widths = [PIXELS, *(hidden or [1024, 1024])]
     layers = []
     for inputs, outputs in zip(widths, widths[1:]):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], CLASSES))
+
+
+def convolutional(nn, _hidden):
+    layers = [nn.Unflatten(1, (1, 28, 28))]
+    for inputs, outputs in ((1, 16), (16, 32)):
+        layers += [nn.Conv2d(inputs, outputs, 5), nn.MaxPool2d(2), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * 4 * 32, 128), nn.ReLU(), nn.Linear(128, CLASSES))
+
+
+def residual(nn, hidden):
+    import torch
+
+    def convolution(inputs, outputs, stride):
+        return [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs)]
+
+    class Block(nn.Module):
+        def __init__(self, inputs, outputs):
+            super().__init__()
+            self.stride = 1 if inputs == outputs else 2
+            self.more = outputs - inputs
+            self.layers = nn.Sequential(*convolution(inputs, outputs, self.stride), nn.ReLU(), *convolution(outputs, outputs, 1))
+
+        def forward(self, x):
+            shortcut = x[:, :, :: self.stride, :: self.stride]
+            return torch.relu(nn.functional.pad(shortcut, (0, 0, 0, 0, 0, self.more)) + self.layers(x))
+
+    widths = hidden or [16, 32, 64]
+    blocks = [Block(inputs, outputs) for inputs, outputs in zip([widths[0], *widths], widths)]
+    ends = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], CLASSES)
+    return nn.Sequential(nn.Unflatten(1, (1, 28, 28)), *convolution(1, widths[0], 1), nn.ReLU(), *blocks, *ends)
+
+
+def transformer(nn, hidden):
+    import torch
+
+    widths = hidden or [128] * 4
+    width = widths[0]
+
+    def norm(x):
+        return nn.functional.rms_norm(x, (width,))
+
+    def linear(inputs, outputs):
+        return nn.Linear(inputs, outputs, bias=False)
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.query, self.key, self.value, self.mix = (linear(width, width) for _ in range(4))
+            self.expand, self.contract = linear(width, 4 * width), linear(4 * width, width)
+
+        def forward(self, x):
+            normed = norm(x)
+            samples, context, _ = x.shape
+            heads = (layer(normed).view(samples, context, -1, 32).transpose(1, 2) for layer in (self.query, self.key, self.value))
+            mixed = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+            x = x + self.mix(mixed.transpose(1, 2).reshape(x.shape))
+            return x + self.contract(torch.relu(self.expand(norm(x))).square())
+
+    class Transformer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.characters = nn.Embedding(CHARACTERS, width)
+            self.positions = nn.Parameter(torch.randn(CONTEXT, width) / 10)
+            self.blocks = nn.Sequential(*(Block() for _ in widths))
+            self.output = linear(width, CHARACTERS)
+
+        def forward(self, tokens):
+            return self.output(norm(self.blocks(self.characters(tokens) + self.positions))).flatten(0, 1)
+
+    return Transformer()
+
+
+def batches(model, samples):
+    """Inputs and targets, as synthetic as ours."""
+    import torch
+
+    if model == "transformer":
+        tokens = torch.randint(CHARACTERS, (BATCHES, samples, CONTEXT + 1))
+        return tokens[..., :-1].contiguous(), tokens[..., 1:].reshape(BATCHES, -1)
+    return torch.randn(BATCHES, samples, PIXELS), torch.randint(CLASSES, (BATCHES, samples))
 
 
 def compress(model, hook, dist):
@@ -74,20 +160,21 @@ def train(rank, arguments, directory):
     if arguments.hook is not None:
         # PowerSGD's hook over gloo mixes up the messages of two buckets.
         dist._DEFAULT_FIRST_BUCKET_BYTES = 1 << 30
-    model = DistributedDataParallel(network(arguments.hidden), bucket_cap_mb=25 if arguments.hook is None else 1024)
+    model = network(arguments.model, arguments.hidden)
+    if arguments.ranks > 1:
+        model = DistributedDataParallel(model, bucket_cap_mb=25 if arguments.hook is None else 1024)
     compress(model, arguments.hook, dist)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loss_of = torch.nn.CrossEntropyLoss()
     torch.manual_seed(1 + rank)
-    images = torch.randn(BATCHES, arguments.batch_size, PIXELS)
-    labels = torch.randint(CLASSES, (BATCHES, arguments.batch_size))
+    inputs, targets = batches(arguments.model, arguments.batch_size)
 
     times_ms = []
     dist.barrier()
     for step in range(WARM_UP_STEPS + arguments.steps):
         began = time.perf_counter()
         optimizer.zero_grad()
-        loss = loss_of(model(images[step % BATCHES]), labels[step % BATCHES])
+        loss = loss_of(model(inputs[step % BATCHES]), targets[step % BATCHES])
         loss.backward()
         optimizer.step()
         times_ms.append(1000 * (time.perf_counter() - began))
@@ -131,7 +218,7 @@ def figures(arguments, directory):
     return {
         "framework": "pytorch",
         "version": measured[0]["version"],
-        "hidden": arguments.hidden,
+        "model": arguments.model,
         "batch_size": arguments.batch_size,
         "parameters": measured[0]["parameters"],
         "ranks": arguments.ranks,
@@ -157,34 +244,23 @@ def as_rank(arguments):
 
 
 def table(arguments):
-    times_ms, versions = {}, {}
+    """Medians over rounds, and the range of the ratios of rounds: each round measures both in turn."""
+    times_ms, version = {}, ""
     with open(arguments.file) as file:
         for line in file:
             row = json.loads(line)
-            case = times_ms.setdefault(row["parameters"], {}).setdefault(row["framework"], {})
-            case.setdefault(row["ranks"], []).append(row["ms_per_step"])
-            versions[row["framework"]] = row.get("version", "")
-    for parameters, frameworks in times_ms.items():
-        if set(frameworks) != {"unisono", "pytorch"}:
-            found = ", ".join(frameworks)
-            sys.exit(f"compare_pytorch: only {found} trained a model of {parameters} parameters: not the same models")
-        medians = {
-            framework: {ranks: statistics.median(times) for ranks, times in by_ranks.items()}
-            for framework, by_ranks in frameworks.items()
-        }
-        ours, theirs = medians["unisono"], medians["pytorch"]
-        worlds = sorted(ours)
-        if worlds != sorted(theirs):
-            sys.exit(f"compare_pytorch: ours ran on {worlds} ranks, theirs on {sorted(theirs)}: not the same worlds")
-        rounds = min(len(times) for by_ranks in frameworks.values() for times in by_ranks.values())
-        print(f"\n**{parameters} parameters** (milliseconds a step, median of {rounds} rounds)\n")
-        print("| |" + "".join(f" {ranks} rank{'s'[ranks == 1:]} |" for ranks in worlds) + " efficiency |")
-        print("|---|" + "---|" * (len(worlds) + 1))
-        for name, times in (("unisono", ours), (f"PyTorch {versions['pytorch']}", theirs)):
-            # Every rank has a batch of its own: a step that takes no longer on more ranks is all that can be had.
-            efficiency = f"{100 * times[worlds[0]] / times[worlds[-1]]:.1f} %"
-            print(f"| {name} |" + "".join(f" {times[ranks]:.2f} |" for ranks in worlds) + f" {efficiency} |")
-        print("| PyTorch / unisono |" + "".join(f" {theirs[ranks] / ours[ranks]:.2f} |" for ranks in worlds) + " |")
+            key = (row["parameters"], row["ranks"])
+            times_ms.setdefault(row["model"], {}).setdefault(key, {}).setdefault(row["framework"], []).append(row["ms_per_step"])
+            version = row.get("version", version)
+    print(f"| model | parameters | ranks | unisono, ms | PyTorch {version}, ms | PyTorch / unisono |\n|---|---|---|---|---|---|")
+    for model, cases in times_ms.items():
+        for (parameters, ranks), frameworks in sorted(cases.items()):
+            if set(frameworks) != {"unisono", "pytorch"}:
+                sys.exit(f"compare_pytorch: only {', '.join(frameworks)} trained the {model} of {parameters} parameters: not the same models")
+            ours, theirs = frameworks["unisono"], frameworks["pytorch"]
+            ratios = [their / our for our, their in zip(ours, theirs)]
+            medians = f"{statistics.median(ours):.2f} | {statistics.median(theirs):.2f}"
+            print(f"| {model} | {parameters} | {ranks} | {medians} | {statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f}) |")
 
 
 def widths(text):
@@ -203,7 +279,8 @@ def main():
     rank.add_argument("--interface", default="lo", help="the network interface by which the nodes reach each other")
     rank.set_defaults(run=as_rank)
     for trains in (one, rank):
-        trains.add_argument("--hidden", type=widths, required=True, help="widths of the hidden layers: 1024,1024")
+        trains.add_argument("--model", default="mlp", help="mlp, cnn, resnet or transformer, as of `unisono bench-step`")
+        trains.add_argument("--hidden", type=widths, help="widths of the layers or blocks: 1024,1024")
         trains.add_argument("--batch-size", type=int, default=128, help="samples a rank and step")
         trains.add_argument("--steps", type=int, default=40, help="steps that are measured")
         trains.add_argument("--timeout-s", type=int, default=300)

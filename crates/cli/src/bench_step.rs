@@ -27,9 +27,15 @@ use super::{Failure, Figures, output};
 /// What to benchmark.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Widths of the hidden layers of the MLP, comma-separated
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1024,1024", value_parser = count)]
-    hidden: Vec<usize>,
+    /// Model, on synthetic images of 28x28 pixels or, for the transformer, text
+    #[arg(long, default_value = "mlp")]
+    model: ModelKind,
+    /// Widths of its layers or blocks, comma-separated, as for train [default: of the MLP 1024,1024; of others as for train]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = count)]
+    hidden: Option<Vec<usize>>,
+    /// Characters per sample of text
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = count)]
+    context: usize,
     /// Samples per rank and step
     #[arg(long, value_name = "PER_RANK", default_value_t = 128, value_parser = count)]
     batch_size: usize,
@@ -70,6 +76,13 @@ const WARM_UP: usize = 8;
 /// How often ranks that communicate and ranks that do not take turns.
 const ROUNDS: usize = 4;
 
+/// The shape of images: MNIST's. Texts have as many different characters as an English one.
+const SIDE: usize = 28;
+const CLASSES: usize = 10;
+const CHARACTERS: u8 = 65;
+/// The default widths of the MLP.
+const MLP: [usize; 2] = [1024, 1024];
+
 /// The learning rate, which costs the same whatever it is.
 const RATE: f64 = 1e-3;
 
@@ -77,6 +90,7 @@ const RATE: f64 = 1e-3;
 #[derive(Debug, Serialize)]
 struct Row {
     framework: &'static str,
+    model: &'static str,
     parameters: usize,
     ranks: usize,
     transport: &'static str,
@@ -108,9 +122,29 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     })
 }
 
+impl Args {
+    fn hidden(&self) -> Option<&[usize]> {
+        let default = (self.model == ModelKind::Mlp).then_some(&MLP[..]);
+        self.hidden.as_deref().or(default)
+    }
+
+    /// The kind of data that the model learns from.
+    fn kind(&self) -> Kind {
+        match self.model {
+            ModelKind::Transformer => {
+                Kind::Text { context: self.context, vocabulary: (0..CHARACTERS).map(char::from).collect() }
+            }
+            ModelKind::Mlp | ModelKind::Cnn | ModelKind::ResNet => {
+                Kind::Images { height: SIDE, width: SIDE, channels: 1, classes: CLASSES }
+            }
+        }
+    }
+}
+
 /// Refuses what cannot be measured, and applies the choice of an algorithm.
 fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), TrainError> {
-    let is_none = args.batch_size == 0 || args.steps == 0 || args.hidden.contains(&0);
+    let is_none =
+        args.batch_size == 0 || args.steps == 0 || args.hidden.iter().flatten().any(|&width| width == 0);
     if is_none || args.bucket_bytes == BucketBytes::Fixed(0) {
         return Err(TrainError::Setting(
             "the batch size, the steps, all layers and the bytes of a bucket must be at least 1".to_owned(),
@@ -124,7 +158,7 @@ fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), Trai
     if let Some(choice) = args.algorithm.clone() {
         comm.set_choice(choice).map_err(|error| TrainError::Setting(error.to_string()))?;
     }
-    let size = model::size(ModelKind::Mlp, Some(&args.hidden), kind).expect("it learns from images");
+    let size = model::size(args.model, args.hidden(), kind).expect("data of its kind");
     let mut needs = Needs::of(&size, args.batch_size, args.optimizer.state_names().len(), args.wire);
     if args.shard_optimizer {
         needs.optimizer /= comm.ranks() as f64;
@@ -139,12 +173,9 @@ fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), Trai
 }
 
 fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
-    let kind = Kind::Images { height: 28, width: 28, channels: 1, classes: 10 };
+    let kind = args.kind();
     prepare(comm, args, &kind)?;
-    let classifier = || {
-        let own = Parameters::new(0);
-        model::classifier(ModelKind::Mlp, Some(&args.hidden), 0.0, &kind, &own)
-    };
+    let classifier = || model::classifier(args.model, args.hidden(), 0.0, &kind, &Parameters::new(0));
     let replica = classifier()?;
     let parameters = replica.parameters().iter().map(unisono_train::Parameter::count).sum();
     let optimizer = OptimizerSettings::from(args.optimizer.clone());
@@ -156,7 +187,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         local_steps: args.local_steps.map(|steps| LocalSteps { steps: steps.get(), outer: Outer::Average }),
         ..BucketSettings::default()
     };
-    let batches = [Some(batch(args.batch_size))];
+    let batches = [Some(batch(args.batch_size, &kind))];
     let mut independent = match comm.ranks() {
         1 => None,
         _ => Some(Independent::new(comm, classifier()?, optimizer.clone())?),
@@ -177,6 +208,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     let (ranks, transport, size) = (comm.ranks(), comm.transport(), mirror.buckets().size());
     Ok(Row {
         framework: "unisono",
+        model: args.model.name(),
         parameters,
         ranks,
         transport,
@@ -309,11 +341,20 @@ fn slowest(comm: &mut Communicator, times: &mut [f64]) -> Result<(), TrainError>
     Ok(())
 }
 
-/// Synthetic images: the cost of a step does not depend on their content.
-fn batch(samples: usize) -> Batch {
-    let pixels = (0..samples * 28 * 28).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
-    let targets = (0..samples).map(|at| (at % 10) as u32).collect();
-    Batch { inputs: Inputs::Pixels(pixels), targets, samples }
+/// Synthetic samples: the cost of a step does not depend on their content.
+fn batch(samples: usize, kind: &Kind) -> Batch {
+    let classes = |count: usize, classes: usize| (0..count).map(|at| (at * 37 % classes) as u32).collect();
+    match kind {
+        Kind::Text { context, vocabulary } => {
+            let tokens = classes(samples * context, vocabulary.len());
+            let targets = classes(samples * context + 1, vocabulary.len()).split_off(1);
+            Batch { inputs: Inputs::Tokens(tokens), targets, samples }
+        }
+        Kind::Images { .. } | Kind::Table { .. } => {
+            let pixels = (0..samples * SIDE * SIDE).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
+            Batch { inputs: Inputs::Pixels(pixels), targets: classes(samples, CLASSES), samples }
+        }
+    }
 }
 
 fn tell(row: &Row, format: Figures) {

@@ -75,7 +75,7 @@ named!(ModelKind, "model");
 impl ModelKind {
     /// Whether the widths of its hidden layers can be chosen.
     pub(super) const fn has_widths(self) -> bool {
-        matches!(self, Self::Mlp | Self::ResNet)
+        !matches!(self, Self::Cnn)
     }
 
     /// Whether it has layers that drop values.
@@ -108,13 +108,18 @@ pub enum ModelError {
     /// A residual network has a block at least.
     #[error("the resnet needs the width of at least one block")]
     NoBlock,
+    /// The blocks of a transformer are equal, and consist of heads.
+    #[error(
+        "the transformer needs the width of each block: at least one, all the same, and divisible by 32, such as 384,384,384"
+    )]
+    UnequalBlocks,
     /// A tensor could not be created.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
 }
 
 /// Builds a model for `data` and returns it with its parameters; `hidden` gives the widths of the MLP's hidden layers or of the
-/// residual network's blocks, `None` the default; `dropout` the probability with which hidden values of the MLP and the transformer
+/// blocks of the residual network or the transformer, `None` the default; `dropout` the probability with which hidden values of the MLP and the transformer
 /// are dropped in training, from 0 to below 1.
 ///
 /// The initial values depend only on the seed and the names, so all ranks that call this build the same model. It computes
@@ -164,7 +169,8 @@ pub fn layers(
             resnet::layers([height, width, channels], widths, classes).ok_or(ModelError::NoBlock)
         }
         (ModelKind::Transformer, Kind::Text { context, vocabulary }) => {
-            Ok(transformer::layers(*context, vocabulary.len(), dropout))
+            let widths = hidden.unwrap_or(&transformer::HIDDEN);
+            transformer::layers(*context, vocabulary.len(), widths, dropout).ok_or(ModelError::UnequalBlocks)
         }
         (_, Kind::Images { .. }) => other("images", "the mlp, the cnn or the resnet"),
         (_, Kind::Table { .. }) => other("tables", "the mlp"),
@@ -245,7 +251,8 @@ pub fn size(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> Option<Si
             Some(resnet::size([height, width], channels, widths, classes))
         }
         (ModelKind::Transformer, Kind::Text { context, vocabulary }) => {
-            Some(transformer::size(*context as f64, vocabulary.len() as f64))
+            let widths = hidden.unwrap_or(&transformer::HIDDEN);
+            Some(transformer::size(*context as f64, vocabulary.len() as f64, widths))
         }
         _ => None,
     }

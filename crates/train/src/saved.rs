@@ -56,7 +56,7 @@ pub struct Saved {
     pub schema: Option<Schema>,
     /// The kind of model.
     pub model: ModelKind,
-    /// The widths of the MLP's hidden layers, or of the residual network's blocks; `None` for the default.
+    /// The widths of the MLP's hidden layers, or of the blocks of the residual network or the transformer; `None` for the default.
     pub hidden: Option<Vec<usize>>,
     /// The dropout in training.
     pub dropout: f64,

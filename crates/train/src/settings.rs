@@ -33,7 +33,7 @@ pub struct Settings {
     pub source: Source,
     /// The model.
     pub model: ModelKind,
-    /// The widths of the MLP's hidden layers, or of the residual network's blocks; `None` for the default.
+    /// The widths of the MLP's hidden layers, or of the blocks of the residual network or the transformer; `None` for the default.
     pub hidden: Option<Vec<usize>>,
     /// The probability with which hidden values of the MLP and the transformer are dropped in training, from 0 to below 1.
     pub dropout: f64,

@@ -88,7 +88,7 @@ impl Settings {
         }
         if self.hidden.is_some() && !self.model.has_widths() {
             return refuse(format!(
-                "the hidden layers of the {} are fixed: remove --hidden, or use the mlp or the resnet",
+                "the hidden layers of the {} are fixed: remove --hidden, or use another model",
                 self.model
             ));
         }
