@@ -343,7 +343,9 @@ fn slowest(comm: &mut Communicator, times: &mut [f64]) -> Result<(), TrainError>
 
 /// Synthetic samples: the cost of a step does not depend on their content.
 fn batch(samples: usize, kind: &Kind) -> Batch {
-    let classes = |count: usize, classes: usize| (0..count).map(|at| (at * 37 % classes) as u32).collect();
+    let classes = |count: usize, classes: usize| -> Vec<u32> {
+        (0..count).map(|at| (at * 37 % classes) as u32).collect()
+    };
     match kind {
         Kind::Text { context, vocabulary } => {
             let tokens = classes(samples * context, vocabulary.len());
