@@ -13,7 +13,8 @@ use unisono_steps::pipeline::{Act, Pass, PipelinePlan, PipelineSchedule};
 
 use crate::compare::agree;
 use crate::error::TrainError;
-use crate::replica::{Gradients, Outputs, Parameter, Parts, Replica, ReplicaError, Tally};
+use crate::gradients::{Gradients, Outputs, Parameter, ReplicaError, Tally};
+use crate::replica::{Parts, Replica};
 
 mod evaluation;
 mod feed;

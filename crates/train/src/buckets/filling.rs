@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Buckets, Place, Sums};
-use crate::replica::{Fill, Gradients, Tally};
+use crate::gradients::{Fill, Gradients, Tally};
 use unisono::{Communicator, Error};
 
 /// The position of a pass in its step.
