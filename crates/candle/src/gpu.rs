@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::network::failed;
+use crate::error::failed;
 use crate::tensors::TensorOptimizer;
 use unisono::Communicator;
 use unisono_train::internals::{Backend, Ledger, Run, State, Values, refusal};

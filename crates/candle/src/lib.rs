@@ -20,9 +20,11 @@
 
 mod data_parallel;
 mod device;
+mod error;
 mod fit;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod in_place;
 pub mod model;
 mod needs;
 mod network;

@@ -3,18 +3,18 @@
 //! Model code stays unchanged: it requests its variables from [`Parameters::var_builder`], as any `candle_nn` model does,
 //! and gets tensors whose gradient is reported as soon as the backward pass knows it.
 
-use std::cell::RefCell;
 use std::fmt;
 
-use candle_core::{CpuStorage, InplaceOp1, Layout, Tensor};
+use candle_core::Tensor;
 
 #[cfg(feature = "cuda")]
 use crate::gpu::Gpu;
+use crate::in_place;
 use unisono::Communicator;
 use unisono_train::metrics::Outputs;
 #[cfg(feature = "cuda")]
-use unisono_train::{BucketSettings, OptimizerSettings, agree, internals::Backend};
-use unisono_train::{Gradients, Parameter, Replica, ReplicaError, Tally, TrainError};
+use unisono_train::{BucketSettings, OptimizerSettings, TrainError, agree, internals::Backend};
+use unisono_train::{Gradients, Parameter, Replica, ReplicaError, Tally};
 
 mod dropout;
 mod fused;
@@ -223,47 +223,11 @@ impl Arrays {
     fn with_values(&self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
         let tensor = &self.tensors[index];
         if tensor.device().is_cpu() {
-            return Ok(self::see(tensor, see)?);
+            return Ok(in_place::see(tensor, see)?);
         }
         let mut values = tensor.flatten_all()?.to_vec1()?;
         see(&mut values);
-        Ok(overwrite(tensor, &Tensor::from_vec(values, tensor.shape(), tensor.device())?)?)
-    }
-}
-
-/// An error of candle, where a run has one.
-pub(crate) fn failed(error: candle_core::Error) -> TrainError {
-    TrainError::Replica(error.into())
-}
-
-/// Copies values into a contiguous tensor in place, from another one of its shape.
-pub(crate) fn overwrite(tensor: &Tensor, values: &Tensor) -> candle_core::Result<()> {
-    // Flattened, since a scalar has no dimension to write along; detached, since this is not part of a derivative.
-    tensor.detach().flatten_all()?.slice_set(&values.detach().flatten_all()?, 0, 0)
-}
-
-/// Calls `see` with the values of a contiguous tensor on the CPU, which it may change in place.
-fn see(tensor: &Tensor, see: Seer<'_>) -> candle_core::Result<()> {
-    tensor.inplace_op1(&See(RefCell::new(see)))
-}
-
-/// Calls a function with a tensor's values, which it may change in place.
-struct See<'a>(RefCell<Seer<'a>>);
-
-type Seer<'a> = &'a mut dyn FnMut(&mut [f32]);
-
-impl InplaceOp1 for See<'_> {
-    fn name(&self) -> &'static str {
-        "with-values"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let CpuStorage::F32(values) = storage else { candle_core::bail!("expected a parameter of type f32") };
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            candle_core::bail!("expected a contiguous parameter")
-        };
-        (self.0.borrow_mut())(&mut values[start..end]);
-        Ok(())
+        Ok(in_place::overwrite(tensor, &Tensor::from_vec(values, tensor.shape(), tensor.device())?)?)
     }
 }
 

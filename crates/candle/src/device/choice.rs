@@ -3,6 +3,8 @@
 use candle_core::Device;
 use unisono_collectives::named;
 
+#[cfg(feature = "cuda")]
+use crate::error::failed;
 use unisono::Communicator;
 use unisono::internals::gpus;
 use unisono_train::internals::lowest;
@@ -89,7 +91,8 @@ fn find(comm: &Communicator) -> Result<(Device, String), NoGpu> {
         let name =
             context.name().map_err(|cause| unisono::Error::Cuda { what: "the name of a GPU", cause })?;
         // On a separate stream: candle's default stream synchronises with all others of its kind.
-        Ok((Device::new_cuda_with_stream(ordinal)?, format!("GPU {ordinal}, {name}")))
+        let device = Device::new_cuda_with_stream(ordinal).map_err(failed)?;
+        Ok((device, format!("GPU {ordinal}, {name}")))
     });
     found.map_err(|error| NoGpu {
         why: format!("rank {} found no GPU: {error}", comm.rank()),

@@ -11,7 +11,7 @@ use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, Device, Storage, Tensor};
 use unisono::cudarc::driver::{CudaSlice, CudaStream, DriverError};
 
-use crate::network::failed as framework;
+use crate::error::failed as framework;
 use unisono::{Communicator, DeviceRequest, Error, ReduceOp, Registered, Request};
 use unisono_train::internals::{Ledger, Place};
 use unisono_train::{

@@ -21,6 +21,7 @@ use unisono::Communicator;
 use super::fused::with_values;
 use super::passes::Passes;
 use super::shared::Sharing;
+use crate::in_place;
 use unisono_train::{Fill, Gradients, Parameter};
 
 scoped_thread_local!(
@@ -53,7 +54,7 @@ pub(super) fn bring(index: usize, tensor: &Tensor) -> Result<()> {
 /// Brings the values of a parameter from `gradients`.
 pub(super) fn bring_from(gradients: &mut dyn Gradients, index: usize, tensor: &Tensor) -> Result<()> {
     let mut brought = Ok(());
-    super::see(tensor, &mut |values| brought = gradients.bring(index, values))?;
+    in_place::see(tensor, &mut |values| brought = gradients.bring(index, values))?;
     brought.map_err(Error::wrap)
 }
 

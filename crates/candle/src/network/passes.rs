@@ -10,6 +10,7 @@ use candle_core::{Result, Tensor, bail};
 use unisono::{Choice, Communicator, ReduceOp};
 
 use super::statistics::Statistics;
+use crate::in_place;
 
 /// The numbers before the sums of an exchange: how many ranks have samples, and the sum and the sum of squares of what they name.
 const HEADER: usize = 3;
@@ -84,7 +85,7 @@ impl Passes {
     pub(super) fn begin_step(&mut self, first: u64, passes: usize) -> Result<usize> {
         if let Some(steps) = &self.steps {
             let step = &mut self.step;
-            super::see(steps, &mut |numbers| {
+            in_place::see(steps, &mut |numbers| {
                 *step = numbers[0] as u64 + STEPS_PER_NUMBER * numbers[1] as u64;
                 numbers[0] = ((*step + 1) % STEPS_PER_NUMBER) as f32;
                 numbers[1] = ((*step + 1) / STEPS_PER_NUMBER) as f32;

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::fused::with_values;
-use super::see;
+use crate::in_place::see;
 
 /// Added to the variance.
 pub(super) const EPSILON: f64 = 1e-5;

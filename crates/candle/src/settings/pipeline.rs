@@ -10,8 +10,8 @@ use unisono_steps::pipeline::{PassCosts, balance};
 
 use super::Settings;
 use super::prepare::{Made, Prepared};
+use crate::error::failed;
 use crate::model::{self, Layer};
-use crate::network::failed;
 use unisono_train::internals::broadcast;
 use unisono_train::pipeline::{Grid, MicroBatches, Pipeline, Stage};
 use unisono_train::{PipelineSettings, Sampled, Shares, Strategy, TrainError, Trainer, agree};

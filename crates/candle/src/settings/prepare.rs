@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::Settings;
 use crate::device;
+use crate::error::failed;
 use crate::model::{self, Input, ModelKind, Placed};
-use crate::network::{Parameters, failed};
+use crate::network::Parameters;
 use candle_core::Device;
 use unisono::{Communicator, Rank, Unisono};
 use unisono_data::{Batch, Cache, Dataset, SnapshotReport, Source};

@@ -34,7 +34,8 @@ impl Pass {
         updates: 0,
     };
 
-    pub(crate) fn is_last(self) -> bool {
+    /// Whether it is the last pass of its step.
+    pub fn is_last(self) -> bool {
         self.number + 1 == self.of
     }
 }
