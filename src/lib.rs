@@ -24,8 +24,8 @@
 //! - `cuda`: for programs that link the CUDA driver; it is then not loaded at run time.
 //! - `tuning`: files of measured constants; without it, the defaults apply.
 //!
-//! The data-parallel trainer is the crate `unisono-train`, its input pipeline `unisono-data`, and the command line
-//! `unisono-cli`.
+//! The data-parallel trainer is the crate `unisono-train`, which `unisono-candle` brings to candle; its input pipeline is `unisono-data`,
+//! and the command line `unisono-cli`.
 
 #![deny(unsafe_code)]
 

@@ -44,7 +44,7 @@ const NOT_EVEN_DOWNWARDS: [(&str, &[&str]); 4] = [
 ];
 
 /// The crates that people use.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "src",
     "collectives/src",
     "crates/bench/src",
@@ -52,6 +52,7 @@ const CRATES: [&str; 11] = [
     "crates/steps/src",
     "crates/data/src",
     "crates/train/src",
+    "crates/candle/src",
     "crates/cli/src",
     "crates/bindings/src",
     "crates/c/src",

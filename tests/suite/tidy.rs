@@ -96,13 +96,15 @@ fn only_config_reads_the_environment() {
         ],
     );
     absent("collectives/src", &words, &[]);
-    for name in ["bench", "cli", "compress", "data", "steps", "train"] {
+    for name in ["bench", "candle", "cli", "compress", "data", "steps", "train"] {
         absent(&format!("crates/{name}/src"), &words, &[]);
     }
 }
 
 fn the_trainer_knows_no_transport() {
-    absent("crates/train/src", &["mpi::", "threads::"], &[]);
+    for name in ["candle", "train"] {
+        absent(&format!("crates/{name}/src"), &["mpi::", "threads::"], &[]);
+    }
 }
 
 fn an_algorithm_sees_no_buffer() {

@@ -10,13 +10,13 @@ use serde::Serialize;
 use unisono::config::share_cores;
 use unisono::size;
 use unisono::{Call, Choice, Collective as _, Communicator, DType, ReduceOp, Vendor};
+use unisono_candle::model::{self, ModelKind};
+use unisono_candle::{Needs, Parameters};
 use unisono_data::{Batch, Inputs, Kind};
-use unisono_train::candle::Parameters;
-use unisono_train::model::{self, ModelKind};
 use unisono_train::optimizer::{self, UpdateRule};
 use unisono_train::{
-    BucketBytes, BucketSettings, LocalSteps, Mirror, Needs, OptimizerSettings, Outer, Overlap, Replica,
-    Share, Times, TrainError, Wire,
+    BucketBytes, BucketSettings, LocalSteps, Mirror, OptimizerSettings, Outer, Overlap, Replica, Share,
+    Times, TrainError, Wire,
 };
 
 use super::train::bad_input;

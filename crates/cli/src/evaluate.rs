@@ -6,9 +6,10 @@ use std::sync::Arc;
 use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono::Communicator;
+use unisono_candle::{Part, Saved};
 use unisono_data::Source;
 use unisono_train::metrics::{Measured, Named};
-use unisono_train::{Part, Saved, Test, TrainError};
+use unisono_train::{Test, TrainError};
 
 use super::features::source;
 use super::world::World;

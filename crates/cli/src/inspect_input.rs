@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use clap::Args as ClapArgs;
 use serde::Serialize;
+use unisono_candle::Settings;
 use unisono_data::DataError;
 use unisono_data::pipeline::StageReport;
-use unisono_train::{Feed, Sampled, Settings, Shares, explain_bottleneck};
+use unisono_train::{Feed, Sampled, Shares, explain_bottleneck};
 
 use super::train::{self, SourceArgs};
 use super::values::whole;

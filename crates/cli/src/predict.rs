@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde::Serialize;
 use unisono::Communicator;
+use unisono_candle::{Guess, Part, Predictor, Sampling, Saved};
 use unisono_data::{Dataset, Kind, Source};
-use unisono_train::{Guess, Part, Predictor, Sampling, Saved, TrainError, agree};
+use unisono_train::{TrainError, agree};
 
 use super::Failure;
 use super::evaluate::warn;

@@ -7,12 +7,11 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use unisono::Communicator;
 use unisono::config::{Launcher, share_cores};
+use unisono_candle::Settings;
 use unisono_compress::Compression;
 use unisono_data::DataError;
 use unisono_train::rate::Rate;
-use unisono_train::{
-    Feed, Replica, ServerSettings, Settings, Stop, Strategy, Summary, TrainError, Trainer, Wire,
-};
+use unisono_train::{Feed, Replica, ServerSettings, Stop, Strategy, Summary, TrainError, Trainer, Wire};
 
 use super::{Failure, Figures, speaks};
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use unisono_data::{DataError, Pipeline, Threads};
 
 /// What passes batches on, ahead of whoever asks for them.
-pub(crate) struct Ahead<B>(Arc<PassOn<B>>);
+pub struct Ahead<B>(Arc<PassOn<B>>);
 
 type PassOn<B> = dyn Fn(B) -> Result<B, DataError> + Send + Sync;
 
 impl<B> Ahead<B> {
-    #[cfg(any(test, feature = "cuda"))]
-    pub(crate) fn new(pass_on: impl Fn(B) -> Result<B, DataError> + Send + Sync + 'static) -> Self {
+    /// Passes batches on by this function.
+    pub fn new(pass_on: impl Fn(B) -> Result<B, DataError> + Send + Sync + 'static) -> Self {
         Self(Arc::new(pass_on))
     }
 }

@@ -1,26 +1,24 @@
-//! Where gradients are reduced and parameters updated: on the host, on the host once for all ranks of a node or, with the feature
-//! `cuda`, on this rank's GPU.
+//! Where gradients are reduced and parameters updated: on the host, on the host once for all ranks of a node, or on a device that the
+//! framework brings.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::buckets::{BucketSettings, Buckets, Ledger, Pass, Sums};
+use super::gradients::{Gradients, Parameter, ReplicaError, Values};
 use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings};
-use super::replica::{Gradients, Parameter, Replica, ReplicaError};
 use super::share::Times;
 use crate::central::CentralGradients;
 use crate::error::TrainError;
 use unisono::Communicator;
 
 mod central;
-#[cfg(feature = "cuda")]
-mod gpu;
 mod host;
 mod late;
 
 /// What a data-parallel step does with gradients and parameters, in the order in which it does so.
-pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
+pub trait Backend: fmt::Debug + Send + Sync {
     /// How many passes this rank makes in a step, if it has micro-batches for so many.
     fn passes(&mut self, _: &mut Communicator, passes: usize) -> Result<usize, TrainError> {
         Ok(passes)
@@ -47,7 +45,7 @@ pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
     fn begin_update(&mut self);
 
     /// Updates a parameter with `scale` times its landed gradient, at the learning rate `rate`.
-    fn update(&mut self, replica: &mut R, index: usize, scale: f32, rate: f32) -> Result<(), TrainError>;
+    fn update(&mut self, values: Values<'_>, index: usize, scale: f32, rate: f32) -> Result<(), TrainError>;
 
     /// Sends what this rank has updated of a bucket's parameters, if the optimizer is sharded.
     fn give(&mut self, _: &mut Communicator, _bucket: usize) -> Result<(), TrainError> {
@@ -55,7 +53,7 @@ pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
     }
 
     /// Waits for the parameters of a bucket that other ranks have updated.
-    fn take(&mut self, _: &mut R, _bucket: usize) -> Result<(), TrainError> {
+    fn take(&mut self, _: Values<'_>, _bucket: usize) -> Result<(), TrainError> {
         Ok(())
     }
 
@@ -71,7 +69,7 @@ pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
     }
 
     /// Makes all updates that were left.
-    fn settle(&mut self, _: &mut R) -> Result<(), TrainError> {
+    fn settle(&mut self, _: Values<'_>) -> Result<(), TrainError> {
         Ok(())
     }
 
@@ -81,7 +79,7 @@ pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
     }
 
     /// Ends a round of local steps: the outer step of all parameters. Called by all ranks.
-    fn average(&mut self, _: &mut Communicator, _: &mut R, _: &mut Rounds) -> Result<(), TrainError> {
+    fn average(&mut self, _: &mut Communicator, _: Values<'_>, _: &mut Rounds) -> Result<(), TrainError> {
         unreachable!("a device that does not average parameters refuses local steps")
     }
 
@@ -110,35 +108,25 @@ pub(super) trait Backend<R>: fmt::Debug + Send + Sync {
 }
 
 /// Runs a pass, and reports its gradients.
-pub(super) type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), ReplicaError>;
+pub type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), ReplicaError>;
 
 /// The state of an optimizer, as [`Optimizer::state`] gives it.
-pub(super) type State<'a, 's> = &'a mut dyn Iterator<Item = (&'s str, usize, &'s [f32])>;
+pub type State<'a, 's> = &'a mut dyn Iterator<Item = (&'s str, usize, &'s [f32])>;
 
-/// The backend of this replica: the GPU on which it is, the host, or the memory that all ranks share; `clips` if gradients are clipped,
-/// for which all of them must be known. Called by all ranks.
+/// The backend on the host: for a replica with these parameters or, if they are `shared`, in the memory that all ranks share; `clips` if
+/// gradients are clipped, for which all of them must be known. Called by all ranks.
 ///
 /// # Errors
-/// As [`Buckets::new`]; on a GPU also [`TrainError::Setting`], on all ranks, if a GPU does not support these settings or the
-/// replica of a rank is on another rank's.
-pub(super) fn of<R: Replica>(
+/// As [`Buckets::new`]; [`TrainError::Setting`], on all ranks, if the optimizer does not go with these settings.
+pub(super) fn on_host(
     comm: &mut Communicator,
-    replica: &R,
+    (parameters, shared): (&[Parameter], bool),
     optimizer: OptimizerSettings,
     buckets: &BucketSettings,
     clips: bool,
-) -> Result<Box<dyn Backend<R>>, TrainError> {
-    #[cfg(feature = "cuda")]
-    {
-        let gpu = gpu::Gpu::of(comm, replica, &optimizer, buckets);
-        if let Some(gpu) = crate::compare::agree(comm, gpu)? {
-            return Ok(Box::new(gpu));
-        }
-    }
-    let parameters = replica.parameters();
-    refusal(&optimizer, buckets, replica.shares_values())
-        .map_or(Ok(()), |why| Err(TrainError::Setting(why)))?;
-    if replica.shares_values() {
+) -> Result<Box<dyn Backend>, TrainError> {
+    refusal(&optimizer, buckets, shared).map_or(Ok(()), |why| Err(TrainError::Setting(why)))?;
+    if shared {
         let buckets = Buckets::elsewhere(comm, parameters, buckets)?;
         let gradients = CentralGradients::new(comm, &buckets.ledger().plan.counts, parameters.len())?;
         let (optimizer, sums) = (optimizer_of(optimizer, parameters, &buckets)?, Sums::default());

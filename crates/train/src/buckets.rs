@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::replica::{Parameter, Tally};
+use super::gradients::{Parameter, Tally};
 use unisono::{Algorithm, Call, Communicator, DType, Error, Method, Operation, Ran, Rank, ReduceOp, Why};
 use unisono_compress::Compressor;
 
@@ -39,16 +39,17 @@ pub use wires::{UnknownWires, WireChoice, Wires};
 pub(super) use compressed::Unsent;
 use compressed::compressors;
 pub(super) use half_bytes::HalfBytes;
-pub(super) use ledger::Ledger;
-pub(super) use parcel::Parcel;
+pub use ledger::Ledger;
+use parcel::Parcel;
 use parts::Parts;
 pub(super) use parts::{Moment, of_rank};
-pub(super) use plan::{Place, Plan};
+pub use plan::Place;
+pub(super) use plan::Plan;
 use sums::Tree;
 use wire::Narrow;
 
 /// The all-reduce across ranks for a tree of additions: it adds at distances 1, 2, 4, ….
-pub(super) const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
+pub const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
 
 /// The buckets of one rank.
 ///
@@ -364,7 +365,7 @@ impl Buckets {
 
 /// How an array travels.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Way {
+struct Way {
     pub(super) is_beside: bool,
     pub(super) operation: Operation,
     /// If the communicator does not choose.

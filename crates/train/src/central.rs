@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use unisono::{Communicator, Result, Shared, SharedCounters};
 
 use crate::buckets::Place;
-use crate::replica::Fill;
+use crate::gradients::Fill;
 
 /// The most elements of a gradient that is computed before its turn comes, in memory of its own.
 const EARLY: usize = 1 << 20;

@@ -3,7 +3,8 @@
 use unisono_collectives::Rank;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::replica::{Parameter, Replica, ReplicaError};
+use super::gradients::{Parameter, ReplicaError};
+use super::replica::Replica;
 use crate::checkpoint::Tensor;
 use crate::error::TrainError;
 use crate::optimizer::Exploded;
@@ -16,7 +17,7 @@ const MOST_TOLD: usize = 8;
 ///
 /// # Errors
 /// [`TrainError::ModelsDiffer`] on every rank, with the differences of the lowest rank that has any.
-pub(super) fn parameters(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainError> {
+pub fn parameters(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainError> {
     let described: Vec<Described> = own.iter().map(describe).collect();
     let text = described.iter().map(|(name, rest)| format!("{name}\n{rest}\n")).collect();
     let theirs = broadcast(comm, text)?;
@@ -89,8 +90,7 @@ pub(super) fn hash(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
 ///
 /// # Errors
 /// An error of the framework.
-#[cfg(feature = "candle")]
-pub(super) fn hash_with_buffers(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
+pub fn hash_with_buffers(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
     Ok(Values::of(replica)?.all)
 }
 
@@ -174,15 +174,21 @@ pub(super) fn all_where(comm: &mut Communicator, is_so: bool) -> Result<Vec<Rank
     Ok((0..found.len()).filter(|&rank| found[rank] == 1).collect())
 }
 
-/// The lowest rank for which a condition holds.
-pub(super) fn lowest(comm: &mut Communicator, is_so: bool) -> Result<Option<Rank>, TrainError> {
+/// The lowest rank for which a condition holds. Called by all ranks.
+///
+/// # Errors
+/// Errors of the collectives.
+pub fn lowest(comm: &mut Communicator, is_so: bool) -> Result<Option<Rank>, TrainError> {
     let mut lowest = [if is_so { comm.rank() as u64 } else { u64::MAX }];
     comm.call().algorithm(Choice::Auto).all_reduce(&mut lowest, ReduceOp::Min)?;
     Ok((lowest[0] != u64::MAX).then_some(lowest[0] as Rank))
 }
 
-/// Broadcasts rank 0's text.
-pub(super) fn broadcast(comm: &mut Communicator, text: String) -> Result<String, TrainError> {
+/// Broadcasts rank 0's text. Called by all ranks.
+///
+/// # Errors
+/// Errors of the collectives.
+pub fn broadcast(comm: &mut Communicator, text: String) -> Result<String, TrainError> {
     broadcast_from(comm, text, 0)
 }
 

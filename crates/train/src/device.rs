@@ -1,36 +1,9 @@
-//! The device of a model: the CPU or, with the feature `cuda`, this rank's GPU.
-//!
-//! On a GPU, gradients and parameters stay there. Values pass through the host when they are broadcast, compared, saved or
-//! read, which is rare; so files and hashes are the same as on the CPU.
-
-#[cfg(feature = "cuda")]
-mod ahead;
-#[cfg(feature = "candle")]
-mod choice;
-#[cfg(any(test, feature = "cuda"))]
-mod near;
-
-#[cfg(feature = "cuda")]
-pub(super) use ahead::ahead;
-#[cfg(feature = "candle")]
-pub use choice::DeviceKind;
-
-#[cfg(all(feature = "candle", not(feature = "cuda")))]
-use super::{ahead::Ahead, error::TrainError, model::Placed};
+//! What a GPU does not support, whatever framework computes there.
 
 use super::buckets::{BucketSettings, Order, Overlap, Wire};
 
-/// What copies batches to the device of the model ahead of it: nothing, since without the feature `cuda` that is the CPU.
-#[cfg(all(feature = "candle", not(feature = "cuda")))]
-pub(super) fn ahead(
-    _: &mut unisono::Communicator,
-    _: &candle_core::Device,
-) -> Result<Option<Ahead<Placed>>, TrainError> {
-    Ok(None)
-}
-
 /// The first of these settings that a GPU does not support, if any.
-pub(super) fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<String> {
+pub fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<String> {
     let what = match buckets {
         _ if is_traced => "no trace is recorded".to_owned(),
         BucketSettings { order: Order::Tree, .. } => {

@@ -6,10 +6,8 @@ use std::path::PathBuf;
 use unisono_collectives::Rank;
 
 use crate::checkpoint::CheckpointError;
-#[cfg(feature = "candle")]
-use crate::model::ModelError;
+use crate::gradients::ReplicaError;
 use crate::optimizer::{LARGEST_VALUE, StateError};
-use crate::replica::ReplicaError;
 use unisono_data::DataError;
 
 /// Why a training run could not start, or ended early.
@@ -34,10 +32,6 @@ pub enum TrainError {
         /// The error.
         error: DataError,
     },
-    /// The model could not be built.
-    #[cfg(feature = "candle")]
-    #[error(transparent)]
-    Model(#[from] ModelError),
     /// A checkpoint could not be read, or the directory cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -210,13 +204,6 @@ fn places(ranks: &[Rank], parameters: &[String]) -> String {
     ranks.iter().zip(parameters).map(place).collect()
 }
 
-#[cfg(feature = "candle")]
-impl From<candle_core::Error> for TrainError {
-    fn from(error: candle_core::Error) -> Self {
-        Self::Replica(error.into())
-    }
-}
-
 impl From<StateError> for TrainError {
     fn from(error: StateError) -> Self {
         Self::OtherRun { checkpoint: "the checkpoint".to_owned(), why: error.to_string() }
@@ -256,8 +243,6 @@ impl TrainError {
             Self::Checkpoint(error) => {
                 !matches!(error, CheckpointError::Write { .. } | CheckpointError::Remove { .. })
             }
-            #[cfg(feature = "candle")]
-            Self::Model(_) => true,
             _ => false,
         }
     }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::replica::{Replica, ReplicaError};
+use crate::gradients::{ReplicaError, Values};
 
 /// How long ranks step alone, and what they do then.
 ///
@@ -83,7 +83,7 @@ impl fmt::Display for LocalSteps {
 
 /// The rounds of one rank.
 #[derive(Debug)]
-pub(super) struct Rounds {
+pub struct Rounds {
     pub(super) settings: LocalSteps,
     /// The steps made in this round.
     made: u64,
@@ -100,14 +100,18 @@ struct Remembered {
 }
 
 impl Rounds {
-    /// Rounds that start from the values of this replica, which are those of all.
-    pub(super) fn new(settings: LocalSteps, replica: &mut impl Replica) -> Result<Self, ReplicaError> {
+    /// Rounds that start from the values of this replica's parameters, which are those of all.
+    pub(super) fn new(
+        settings: LocalSteps,
+        parameters: usize,
+        values_of: Values<'_>,
+    ) -> Result<Self, ReplicaError> {
         let mut outer = Vec::new();
         if settings.outer != Outer::Average {
-            outer.resize_with(replica.parameters().len(), Remembered::default);
+            outer.resize_with(parameters, Remembered::default);
         }
         for (index, remembered) in outer.iter_mut().enumerate() {
-            replica.with_values(index, &mut |values| {
+            values_of(index, &mut |values| {
                 *remembered = Remembered { start: values.to_vec(), velocity: vec![0.0; values.len()] };
             })?;
         }

@@ -42,7 +42,7 @@ use unisono::{Communicator, ReduceOp};
 mod regression;
 
 use crate::error::TrainError;
-pub use crate::replica::Outputs;
+pub use crate::gradients::Outputs;
 pub use regression::Regression;
 
 /// How the figures of batches are combined.
@@ -193,7 +193,8 @@ impl FromStr for Named {
 ///
 /// # Errors
 /// [`TrainError::Setting`].
-pub(super) fn check(metrics: &[Arc<dyn Metric>], classes: Option<usize>) -> Result<(), TrainError> {
+#[doc(hidden)]
+pub fn check(metrics: &[Arc<dyn Metric>], classes: Option<usize>) -> Result<(), TrainError> {
     for (number, metric) in metrics.iter().enumerate() {
         let name = metric.name();
         if metrics[..number].iter().any(|other| other.name() == name) {

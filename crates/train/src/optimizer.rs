@@ -16,7 +16,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod adamw;
+pub(crate) mod adamw;
 pub(crate) mod averaged;
 mod catalogue;
 mod lamb;
@@ -25,8 +25,6 @@ mod passes;
 mod rule;
 mod sgd;
 mod state;
-#[cfg(all(feature = "candle", any(test, feature = "cuda")))]
-pub(super) mod tensors;
 
 use std::fmt;
 use std::ops::Range;
@@ -41,8 +39,6 @@ pub use catalogue::{UnknownRule, by_name, names};
 pub use lamb::Lamb;
 pub use lion::Lion;
 use passes::{LANES, SquareSum};
-#[cfg(feature = "candle")]
-pub use rule::TensorRule;
 pub use rule::{FactorRule, Factors, StepInfo, UpdateRule, largest};
 pub use sgd::Sgd;
 pub use state::StateError;
@@ -66,7 +62,7 @@ impl OptimizerSettings {
     }
 
     /// Whether it keeps an average of the parameters ([`Averaged`]).
-    pub(crate) fn is_averaged(&self) -> bool {
+    pub fn is_averaged(&self) -> bool {
         self.rule.state_names().contains(&averaged::AVERAGE)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! What a rank does in a step is a [`PipelinePlan`], which is verified before it runs; here it is only interpreted. A [`Pipeline`] is a
 //! [`Replica`] of its stages: so a [`Mirror`](crate::Mirror) over the ranks that hold the same stages sums their gradients while the
-//! pipeline drains, and updates them. `candle::StageNetwork` has an example.
+//! pipeline drains, and updates them. `unisono_candle::StageNetwork` has an example.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,7 +13,8 @@ use unisono_steps::pipeline::{Act, Pass, PipelinePlan, PipelineSchedule};
 
 use crate::compare::agree;
 use crate::error::TrainError;
-use crate::replica::{Gradients, Outputs, Parameter, Parts, Replica, ReplicaError, Tally};
+use crate::gradients::{Gradients, Outputs, Parameter, ReplicaError, Tally};
+use crate::replica::{Parts, Replica};
 
 mod evaluation;
 mod feed;

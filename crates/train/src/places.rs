@@ -14,12 +14,15 @@ use unisono::Communicator;
 
 /// The files that rank 0 writes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Places<'a> {
-    pub(super) checkpoints: Option<&'a Checkpoints>,
+pub struct Places<'a> {
+    /// Where and how the run is saved.
+    pub checkpoints: Option<&'a Checkpoints>,
     /// Whether the run resumes from the checkpoints there.
-    pub(super) resumes: bool,
-    pub(super) log_directory: Option<&'a Path>,
-    pub(super) trace: Option<&'a Path>,
+    pub resumes: bool,
+    /// The directory of its TensorBoard files.
+    pub log_directory: Option<&'a Path>,
+    /// The file of its trace.
+    pub trace: Option<&'a Path>,
 }
 
 impl Places<'_> {
@@ -28,7 +31,7 @@ impl Places<'_> {
     /// # Errors
     /// [`TrainError::Occupied`] if another run's checkpoints are there, [`TrainError::Setting`] if a file or directory cannot be
     /// written to.
-    pub(super) fn check(&self, comm: &mut Communicator) -> Result<(), TrainError> {
+    pub fn check(&self, comm: &mut Communicator) -> Result<(), TrainError> {
         let looked = if comm.rank() == 0 { self.look() } else { Ok(()) };
         agree(comm, looked)
     }

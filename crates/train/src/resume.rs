@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::buckets::{Moment, Unsent, of_rank};
 use super::checkpoint::{self, Checkpoint, Loaded, PassedOver, Tensor};
-use super::replica::{Parameter, Replica, Tally};
+use super::gradients::{Parameter, Tally};
+use super::replica::Replica;
 use crate::compare;
 use crate::compare::agree;
 use crate::error::TrainError;
@@ -319,7 +320,7 @@ fn find<'a>(arrays: &'a [Tensor], name: &str) -> Result<&'a Tensor, TrainError> 
 }
 
 /// The name under which an optimizer's state for a parameter is saved.
-pub(super) fn moment_name(parameter: &str, moment: &str) -> String {
+pub fn moment_name(parameter: &str, moment: &str) -> String {
     format!("{parameter}:{moment}")
 }
 

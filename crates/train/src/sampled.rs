@@ -31,7 +31,7 @@ pub struct Sampled<B = Batch> {
 }
 
 /// The number of samples per evaluation batch.
-pub(super) const EVALUATION_BATCH: usize = 64;
+pub const EVALUATION_BATCH: usize = 64;
 
 /// The samples of an evaluation batch, of `count` held-out samples.
 pub(super) fn evaluation_batch(number: usize, count: usize) -> Range<usize> {
@@ -54,8 +54,8 @@ impl Sampled {
     }
 
     /// The same batches as another type, passed on by `ahead`, if there is one, in a stage of its own.
-    #[cfg(any(test, feature = "candle"))]
-    pub(crate) fn placed<B>(self, ahead: Option<Ahead<B>>) -> Sampled<B> {
+    #[doc(hidden)]
+    pub fn placed<B>(self, ahead: Option<Ahead<B>>) -> Sampled<B> {
         let Self { dataset, seed, shares, threads, depth, order, last_epoch, .. } = self;
         let (epochs, threads_before) = (Epochs::default(), None);
         Sampled { dataset, seed, shares, threads, depth, order, epochs, threads_before, last_epoch, ahead }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::buckets::Sums;
-use crate::replica::Tally;
+use crate::gradients::Tally;
 
 /// One rank's share of a step.
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! A part of a model, as the pipeline sees it. Any framework can implement it.
 
-use crate::replica::{Gradients, Outputs, Parameter, ReplicaError, Tally};
+use crate::gradients::{Gradients, Outputs, Parameter, ReplicaError, Tally};
 
 /// An array that stages pass on: the activations of a micro-batch, or their gradients.
 #[derive(Debug, Clone, PartialEq, Default)]

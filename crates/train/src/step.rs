@@ -9,7 +9,7 @@ use super::backend::{self, Backend};
 use super::buckets::{BucketSettings, Buckets, Moment, Order, Sums, Unsent};
 use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
-use super::replica::Replica;
+use super::replica::{Replica, values};
 use super::share::{Share, StepReport};
 use super::trace::{Lane, Recorder};
 use crate::compare;
@@ -29,7 +29,7 @@ pub(super) const OUTER_VELOCITY: &str = "outer velocity";
 pub struct Mirror<R> {
     replica: R,
     /// The buckets and the optimizer.
-    backend: Box<dyn Backend<R>>,
+    backend: Box<dyn Backend>,
     clip_norm: Option<f64>,
     /// Set if ranks step alone.
     rounds: Option<Rounds>,
@@ -76,8 +76,18 @@ impl<R: Replica> Mirror<R> {
             sent?;
         }
         let is_averaged = optimizer.is_averaged();
-        let backend = backend::of(comm, &replica, optimizer, buckets, clip_norm.is_some())?;
-        let rounds = buckets.local_steps.map(|local| Rounds::new(local, &mut replica)).transpose()?;
+        let backend = match replica.device(comm, &optimizer, buckets)? {
+            Some(device) => device,
+            None => {
+                let parameters = (replica.parameters(), replica.shares_values());
+                backend::on_host(comm, parameters, optimizer, buckets, clip_norm.is_some())?
+            }
+        };
+        let count = replica.parameters().len();
+        let rounds = buckets
+            .local_steps
+            .map(|local| Rounds::new(local, count, &mut values(&mut replica)))
+            .transpose()?;
         // A norm needs all buckets.
         let is_across = backend.buckets().is_across() && clip_norm.is_none() && replica.brings_values();
         let (is_tree, never_put) = (buckets.order == Order::Tree, BTreeSet::new());
@@ -146,7 +156,7 @@ impl<R: Replica> Mirror<R> {
         self.steps += 1;
         // What it costs is soon little, and a network or a machine that changes is noticed.
         if self.is_across && self.steps > 1 && self.steps.is_power_of_two() {
-            self.backend.settle(&mut self.replica)?;
+            self.backend.settle(&mut values(&mut self.replica))?;
             self.backend.finish(comm)?;
             self.backend.agree_on_order(comm)?;
         } else if !self.backend.has_left() {
@@ -210,12 +220,14 @@ impl<R: Replica> Mirror<R> {
             }
         }
         if !self.is_across {
-            return order.iter().try_for_each(|&bucket| self.backend.take(&mut self.replica, bucket));
+            return order
+                .iter()
+                .try_for_each(|&bucket| self.backend.take(&mut values(&mut self.replica), bucket));
         }
         // All gradients have left before any parameter leaves: so these may go in the order in which they are needed.
         (0..order.len()).rev().try_for_each(|bucket| self.backend.give(comm, bucket))?;
         (0..needed).for_each(|bucket| self.backend.leave(bucket, scale, rate));
-        self.backend.take(&mut self.replica, needed)
+        self.backend.take(&mut values(&mut self.replica), needed)
     }
 
     /// Updates the parameters of a bucket, or this rank's part of them.
@@ -229,7 +241,7 @@ impl<R: Replica> Mirror<R> {
         for index in self.backend.ledger().plan.members[bucket].clone() {
             self.backend.land(comm, index)?;
             let began = Instant::now();
-            self.backend.update(&mut self.replica, index, scale, rate)?;
+            self.backend.update(&mut values(&mut self.replica), index, scale, rate)?;
             let name = |replica: &R| replica.parameters()[index].name.clone();
             self.span(Lane::Update, name, began, Instant::now());
         }
@@ -242,7 +254,7 @@ impl<R: Replica> Mirror<R> {
     /// # Errors
     /// Errors of the collectives; [`TrainError::Replica`]; [`TrainError::NotFinite`].
     pub fn settle(&mut self) -> Result<(), TrainError> {
-        self.backend.settle(&mut self.replica)
+        self.backend.settle(&mut values(&mut self.replica))
     }
 
     /// Ends a round of [local steps](BucketSettings::local_steps), if steps have been made since the last: all ranks then hold
@@ -252,7 +264,7 @@ impl<R: Replica> Mirror<R> {
     /// Errors of the collectives; [`TrainError::Replica`].
     pub fn end_round(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
         if let Some(rounds) = self.rounds.as_mut().filter(|rounds| !rounds.is_between()) {
-            self.backend.average(comm, &mut self.replica, rounds)?;
+            self.backend.average(comm, &mut values(&mut self.replica), rounds)?;
             rounds.end();
         }
         Ok(())

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::checkpoint::{PassedOver, Store};
 use super::feed::{Feed, OutOfData, Steps};
-use super::replica::{Replica, Tally};
+use super::gradients::Tally;
+use super::replica::Replica;
 use super::report::{EpochReport, Event, StepEvent, Summary};
 use super::resume::{Progress, Resumed};
 use super::run::RunSettings;

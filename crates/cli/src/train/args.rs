@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 use unisono::Choice;
+use unisono_candle::model::ModelKind;
+use unisono_candle::{DeviceKind, Falling, Settings};
 use unisono_train::checkpoint::When;
 use unisono_train::metrics::{Metrics, Named, Regression};
-use unisono_train::model::ModelKind;
 use unisono_train::optimizer::{self, Averaged, UpdateRule};
 use unisono_train::rate::ScheduleKind;
 use unisono_train::{
-    BucketBytes, Checkpoints, DeviceKind, EarlyStopping, Falling, LocalSteps, OptimizerSettings, Outer,
-    Overlap, Settings, Sgd, Wire, Wires,
+    BucketBytes, Checkpoints, EarlyStopping, LocalSteps, OptimizerSettings, Outer, Overlap, Sgd, Wire, Wires,
 };
 
 use super::source::{SourceArgs, first_pointless};

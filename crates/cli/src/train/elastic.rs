@@ -1,7 +1,8 @@
 //! `unisono train --elastic`: workers that are lost, and started again.
 
 use unisono::config::{Launcher, Starter, bootstrap_folder, joins};
-use unisono_train::{Settings, Strategy};
+use unisono_candle::Settings;
+use unisono_train::Strategy;
 
 use super::{Args, Failure, failure, on_rank};
 use crate::{refused, speaks};

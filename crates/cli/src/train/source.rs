@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args as ClapArgs;
+use unisono_candle::Settings;
+use unisono_candle::model::ModelKind;
 use unisono_data::{
     Augmentation, Cache, Compression, DataError, Depth, Normalize, OnBadSample, Service, SnapshotOptions,
     Source, Threads,
 };
-use unisono_train::Settings;
-use unisono_train::model::ModelKind;
 
 use crate::features::source;
 use crate::values::{size, whole};

@@ -7,12 +7,13 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 use tempfile::TempDir;
+use unisono_candle::model::ModelKind;
+use unisono_candle::{Part, Sampling, Saved, Settings};
 use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::checkpoint::When;
-use unisono_train::model::ModelKind;
-use unisono_train::{Checkpoints, Part, Sampling, Saved, Settings, Summary};
+use unisono_train::{Checkpoints, Summary};
 
 use crate::UNISONO;
 

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use unisono_candle::Settings;
+use unisono_candle::model::ModelKind;
 use unisono_data::Source;
 use unisono_testing::launch::{self, Ended};
 use unisono_testing::suite::{self, Test};
 use unisono_testing::{shared, tests};
-use unisono_train::model::ModelKind;
-use unisono_train::{EpochReport, Event, Settings};
+use unisono_train::{EpochReport, Event};
 
 use crate::UNISONO;
 

@@ -7,8 +7,8 @@ use super::{Backend, Run, State};
 use crate::buckets::{Buckets, Ledger, Pass, Place, Sums};
 use crate::central::CentralGradients;
 use crate::error::TrainError;
+use crate::gradients::{Fill, Gradients, Tally, Values};
 use crate::optimizer::{Optimizer, square_sum};
-use crate::replica::{Fill, Gradients, Replica, Tally};
 use crate::share::Times;
 use unisono::{Communicator, Error, ReduceOp};
 
@@ -80,7 +80,7 @@ impl Central {
     }
 }
 
-impl<R: Replica> Backend<R> for Central {
+impl Backend for Central {
     fn passes(&mut self, comm: &mut Communicator, passes: usize) -> Result<usize, TrainError> {
         let mut most = [passes as u64];
         comm.all_reduce(&mut most, ReduceOp::Max)?;
@@ -120,7 +120,13 @@ impl<R: Replica> Backend<R> for Central {
         self.optimizer.begin_step();
     }
 
-    fn update(&mut self, replica: &mut R, index: usize, scale: f32, rate: f32) -> Result<(), TrainError> {
+    fn update(
+        &mut self,
+        values_of: Values<'_>,
+        index: usize,
+        scale: f32,
+        rate: f32,
+    ) -> Result<(), TrainError> {
         let place = self.place(index);
         let own = self.buckets.own(index).expect("all ranks have parts");
         let Self { buckets, gradients, optimizer, .. } = self;
@@ -129,7 +135,7 @@ impl<R: Replica> Backend<R> for Central {
         let update = &mut |values: &mut [f32]| {
             made = optimizer.update(index, &mut values[own.clone()], gradient, scale, rate);
         };
-        replica.with_values(index, update)?;
+        values_of(index, update)?;
         made.map_err(|error| buckets.exploded(index, error, optimizer.steps()))
     }
 

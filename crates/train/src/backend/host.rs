@@ -6,9 +6,9 @@ use super::late::{Bringing, Late};
 use super::{Backend, Run, State};
 use crate::buckets::{Buckets, Ledger, Pass, Sums};
 use crate::error::TrainError;
+use crate::gradients::Values;
 use crate::local::Rounds;
 use crate::optimizer::{Optimizer, square_sum};
-use crate::replica::Replica;
 use crate::share::Times;
 use unisono::{Communicator, copy};
 
@@ -19,7 +19,7 @@ pub(super) struct Host {
     pub(super) late: Late,
 }
 
-impl<R: Replica> Backend<R> for Host {
+impl Backend for Host {
     fn pass(&mut self, comm: &mut Communicator, pass: Pass, run: Run<'_>) -> Result<Vec<usize>, TrainError> {
         let pass = Pass { updates: self.optimizer.steps(), ..pass };
         let Self { buckets, optimizer, late } = self;
@@ -51,14 +51,20 @@ impl<R: Replica> Backend<R> for Host {
         self.optimizer.begin_step();
     }
 
-    fn update(&mut self, replica: &mut R, index: usize, scale: f32, rate: f32) -> Result<(), TrainError> {
+    fn update(
+        &mut self,
+        values_of: Values<'_>,
+        index: usize,
+        scale: f32,
+        rate: f32,
+    ) -> Result<(), TrainError> {
         let Self { buckets, optimizer, .. } = self;
         let own = buckets.own(index);
         let gradient = buckets.gradient(index)?;
         let mut made = Ok(());
         if let Some(own) = own {
             let updated = &mut buckets.updated(index)[own.clone()];
-            replica.with_values(index, &mut |values| {
+            values_of(index, &mut |values| {
                 let values = &mut values[own.clone()];
                 made = optimizer.update(index, values, updated, scale, rate);
                 copy(updated, values);
@@ -67,7 +73,7 @@ impl<R: Replica> Backend<R> for Host {
             let update = &mut |values: &mut [f32]| {
                 made = optimizer.update(index, values, gradient, scale, rate);
             };
-            replica.with_values(index, update)?;
+            values_of(index, update)?;
         }
         made.map_err(|error| buckets.exploded(index, error, optimizer.steps()))
     }
@@ -76,12 +82,12 @@ impl<R: Replica> Backend<R> for Host {
         Ok(self.buckets.give(comm, bucket)?)
     }
 
-    fn take(&mut self, replica: &mut R, bucket: usize) -> Result<(), TrainError> {
+    fn take(&mut self, values_of: Values<'_>, bucket: usize) -> Result<(), TrainError> {
         if !self.buckets.take(bucket)? {
             return Ok(());
         }
         for index in self.buckets.ledger().plan.members[bucket].clone() {
-            replica.with_values(index, &mut |values| self.buckets.copy_others(index, values))?;
+            values_of(index, &mut |values| self.buckets.copy_others(index, values))?;
         }
         Ok(())
     }
@@ -94,12 +100,11 @@ impl<R: Replica> Backend<R> for Host {
         self.late.first().is_some()
     }
 
-    fn settle(&mut self, replica: &mut R) -> Result<(), TrainError> {
+    fn settle(&mut self, values_of: Values<'_>) -> Result<(), TrainError> {
         let Self { buckets, optimizer, late } = self;
         while let Some(index) = late.first() {
             let mut brought = Ok(());
-            replica
-                .with_values(index, &mut |values| brought = late.bring(buckets, optimizer, index, values))?;
+            values_of(index, &mut |values| brought = late.bring(buckets, optimizer, index, values))?;
             brought?;
         }
         Ok(())
@@ -112,20 +117,20 @@ impl<R: Replica> Backend<R> for Host {
     fn average(
         &mut self,
         comm: &mut Communicator,
-        replica: &mut R,
+        values_of: Values<'_>,
         rounds: &mut Rounds,
     ) -> Result<(), TrainError> {
         let all = self.buckets.ledger().plan.members.clone();
         for (bucket, members) in all.into_iter().enumerate() {
             for &index in &members {
                 let target = self.buckets.updated(index);
-                replica.with_values(index, &mut |values| copy(target, values))?;
+                values_of(index, &mut |values| copy(target, values))?;
             }
             self.buckets.sum_parameters(comm, bucket)?;
             for index in members {
                 let sums = &*self.buckets.updated(index);
                 let step = &mut |values: &mut [f32]| rounds.outer_step(index, values, sums, comm.ranks());
-                replica.with_values(index, step)?;
+                values_of(index, step)?;
             }
         }
         Ok(())

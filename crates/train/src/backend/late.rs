@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::buckets::{Buckets, Filling};
 use crate::error::TrainError;
+use crate::gradients::{Fill, Gradients, ReplicaError, Tally};
 use crate::optimizer::Optimizer;
-use crate::replica::{Fill, Gradients, ReplicaError, Tally};
 
 /// The updates that were left.
 #[derive(Debug)]

@@ -145,7 +145,7 @@ fn leaders(comm: &Communicator) -> Vec<Rank> {
 mod tests {
     use super::*;
     use crate::buckets::BucketBytes;
-    use crate::replica::Parameter;
+    use crate::gradients::Parameter;
     use unisono::{Topology, Unisono};
 
     fn on_nodes<R: Send>(nodes: &[usize], main: impl Fn(&mut Communicator, Buckets) -> R + Sync) -> Vec<R> {

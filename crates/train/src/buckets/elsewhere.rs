@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Bucket, BucketSettings, BucketSize, Buckets, Ledger, Narrow, Parcel, Parts, Way};
-use crate::replica::Parameter;
+use crate::gradients::Parameter;
 use unisono::{Communicator, Error};
 
 impl Buckets {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Buckets, Place, Sums};
-use crate::replica::{Fill, Gradients, Tally};
+use crate::gradients::{Fill, Gradients, Tally};
 use unisono::{Communicator, Error};
 
 /// The position of a pass in its step.
@@ -34,7 +34,8 @@ impl Pass {
         updates: 0,
     };
 
-    pub(crate) fn is_last(self) -> bool {
+    /// Whether it is the last pass of its step.
+    pub fn is_last(self) -> bool {
         self.number + 1 == self.of
     }
 }

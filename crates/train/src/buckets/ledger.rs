@@ -3,25 +3,27 @@
 use std::time::{Duration, Instant};
 
 use super::{BucketSettings, BucketSize, Pass, Place, Plan, Sums};
-use crate::replica::{Parameter, Tally};
+use crate::gradients::{Parameter, Tally};
 
 /// Counts what the passes of a step put into one rank's buckets: which gradients are there, which buckets are therefore
 /// full, and this rank's own sums.
 #[derive(Debug)]
-pub(crate) struct Ledger {
-    pub(crate) parameters: Vec<Parameter>,
-    pub(crate) plan: Plan,
+pub struct Ledger {
+    /// All parameters of the model.
+    pub parameters: Vec<Parameter>,
+    /// The places of gradients in buckets.
+    pub plan: Plan,
     pub(crate) size: BucketSize,
     /// The pass that fills the buckets now.
-    pub(crate) pass: Pass,
+    pub pass: Pass,
     /// When the pass was weighed.
-    pub(crate) weighed: Option<Instant>,
+    pub weighed: Option<Instant>,
     /// This rank's own sums of this step.
-    pub(crate) own: Sums,
+    pub own: Sums,
     /// The order in which buckets are launched, the same on all ranks.
     pub(crate) order: Vec<usize>,
     /// How many buckets have been launched.
-    pub(crate) launched: usize,
+    pub launched: usize,
     /// How long after the last pass was weighed each bucket was full.
     pub(crate) filled_after: Vec<Duration>,
     /// Whether the pass has put the gradient of the parameter with this index.
@@ -31,7 +33,8 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn new(parameters: &[Parameter], settings: &BucketSettings, size: BucketSize) -> Self {
+    /// Buckets of this size for the gradients of these parameters.
+    pub fn new(parameters: &[Parameter], settings: &BucketSettings, size: BucketSize) -> Self {
         let first_bytes = settings.first_bucket_bytes.min(size.bytes);
         let plan = Plan::new(parameters, first_bytes, size.bytes);
         let buckets = plan.counts.len();
@@ -54,7 +57,7 @@ impl Ledger {
     ///
     /// # Panics
     /// If the step has no pass of this number.
-    pub(crate) fn begin(&mut self, pass: Pass) {
+    pub fn begin(&mut self, pass: Pass) {
         assert!(pass.number < pass.of, "pass {} of {}", pass.number, pass.of);
         if pass.number == 0 {
             self.own = Sums::default();
@@ -70,7 +73,7 @@ impl Ledger {
     ///
     /// # Panics
     /// If the pass was weighed before.
-    pub(crate) fn weigh(&mut self, tally: Tally) {
+    pub fn weigh(&mut self, tally: Tally) {
         assert!(self.weighed.is_none(), "a pass is weighed once");
         self.weighed = Some(Instant::now());
         self.own.tally += tally;
@@ -84,7 +87,7 @@ impl Ledger {
     ///
     /// # Panics
     /// If the pass is not weighed, if it has put this gradient before, or if the parameter is not trained.
-    pub(crate) fn put(&mut self, index: usize) -> Place {
+    pub fn put(&mut self, index: usize) -> Place {
         let name = &self.parameters[index].name;
         assert!(self.weighed.is_some(), "the gradient of {name} was put before the pass was weighed");
         assert!(!self.is_put[index], "the gradient of {name} was put twice in one pass");
@@ -99,12 +102,12 @@ impl Ledger {
     }
 
     /// The indices of trained parameters whose gradients the pass has not put.
-    pub(crate) fn not_put(&self) -> Vec<usize> {
+    pub fn not_put(&self) -> Vec<usize> {
         self.plan.trained().filter(|&index| !self.is_put[index]).collect()
     }
 
     /// The next bucket to launch, if the last pass of the step has filled it.
-    pub(crate) fn full(&self) -> Option<usize> {
+    pub fn full(&self) -> Option<usize> {
         let next = *self.order.get(self.launched)?;
         (self.pass.is_last() && self.missing[next] == 0).then_some(next)
     }
@@ -118,7 +121,7 @@ impl Ledger {
     ///
     /// # Panics
     /// If the parameter is not trained.
-    pub(crate) fn place(&self, index: usize) -> &Place {
+    pub fn place(&self, index: usize) -> &Place {
         let name = &self.parameters[index].name;
         self.plan.place(index).unwrap_or_else(|| panic!("{name} has no gradient: it is not trained"))
     }

@@ -21,7 +21,7 @@ pub struct Flight {
 
 /// Registered memory that is either here or in a collective.
 #[derive(Debug)]
-pub(crate) struct Parcel<T: Element> {
+pub(super) struct Parcel<T: Element> {
     bucket: Option<usize>,
     label: String,
     here: Option<Registered<T>>,
@@ -50,7 +50,7 @@ impl Parcel<f32> {
 }
 
 impl<T: Element> Parcel<T> {
-    pub(crate) fn new(comm: &Communicator, bucket: Option<usize>, count: usize) -> Result<Self, Error> {
+    pub(super) fn new(comm: &Communicator, bucket: Option<usize>, count: usize) -> Result<Self, Error> {
         let label = bucket.map_or("sums".to_owned(), |bucket| format!("bucket {bucket}"));
         Ok(Self { bucket, label, here: Some(comm.alloc(count)?), request: None, flight: None })
     }
@@ -59,15 +59,15 @@ impl<T: Element> Parcel<T> {
         self.here.as_ref().map_or(0, |values| values.len())
     }
 
-    pub(crate) fn values(&self) -> &[T] {
+    pub(super) fn values(&self) -> &[T] {
         self.here.as_ref().expect("the parcel is back")
     }
 
-    pub(crate) fn values_mut(&mut self) -> &mut [T] {
+    pub(super) fn values_mut(&mut self) -> &mut [T] {
         self.here.as_mut().expect("the parcel is back")
     }
 
-    pub(crate) fn launch(&mut self, comm: &mut Communicator, way: Way) -> Result<(), Error> {
+    pub(super) fn launch(&mut self, comm: &mut Communicator, way: Way) -> Result<(), Error> {
         let mut call = comm.call().label(&self.label);
         if let Some(algorithm) = way.algorithm {
             call = call.algorithm(algorithm);
@@ -92,7 +92,7 @@ impl<T: Element> Parcel<T> {
     }
 
     /// Waits until the collective is done.
-    pub(crate) fn land(&mut self) -> Result<Option<Flight>, Error> {
+    pub(super) fn land(&mut self) -> Result<Option<Flight>, Error> {
         if let Some(request) = self.request.take() {
             let waits_since = Instant::now();
             request.wait_until_done();

@@ -2,26 +2,27 @@
 
 use std::ops::Range;
 
-use crate::replica::Parameter;
+use crate::gradients::Parameter;
 
 /// Gradients start at cache lines: a product writes to them directly.
 const ALIGNMENT: usize = 16;
 
 /// The place of a gradient.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) bucket: usize,
+pub struct Place {
+    /// The number of the bucket.
+    pub bucket: usize,
     /// In elements of the bucket.
-    pub(crate) range: Range<usize>,
+    pub range: Range<usize>,
 }
 
 /// The assignment of gradients to buckets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// By the index of the parameter; `None` for those that are not trained.
     places: Vec<Option<Place>>,
     /// The number of elements of each bucket.
-    pub(crate) counts: Vec<usize>,
+    pub counts: Vec<usize>,
     /// The indices of the parameters in each bucket.
     pub(crate) members: Vec<Vec<usize>>,
 }

@@ -64,7 +64,7 @@ impl BucketSettings {
     }
 
     /// Why these settings contradict each other, if they do: for ranks that step alone.
-    pub(crate) fn conflict(&self) -> Option<String> {
+    pub fn conflict(&self) -> Option<String> {
         let local = self.local_steps?;
         let why = match self {
             _ if local.steps == 0 => "the number of local steps is 0: it must be at least 1".to_owned(),

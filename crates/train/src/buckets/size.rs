@@ -43,9 +43,9 @@ impl BucketSize {
         }
     }
 
-    #[cfg(feature = "cuda")]
     /// The size of buckets of a GPU, or anything else that the cost model does not price.
-    pub(crate) fn usual_of(settings: &BucketSettings) -> Self {
+    #[doc(hidden)]
+    pub fn usual_of(settings: &BucketSettings) -> Self {
         match settings.bucket_bytes {
             BucketBytes::Auto => Self::usual("the cost model does not price them"),
             BucketBytes::Fixed(bytes) => Self { bytes, why: "it was asked for" },

@@ -1,6 +1,6 @@
 //! Sums besides gradients, and the order of additions.
 
-use crate::replica::{Fill, Tally};
+use crate::gradients::{Fill, Tally};
 
 /// The sums over all ranks besides gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -17,15 +17,20 @@ pub struct Sums {
 
 impl Sums {
     /// How many numbers are sent.
-    pub(crate) const COUNT: usize = 6;
+    #[doc(hidden)]
+    pub const COUNT: usize = 6;
 
-    pub(crate) fn read(sums: &[f32]) -> Self {
+    /// The sums that were sent as these numbers.
+    #[doc(hidden)]
+    pub fn read(sums: &[f32]) -> Self {
         let [targets, loss, correct, ranks_out_of_data, ranks_to_stop, ranks_to_save] =
             std::array::from_fn(|index| f64::from(sums[index]));
         Self { tally: Tally { targets, loss, correct }, ranks_out_of_data, ranks_to_stop, ranks_to_save }
     }
 
-    pub(crate) fn write(self, target: &mut [f32]) {
+    /// Writes the numbers to send.
+    #[doc(hidden)]
+    pub fn write(self, target: &mut [f32]) {
         let Tally { targets, loss, correct } = self.tally;
         let Self { ranks_out_of_data, ranks_to_stop, ranks_to_save, .. } = self;
         let sums = [targets, loss, correct, ranks_out_of_data, ranks_to_stop, ranks_to_save];

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use super::wire::{UnknownWire, Wire};
 use crate::error::TrainError;
-use crate::replica::Parameter;
+use crate::gradients::Parameter;
 use unisono::Communicator;
 use unisono_compress::{Compression, Format, Prices};
 

@@ -81,35 +81,6 @@ impl UpdateRule for AdamW {
              betas: ({beta1:?}, {beta2:?}), epsilon: {epsilon:?}{amsgrad} }}"
         )
     }
-
-    #[cfg(feature = "candle")]
-    fn on_tensors(&self) -> Option<&dyn super::TensorRule> {
-        Some(self)
-    }
-}
-
-#[cfg(feature = "candle")]
-impl super::TensorRule for AdamW {
-    fn step(
-        &self,
-        StepInfo { number, decay, .. }: StepInfo,
-        value: &candle_core::Tensor,
-        gradient: &candle_core::Tensor,
-        state: &mut [candle_core::Tensor],
-    ) -> candle_core::Result<candle_core::Tensor> {
-        let [mean, square, most @ ..] = state else { unreachable!("it has two names, or three") };
-        let Adam { betas, epsilon, unbiased } = Adam::new([self.beta1, self.beta2], self.epsilon, number);
-        // Rounded like the host's constants.
-        let [(kept1, new1), (kept2, new2)] = betas.map(|beta| (f64::from(beta), f64::from(1.0 - beta)));
-        *mean = ((&*mean * kept1)? + (gradient * new1)?)?;
-        *square = ((&*square * kept2)? + (gradient.sqr()? * new2)?)?;
-        if let [most] = most {
-            *most = most.maximum(&*square)?;
-        }
-        let square = most.first().unwrap_or(square);
-        let spread = ((square * f64::from(unbiased[1]))?.sqrt()? + f64::from(epsilon))?;
-        ((&*mean * f64::from(unbiased[0]))? / spread)? + (value * f64::from(decay))?
-    }
 }
 
 /// Validates what the kinds of Adam have.
@@ -121,16 +92,18 @@ pub(super) fn check_constants(betas: [f32; 2], epsilon: f32) -> Result<(), Strin
 
 /// The constants of a step.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Adam {
-    betas: [f32; 2],
-    epsilon: f32,
+pub struct Adam {
+    /// The fractions of the two means that are kept.
+    pub betas: [f32; 2],
+    /// What is added to the root of the second.
+    pub epsilon: f32,
     /// Corrects the bias of the two means, which started at zero.
-    unbiased: [f32; 2],
+    pub unbiased: [f32; 2],
 }
 
 impl Adam {
     /// The constants of this step, counted from 1.
-    pub(super) fn new(betas: [f32; 2], epsilon: f32, step: u64) -> Self {
+    pub fn new(betas: [f32; 2], epsilon: f32, step: u64) -> Self {
         // In `f64`: for a beta near 1, too few digits of an `f32` differ from 1.
         let step = i32::try_from(step).unwrap_or(i32::MAX);
         let unbiased = |beta: f32| (1.0 / (1.0 - f64::from(beta).powi(step))) as f32;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::rule::{StepInfo, UpdateRule, check_fraction};
 
 /// The name of the averages among an optimizer's state.
-pub(crate) const AVERAGE: &str = "average";
+pub const AVERAGE: &str = "average";
 
 /// An optimizer that also keeps an exponential moving average of the parameters, as part of its state. The trainer evaluates the averages, and
-/// [`Saved`](crate::Saved) reads them in place of the parameters.
+/// `unisono_candle::Saved` reads them in place of the parameters.
 ///
 /// The first average is the parameter after the first step, as in PyTorch's `AveragedModel`. Parameters that are not trained have none.
 #[derive(Debug, Clone)]
@@ -23,6 +23,16 @@ impl Averaged {
     pub fn new(rule: Arc<dyn UpdateRule>, decay: f32) -> Self {
         let names = rule.state_names().iter().copied().chain([AVERAGE]).collect();
         Self { rule, decay, names }
+    }
+
+    /// The optimizer.
+    pub fn rule(&self) -> &dyn UpdateRule {
+        &*self.rule
+    }
+
+    /// The factor of the average in a step.
+    pub fn decay(&self) -> f32 {
+        self.decay
     }
 }
 
@@ -60,28 +70,5 @@ impl UpdateRule for Averaged {
 
     fn describe(&self, weight_decay: f32) -> String {
         format!("{}, averaged with a decay of {:?}", self.rule.describe(weight_decay), self.decay)
-    }
-
-    #[cfg(feature = "candle")]
-    fn on_tensors(&self) -> Option<&dyn super::TensorRule> {
-        self.rule.on_tensors().map(|_| self as &dyn super::TensorRule)
-    }
-}
-
-#[cfg(feature = "candle")]
-impl super::TensorRule for Averaged {
-    fn step(
-        &self,
-        info: StepInfo,
-        value: &candle_core::Tensor,
-        gradient: &candle_core::Tensor,
-        state: &mut [candle_core::Tensor],
-    ) -> candle_core::Result<candle_core::Tensor> {
-        let [state @ .., average] = state else { unreachable!("it has a name at least") };
-        let step = self.rule.on_tensors().expect("it has this form").step(info, value, gradient, state)?;
-        let kept = if info.number == 1 { 0.0 } else { f64::from(self.decay) };
-        let moved = (value - (&step * f64::from(info.rate))?)?;
-        *average = ((&*average * kept)? + (moved * (1.0 - kept))?)?;
-        Ok(step)
     }
 }

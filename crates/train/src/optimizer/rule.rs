@@ -91,9 +91,8 @@ pub trait UpdateRule: Any + Debug + Send + Sync {
         format!("{self:?}, weight decay {weight_decay:?}")
     }
 
-    /// The rule as tensor operations, for parameters on a GPU.
-    #[cfg(feature = "candle")]
-    fn on_tensors(&self) -> Option<&dyn TensorRule> {
+    /// The rule as operations of the framework, for parameters on a GPU: for candle, a `unisono_candle::TensorForm`.
+    fn on_tensors(&self) -> Option<Box<dyn Any>> {
         None
     }
 }
@@ -109,22 +108,6 @@ pub struct StepInfo {
     pub rate: f32,
     /// The weight decay of this parameter.
     pub decay: f32,
-}
-
-/// The tensor form of an [`UpdateRule`].
-#[cfg(feature = "candle")]
-pub trait TensorRule {
-    /// Updates the state with a gradient, which is scaled already, and returns what, times the learning rate, is subtracted from `value`.
-    ///
-    /// # Errors
-    /// An error of candle.
-    fn step(
-        &self,
-        step: StepInfo,
-        value: &candle_core::Tensor,
-        gradient: &candle_core::Tensor,
-        state: &mut [candle_core::Tensor],
-    ) -> candle_core::Result<candle_core::Tensor>;
 }
 
 /// The factors of a parameter's weight decay and learning rate.

@@ -79,28 +79,6 @@ impl UpdateRule for Sgd {
              weight_decay: {weight_decay:?}, betas: (0.9, 0.999), epsilon: 1e-8 }}"
         )
     }
-
-    #[cfg(feature = "candle")]
-    fn on_tensors(&self) -> Option<&dyn super::TensorRule> {
-        Some(self)
-    }
-}
-
-#[cfg(feature = "candle")]
-impl super::TensorRule for Sgd {
-    fn step(
-        &self,
-        StepInfo { decay, .. }: StepInfo,
-        value: &candle_core::Tensor,
-        gradient: &candle_core::Tensor,
-        state: &mut [candle_core::Tensor],
-    ) -> candle_core::Result<candle_core::Tensor> {
-        let [velocity] = state else { unreachable!("it has one name") };
-        let momentum = f64::from(self.momentum);
-        let gradient = (gradient + (value * f64::from(decay))?)?;
-        *velocity = ((&*velocity * momentum)? + &gradient)?;
-        if self.nesterov { gradient + (&*velocity * momentum)? } else { Ok(velocity.clone()) }
-    }
 }
 
 /// A step on the values, which are the array of the pass.

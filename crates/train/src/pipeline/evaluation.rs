@@ -3,7 +3,7 @@
 use unisono_steps::pipeline::Pass;
 
 use super::{Pipeline, Stage, StageOutput};
-use crate::replica::{Outputs, ReplicaError, Tally};
+use crate::gradients::{Outputs, ReplicaError, Tally};
 
 /// What the last stage has shown.
 #[derive(Debug, Default)]

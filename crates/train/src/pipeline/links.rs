@@ -4,7 +4,7 @@ use unisono::{Communicator, Error, Request};
 use unisono_steps::pipeline::Pass;
 
 use super::Activations;
-use crate::replica::Tally;
+use crate::gradients::Tally;
 
 /// The longest shape.
 const DIMENSIONS: usize = 7;

@@ -9,8 +9,9 @@ use super::shard::Shard;
 use crate::buckets::Plan;
 use crate::checkpoint::{Checkpoint, Tensor};
 use crate::error::TrainError;
+use crate::gradients::Parameter;
 use crate::optimizer::UpdateRule;
-use crate::replica::{Parameter, Replica};
+use crate::replica::Replica;
 use crate::resume::{Progress, Resumed, moment_name};
 
 /// The coordinator's own shard, and its links to the other servers.

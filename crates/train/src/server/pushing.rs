@@ -9,7 +9,8 @@ use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use crate::buckets::{HalfBytes, Ledger, Pass, Place};
 use crate::error::TrainError;
-use crate::replica::{Fill, Gradients, Parameter, Replica, ReplicaError, Tally};
+use crate::gradients::{Fill, Gradients, Parameter, ReplicaError, Tally};
+use crate::replica::Replica;
 
 /// The links to all servers, and the buckets that go over them.
 #[derive(Debug)]

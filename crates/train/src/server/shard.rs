@@ -12,8 +12,8 @@ use super::message::{Kind, Link, Message};
 use super::queue::ShareId;
 use super::settings::{ServerSettings, Staleness};
 use crate::buckets::HalfBytes;
+use crate::gradients::Parameter;
 use crate::optimizer::{Exploded, Optimizer, OptimizerSettings};
-use crate::replica::Parameter;
 
 /// The buckets of one server, which several workers use at the same time.
 #[derive(Debug)]

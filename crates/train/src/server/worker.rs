@@ -8,7 +8,8 @@ use super::pushing::{Pushing, Remote};
 use crate::buckets::Pass;
 use crate::error::TrainError;
 use crate::feed::AnyShare;
-use crate::replica::{Replica, Tally};
+use crate::gradients::Tally;
+use crate::replica::Replica;
 use unisono_data::Stop;
 
 /// One worker of a run.

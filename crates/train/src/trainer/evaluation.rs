@@ -6,8 +6,9 @@ use super::Trainer;
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::feed::Feed;
+use crate::gradients::Tally;
 use crate::metrics::{self, Measured, Measuring, Metric};
-use crate::replica::{Replica, Tally};
+use crate::replica::Replica;
 use crate::report::{EndedEarly, Evaluation, Event};
 use unisono::{Communicator, ReduceOp};
 

@@ -1,0 +1,47 @@
+//! Batches that are copied to the GPU of the model while it computes.
+
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::cuda_backend::CudaDType;
+use candle_core::op::BackpropOp;
+use candle_core::{CudaDevice, CudaStorage, Device, Shape, Storage, Tensor};
+use unisono::cudarc::driver::CudaSlice;
+use unisono::{Communicator, HostToDevice};
+use unisono_data::{Batch, DataError, Inputs};
+
+use crate::model::{Placed, shape};
+use unisono_train::internals::Ahead;
+use unisono_train::{TrainError, agree};
+
+/// Two batches may be on their way, of inputs and targets each: more do not make copies faster.
+const BUFFERS: usize = 4;
+
+/// What copies batches to this device ahead of the model, if it is a GPU. Called by all ranks, whose devices are of the same kind.
+pub(crate) fn ahead(comm: &mut Communicator, device: &Device) -> Result<Option<Ahead<Placed>>, TrainError> {
+    let Device::Cuda(gpu) = device else { return Ok(None) };
+    let copies = comm.host_to_device(&gpu.cuda_stream(), BUFFERS);
+    let (copies, gpu) = (Mutex::new(agree(comm, copies.map_err(TrainError::from))?), gpu.clone());
+    Ok(Some(Ahead::new(move |batch| match batch {
+        Placed::Host(batch) => {
+            let mut copies = copies.lock().unwrap_or_else(PoisonError::into_inner);
+            copy(&mut copies, &gpu, batch).map_err(DataError::other)
+        }
+        there @ Placed::Device { .. } => Ok(there),
+    })))
+}
+
+/// Starts to copy a batch to a GPU.
+fn copy(copies: &mut HostToDevice, gpu: &CudaDevice, batch: Batch) -> unisono::Result<Placed> {
+    let inputs = match &batch.inputs {
+        Inputs::Pixels(pixels) => tensor(copies.copy(pixels)?, shape(&batch), gpu),
+        Inputs::Tokens(tokens) => tensor(copies.copy(tokens)?, shape(&batch), gpu),
+    };
+    let targets = tensor(copies.copy(&batch.targets)?, batch.targets.len(), gpu);
+    Ok(Placed::Device { inputs, targets, known: batch.targets })
+}
+
+/// An array of the stream of a candle device as a tensor.
+fn tensor<T: CudaDType>(array: CudaSlice<T>, shape: impl Into<Shape>, gpu: &CudaDevice) -> Tensor {
+    let storage = Storage::Cuda(CudaStorage::wrap_cuda_slice(array, gpu.clone()));
+    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
+}

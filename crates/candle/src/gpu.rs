@@ -1,0 +1,146 @@
+//! A GPU: gradients and parameters stay in its memory. Each gradient is copied into its bucket as soon as the backward pass
+//! knows it, full buckets are all-reduced during that pass, and the update uses candle operations.
+//!
+//! Everything is only queued on candle's stream, so the host waits where a step's times are taken.
+
+use std::fmt;
+use std::time::Duration;
+
+use candle_core::{DType, Device, Tensor};
+
+use crate::error::failed;
+use crate::tensors::TensorOptimizer;
+use unisono::Communicator;
+use unisono_train::internals::{Backend, Ledger, Run, State, Values, refusal};
+use unisono_train::optimizer::{Factors, Optimizer, OptimizerSettings};
+use unisono_train::{BucketSettings, Buckets, Parameter, Pass, Sums, Times, TrainError};
+
+mod buckets;
+
+use buckets::DeviceBuckets;
+
+pub(crate) struct Gpu {
+    device: Device,
+    buckets: DeviceBuckets,
+    optimizer: TensorOptimizer,
+    /// The replica's values, in place.
+    values: Vec<Tensor>,
+    /// Empty.
+    buckets_on_host: Buckets,
+    /// A copy of the optimizer, from when its state was last saved or restored.
+    optimizer_on_host: Optimizer,
+}
+
+impl fmt::Debug for Gpu {
+    /// Omits the contents of GPU memory.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gpu").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+impl Gpu {
+    /// The GPU on which these parameters have their values.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] if a GPU does not support these settings or this optimizer, or the values are on another rank's; what the driver
+    /// objects to.
+    pub(crate) fn new(
+        comm: &mut Communicator,
+        (parameters, values): (&[Parameter], &[Tensor]),
+        optimizer: &OptimizerSettings,
+        buckets: &BucketSettings,
+    ) -> Result<Self, TrainError> {
+        if let Some(why) = refusal(buckets, false) {
+            return Err(TrainError::Setting(why));
+        }
+        let device = values[0].device().clone();
+        let factors: Vec<Factors> =
+            parameters.iter().map(|found| (optimizer.factors)(&found.name, &found.shape)).collect();
+        let count = |found: &Parameter| if found.is_trained { found.count() } else { 0 };
+        let on_host = parameters.iter().map(count).zip(factors.iter().copied());
+        Ok(Self {
+            buckets: DeviceBuckets::new(comm, device.as_cuda_device().map_err(failed)?, parameters, buckets)?,
+            values: values.to_vec(),
+            buckets_on_host: Buckets::new(comm, &[], buckets)?,
+            optimizer_on_host: Optimizer::new(optimizer.clone(), on_host)?,
+            optimizer: TensorOptimizer::new(optimizer.clone(), factors).map_err(TrainError::Setting)?,
+            device,
+        })
+    }
+}
+
+impl Backend for Gpu {
+    fn pass(&mut self, comm: &mut Communicator, pass: Pass, run: Run<'_>) -> Result<Vec<usize>, TrainError> {
+        let mut filling = self.buckets.fill(comm, pass);
+        match run(&mut filling) {
+            Ok(()) => filling.end(),
+            // What kept a gradient from its way says more than that the pass ended.
+            Err(error) => Err(filling.into_failure().unwrap_or_else(|| error.into())),
+        }
+    }
+
+    /// Nothing in a pass waits for another rank, so this ends.
+    fn wait_for_passes(&self) -> Result<(), TrainError> {
+        self.device.synchronize().map_err(failed)
+    }
+
+    fn sums(&mut self) -> Result<Sums, TrainError> {
+        self.buckets.sums()
+    }
+
+    /// Waits for all gradients at once.
+    fn land(&mut self, comm: &mut Communicator, _: usize) -> Result<(), TrainError> {
+        self.buckets.land(comm)
+    }
+
+    /// In `f64`, as on the host.
+    fn square_sum(&mut self, index: usize) -> Result<f64, TrainError> {
+        let gradient = self.buckets.gradient(index)?;
+        let sum = || gradient.to_dtype(DType::F64)?.sqr()?.sum_all()?.to_scalar();
+        sum().map_err(failed)
+    }
+
+    fn begin_update(&mut self) {
+        self.optimizer.begin_step();
+    }
+
+    fn update(&mut self, _: Values<'_>, index: usize, scale: f32, rate: f32) -> Result<(), TrainError> {
+        let gradient = self.buckets.gradient(index)?;
+        self.optimizer.update(index, &self.values[index], &gradient, scale, rate).map_err(failed)
+    }
+
+    fn finish(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
+        self.buckets.land(comm)?;
+        self.device.synchronize().map_err(failed)?;
+        self.buckets.end_step();
+        Ok(())
+    }
+
+    /// The GPU knows what was hidden, and is not asked.
+    fn times(&self, passes: Duration, rest: Duration) -> Times {
+        let exposed = self.buckets.exposed();
+        Times { compute: passes, exposed, update: rest.saturating_sub(exposed), ..Times::default() }
+    }
+
+    fn ledger(&self) -> &Ledger {
+        self.buckets.ledger()
+    }
+
+    fn buckets(&self) -> &Buckets {
+        &self.buckets_on_host
+    }
+
+    fn optimizer(&mut self) -> Result<&Optimizer, TrainError> {
+        self.optimizer.save(&mut self.optimizer_on_host).map_err(failed)?;
+        Ok(&self.optimizer_on_host)
+    }
+
+    fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError> {
+        self.optimizer_on_host.restore(steps, state)?;
+        self.optimizer.load(&self.optimizer_on_host, &self.values).map_err(failed)
+    }
+
+    fn is_gpu(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,66 @@
+//! Models as sequences of layers, between which a [pipeline](unisono_train::pipeline) may cut them.
+
+use std::fmt;
+
+use candle_core::{Result, Tensor};
+
+use super::Model;
+use crate::network::Parameters;
+
+/// What a layer computes from the result of the one before, or from the inputs, of this many samples.
+pub(super) type Forward = Box<dyn Fn(&Tensor, usize) -> Result<Tensor> + Send>;
+
+/// Adds a layer's parameters.
+type Build = Box<dyn Fn(&Parameters) -> Result<Forward>>;
+
+/// A layer of a model, or several that belong together. It is described, and can be built.
+pub struct Layer {
+    name: String,
+    build: Build,
+}
+
+impl fmt::Debug for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Layer").field(&self.name).finish()
+    }
+}
+
+impl Layer {
+    /// A layer with this name, which `build` builds.
+    pub(super) fn new<F: Fn(&Tensor, usize) -> Result<Tensor> + Send + 'static>(
+        name: impl Into<String>,
+        build: impl Fn(&Parameters) -> Result<F> + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            build: Box::new(move |parameters| Ok(Box::new(build(parameters)?) as Forward)),
+        }
+    }
+
+    /// Its name, which no other layer of the model has.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Consecutive layers.
+pub(super) struct Sequence(Vec<Forward>);
+
+impl Sequence {
+    /// Adds the layers' parameters, in order.
+    pub(super) fn new(layers: &[Layer], parameters: &Parameters) -> Result<Self> {
+        layers.iter().map(|layer| (layer.build)(parameters)).collect::<Result<_>>().map(Self)
+    }
+
+    /// The result of the last layer, from what the layer before the first has computed of so many samples.
+    pub(super) fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
+        let (first, rest) = self.0.split_first().expect("a model has a layer");
+        rest.iter().try_fold(first(x, samples)?, |x, layer| layer(&x, samples))
+    }
+}
+
+impl Model for Sequence {
+    fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
+        self.forward(inputs, inputs.dim(0)?)
+    }
+}

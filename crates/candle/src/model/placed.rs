@@ -1,0 +1,159 @@
+//! Batches where a model computes.
+
+use candle_core::{Device, Result, Tensor};
+use unisono_data::{Batch, Inputs};
+
+/// What a built-in model computes with: a batch on the host, or one that was copied ahead to the GPU of the model.
+#[derive(Debug, Clone)]
+pub enum Placed {
+    /// On the host.
+    Host(Batch),
+    /// On the model's device.
+    Device {
+        /// The input tensor.
+        inputs: Tensor,
+        /// The targets.
+        targets: Tensor,
+        /// The same on the host, which checks and counts them.
+        known: Vec<u32>,
+    },
+}
+
+impl From<Batch> for Placed {
+    fn from(batch: Batch) -> Self {
+        Self::Host(batch)
+    }
+}
+
+/// Gives a model the tensors of a batch.
+pub(crate) trait Input: Send + 'static {
+    /// The input tensor, on this device.
+    fn inputs(&self, device: &Device) -> Result<Tensor>;
+
+    /// The targets, on the host.
+    fn targets(&self) -> &[u32];
+
+    /// The targets on a device, if they are there already.
+    fn targets_ahead(&self) -> Option<&Tensor> {
+        None
+    }
+}
+
+impl Input for Batch {
+    fn inputs(&self, device: &Device) -> Result<Tensor> {
+        inputs(self)?.to_device(device)
+    }
+
+    fn targets(&self) -> &[u32] {
+        &self.targets
+    }
+}
+
+impl Input for Placed {
+    fn inputs(&self, device: &Device) -> Result<Tensor> {
+        match self {
+            Self::Host(batch) => batch.inputs(device),
+            Self::Device { inputs, .. } => Ok(inputs.clone()),
+        }
+    }
+
+    fn targets(&self) -> &[u32] {
+        match self {
+            Self::Host(batch) => &batch.targets,
+            Self::Device { known, .. } => known,
+        }
+    }
+
+    fn targets_ahead(&self) -> Option<&Tensor> {
+        match self {
+            Self::Host(_) => None,
+            Self::Device { targets, .. } => Some(targets),
+        }
+    }
+}
+
+/// The input tensor of a batch, on the CPU.
+///
+/// # Errors
+///
+/// If the number of values does not fit the number of samples.
+pub fn inputs(batch: &Batch) -> Result<Tensor> {
+    let shape = shape(batch);
+    match &batch.inputs {
+        Inputs::Pixels(pixels) => Tensor::from_slice(pixels, shape, &Device::Cpu),
+        Inputs::Tokens(tokens) => Tensor::from_slice(tokens, shape, &Device::Cpu),
+    }
+}
+
+/// The shape of the input tensor: a row for each sample.
+pub(crate) fn shape(batch: &Batch) -> (usize, usize) {
+    let values = match &batch.inputs {
+        Inputs::Pixels(pixels) => pixels.len(),
+        Inputs::Tokens(tokens) => tokens.len(),
+    };
+    (batch.samples, values / batch.samples.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ModelKind, of_batches};
+    use crate::network::Parameters;
+    use unisono_data::Kind;
+    use unisono_train::{Fill, Gradients, Replica, Tally};
+
+    /// What a pass reports: the tally, and the bits of each gradient.
+    #[derive(Debug, Default, PartialEq)]
+    struct Reported {
+        tally: Tally,
+        gradients: Vec<(usize, Vec<u32>)>,
+        /// The number of elements of each parameter.
+        counts: Vec<usize>,
+    }
+
+    impl Gradients for Reported {
+        fn weigh(&mut self, tally: Tally) {
+            self.tally = tally;
+        }
+
+        fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+            let mut gradient = vec![0.0; self.counts[index]];
+            write(&mut gradient, Fill::Set);
+            self.gradients.push((index, gradient.into_iter().map(f32::to_bits).collect()));
+        }
+    }
+
+    /// A pass of a new model over a batch, and an evaluation.
+    fn reported(kind: ModelKind, data: &Kind, batch: &Placed) -> (Reported, Tally) {
+        let mut replica = of_batches(kind, None, 0.0, data, &Parameters::new(3)).unwrap();
+        let counts = replica.parameters().iter().map(unisono_train::Parameter::count).collect();
+        let mut reported = Reported { counts, ..Reported::default() };
+        replica.pass(batch, &mut reported).unwrap();
+        let tally = replica.evaluate(batch).unwrap();
+        (reported, tally)
+    }
+
+    #[test]
+    fn a_model_computes_the_same_wherever_the_batch_is() {
+        let images = Kind::Images { height: 5, width: 4, channels: 1, classes: 3 };
+        let pixels = Inputs::Pixels((0..60).map(|place| (place as f32 * 0.7).sin()).collect());
+        let text = Kind::Text { context: 4, vocabulary: ('a'..='e').collect() };
+        let tokens = Inputs::Tokens(vec![0, 3, 1, 4, 2, 2, 0, 1]);
+        let of_images = Batch { inputs: pixels, targets: vec![2, 0, 1], samples: 3 };
+        let of_text = Batch { inputs: tokens, targets: vec![3, 1, 4, 0, 2, 0, 1, 4], samples: 2 };
+        for (kind, data, batch) in
+            [(ModelKind::Mlp, images, of_images), (ModelKind::Transformer, text, of_text)]
+        {
+            let there = Placed::Device {
+                inputs: inputs(&batch).unwrap(),
+                targets: Tensor::new(&*batch.targets, &Device::Cpu).unwrap(),
+                known: batch.targets.clone(),
+            };
+            let targets = batch.targets.len();
+            let on_host = reported(kind, &data, &Placed::from(batch));
+            assert_eq!(reported(kind, &data, &there), on_host, "{kind}");
+            assert_eq!(on_host.1.targets, targets as f64);
+            assert!(!on_host.0.gradients.is_empty() && on_host.0.tally.loss > 0.0);
+        }
+    }
+}

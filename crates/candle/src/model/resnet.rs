@@ -1,0 +1,189 @@
+//! A small residual network for images.
+//!
+//! **Source**: He et al., "Deep residual learning for image recognition" (2015), section 4.2: 3x3 convolutions, each with a batch
+//! norm, in blocks of two with a shortcut without parameters (option A), then the mean over all pixels.
+
+use candle_core::{Result, Tensor};
+
+use super::Size;
+use super::layers::Layer;
+use super::patches::Patches;
+use crate::network::{Function, Linear, Parameters, Relu, SyncBatchNorm, apply};
+
+/// The default width of each block: three stages of one block.
+pub(super) const HIDDEN: [usize; 3] = [16, 32, 64];
+/// The side of a convolution's kernel, in pixels.
+const KERNEL: usize = 3;
+
+/// The blocks: their inputs, outputs, and how many pixels they step.
+fn blocks(widths: &[usize]) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
+    let before = widths.first().into_iter().chain(widths);
+    before.zip(widths).map(|(&inputs, &outputs)| (inputs, outputs, if inputs == outputs { 1 } else { 2 }))
+}
+
+/// The size of the model.
+pub(super) fn size([height, width]: [usize; 2], channels: usize, widths: &[usize], classes: usize) -> Size {
+    let pixels = height as f64 * width as f64;
+    let mut size = Size { inputs: pixels * channels as f64, with_backward: 3.0, ..Size::default() };
+    let mut convolution = |sides: [usize; 2], inputs: f64, outputs: f64| {
+        let pixels = sides[0] as f64 * sides[1] as f64;
+        let patch = (KERNEL * KERNEL) as f64 * inputs;
+        size.layer(pixels, patch, outputs, false);
+        // Weight, bias, running mean and variance.
+        size.parameters += 4.0 * outputs;
+        // The patches, and the results of norm, sum and ReLU.
+        size.activations += pixels * (patch + 3.0 * outputs);
+    };
+    let mut sides = [height, width];
+    let first = widths.first().copied().unwrap_or(0);
+    convolution(sides, channels as f64, first as f64);
+    for (inputs, outputs, stride) in blocks(widths) {
+        sides = sides.map(|side| side.div_ceil(stride));
+        convolution(sides, inputs as f64, outputs as f64);
+        convolution(sides, outputs as f64, outputs as f64);
+    }
+    size.layer(1.0, widths.last().copied().unwrap_or(0) as f64, classes as f64, true);
+    size
+}
+
+/// The layers: a convolution, a block of each of these widths, and the output. A block whose width differs from the one before
+/// halves the sides of the image. `None` without a width.
+pub(super) fn layers(image: [usize; 3], widths: &[usize], classes: usize) -> Option<Vec<Layer>> {
+    let (&first_width, &last_width) = (widths.first()?, widths.last()?);
+    let [height, width, channels] = image;
+    let first = Layer::new("first", move |parameters| {
+        let convolution = Convolution::new(parameters, "first", channels, first_width, 1)?;
+        Ok(move |x: &Tensor, _| {
+            apply(Relu, &convolution.forward(&x.reshape(((), height, width, channels))?)?)
+        })
+    });
+    let block = |(number, (inputs, outputs, stride))| {
+        let name = format!("block{number}");
+        Layer::new(name.clone(), move |parameters| {
+            let block = Block::new(parameters, &name, inputs, outputs, stride)?;
+            Ok(move |x: &Tensor, _| block.forward(x))
+        })
+    };
+    let output = Layer::new("output", move |parameters| {
+        let linear = Linear::new(parameters, "output", last_width, classes, 0.1)?;
+        Ok(move |x: &Tensor, _| {
+            let (samples, height, width, channels) = x.dims4()?;
+            linear.forward(&x.reshape((samples, height * width, channels))?.mean(1)?)
+        })
+    });
+    let blocks = (1..).zip(blocks(widths)).map(block);
+    Some([first].into_iter().chain(blocks).chain([output]).collect())
+}
+
+/// Two convolutions, added to their input.
+struct Block {
+    shortcut: Option<Shortcut>,
+    convolutions: [Convolution; 2],
+}
+
+impl Block {
+    fn new(
+        parameters: &Parameters,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        stride: usize,
+    ) -> Result<Self> {
+        let convolution = |layer: usize, inputs, stride| {
+            Convolution::new(parameters, &format!("{name}.convolution{layer}"), inputs, outputs, stride)
+        };
+        let shortcut = (inputs != outputs).then_some(Shortcut { stride, outputs });
+        Ok(Self { shortcut, convolutions: [convolution(1, inputs, stride)?, convolution(2, outputs, 1)?] })
+    }
+
+    /// `x` and the result are `samples x height x width x channels`.
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let [first, second] = &self.convolutions;
+        let y = second.forward(&apply(Relu, &first.forward(x)?)?)?;
+        let x = self.shortcut.map_or(Ok(x.clone()), |shortcut| apply(shortcut, x))?;
+        apply(Relu, &(x + y)?)
+    }
+}
+
+/// A convolution that keeps the sides, or divides them by its stride, and a batch norm.
+struct Convolution {
+    kernel: Linear,
+    norm: SyncBatchNorm,
+    stride: usize,
+}
+
+impl Convolution {
+    fn new(
+        parameters: &Parameters,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        stride: usize,
+    ) -> Result<Self> {
+        let patch = KERNEL * KERNEL * inputs;
+        let kernel = Linear::without_bias(parameters, &format!("{name}.weight"), patch, outputs, 2.0)?;
+        let norm = SyncBatchNorm::new(parameters, &format!("{name}.norm"), outputs)?;
+        Ok(Self { kernel, norm, stride })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let (samples, height, width, _) = x.dims4()?;
+        let patches = Patches { side: KERNEL, stride: self.stride, padding: KERNEL / 2 };
+        let y = self.norm.forward(&self.kernel.forward(&apply(patches, x)?)?)?;
+        y.reshape((samples, height.div_ceil(self.stride), width.div_ceil(self.stride), ()))
+    }
+}
+
+/// Every pixel at a multiple of the stride, with zeros in the channels that the input lacks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shortcut {
+    pub(super) stride: usize,
+    pub(super) outputs: usize,
+}
+
+impl Shortcut {
+    /// Calls `visit` for each pixel of the result with its offset, the offset of its input, and the number of common channels.
+    fn for_each_pixel(self, dims: &[usize], mut visit: impl FnMut(usize, usize, usize)) {
+        let &[samples, height, width, channels] = dims else { unreachable!("images have four dimensions") };
+        let mut result = 0;
+        for sample in 0..samples {
+            for row in (0..height).step_by(self.stride) {
+                for column in (0..width).step_by(self.stride) {
+                    let image = ((sample * height + row) * width + column) * channels;
+                    visit(result, image, channels.min(self.outputs));
+                    result += self.outputs;
+                }
+            }
+        }
+    }
+}
+
+impl Function for Shortcut {
+    const NAME: &'static str = "shortcut";
+
+    fn shape(&self, dims: &[usize]) -> Vec<usize> {
+        vec![dims[0], dims[1].div_ceil(self.stride), dims[2].div_ceil(self.stride), self.outputs]
+    }
+
+    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
+        self.for_each_pixel(dims, |result, image, common| {
+            y[result..][..common].copy_from_slice(&x[image..][..common]);
+        });
+    }
+
+    fn backward(&self, dims: &[usize], _: &[f32], _: &[f32], dy: &[f32], dx: &mut [f32]) {
+        self.for_each_pixel(dims, |result, image, common| {
+            dx[image..][..common].copy_from_slice(&dy[result..][..common]);
+        });
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        let places = |side: usize| {
+            Tensor::from_iter((0..side).step_by(self.stride).map(|place| place as u32), x.device())
+        };
+        let (_, height, width, channels) = x.dims4()?;
+        let x = x.index_select(&places(height)?, 1)?.index_select(&places(width)?, 2)?;
+        let common = channels.min(self.outputs);
+        x.narrow(3, 0, common)?.pad_with_zeros(3, 0, self.outputs - common)
+    }
+}

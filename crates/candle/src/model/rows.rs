@@ -1,0 +1,143 @@
+//! The operations of a transformer on rows, the values along a tensor's last dimension.
+
+use candle_core::{D, Result, Tensor};
+
+use crate::network::{Function, Relu};
+
+/// Scales each row to a mean square of 1.
+///
+/// It has no gain: the linear layer that follows can represent it.
+pub(super) struct RmsNorm;
+
+impl RmsNorm {
+    /// The factor of a row.
+    fn scale(x: &[f32]) -> f32 {
+        let mean_square = dot(x, x) / x.len() as f32;
+        (mean_square + 1e-6).sqrt().recip()
+    }
+}
+
+impl Function for RmsNorm {
+    const NAME: &'static str = "rms-norm";
+
+    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
+        let width = width(dims);
+        for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
+            let scale = Self::scale(x);
+            for (y, x) in y.iter_mut().zip(x) {
+                *y = x * scale;
+            }
+        }
+    }
+
+    fn backward(&self, dims: &[usize], x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
+        let width = width(dims);
+        let inputs = x.chunks_exact(width).zip(y.chunks_exact(width)).zip(dy.chunks_exact(width));
+        for (((x, y), dy), dx) in inputs.zip(dx.chunks_exact_mut(width)) {
+            let scale = Self::scale(x);
+            let along = dot(y, dy) / width as f32;
+            for ((dx, dy), y) in dx.iter_mut().zip(dy).zip(y) {
+                *dx = scale * (dy - along * y);
+            }
+        }
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        x.broadcast_div(&(x.sqr()?.mean_keepdim(D::Minus1)? + 1e-6)?.sqrt()?)
+    }
+}
+
+/// The softmax of `scale * x`, where row `i` of each `context x context` block covers only its first `i + 1` values: tokens
+/// do not attend to later ones.
+pub(super) struct CausalSoftmax {
+    pub(super) scale: f32,
+}
+
+impl Function for CausalSoftmax {
+    const NAME: &'static str = "causal-softmax";
+
+    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
+        let context = width(dims);
+        let rows = x.chunks_exact(context).zip(y.chunks_exact_mut(context));
+        for (row, (x, y)) in rows.enumerate() {
+            let seen = row % context + 1;
+            let (x, y) = (&x[..seen], &mut y[..seen]);
+            let highest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            for (y, x) in y.iter_mut().zip(x) {
+                *y = (self.scale * (x - highest)).exp();
+            }
+            let total: f32 = y.iter().sum();
+            for y in y {
+                *y /= total;
+            }
+        }
+    }
+
+    fn backward(&self, dims: &[usize], _: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
+        let context = width(dims);
+        let inputs = y.chunks_exact(context).zip(dy.chunks_exact(context));
+        for (row, ((y, dy), dx)) in inputs.zip(dx.chunks_exact_mut(context)).enumerate() {
+            let seen = row % context + 1;
+            let (y, dy) = (&y[..seen], &dy[..seen]);
+            let mean = dot(y, dy);
+            for ((dx, dy), y) in dx.iter_mut().zip(dy).zip(y) {
+                *dx = self.scale * y * (dy - mean);
+            }
+        }
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        let context = width(x.dims());
+        let unseen = |at: usize| if at % context > at / context { f32::NEG_INFINITY } else { 0.0 };
+        let mask: Vec<_> = (0..context * context).map(unseen).collect();
+        let x = (x * f64::from(self.scale))?.broadcast_add(&Tensor::from_vec(
+            mask,
+            (context, context),
+            x.device(),
+        )?)?;
+        let likely = x.broadcast_sub(&x.max_keepdim(D::Minus1)?.detach())?.exp()?;
+        likely.broadcast_div(&likely.sum_keepdim(D::Minus1)?)
+    }
+}
+
+/// `max(x, 0)^2`, which learns at least as well as GELU (So et al. 2021, "Primer"), without exponentials.
+pub(super) struct SquaredRelu;
+
+impl Function for SquaredRelu {
+    const NAME: &'static str = "squared-relu";
+
+    fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = Relu::of(*x).powi(2);
+        }
+    }
+
+    fn backward(&self, _: &[usize], x: &[f32], _: &[f32], dy: &[f32], dx: &mut [f32]) {
+        for ((dx, dy), x) in dx.iter_mut().zip(dy).zip(x) {
+            *dx = 2.0 * Relu::of(*x) * dy;
+        }
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        Relu.composed(x)?.sqr()
+    }
+}
+
+/// The length of a row.
+fn width(dims: &[usize]) -> usize {
+    dims.last().copied().unwrap_or(1).max(1)
+}
+
+/// The inner product, summed in lanes: a single sum would prevent vectorisation.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let mut sums = [0.0; LANES];
+    for (a, b) in a.iter().zip(b) {
+        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += a * b;
+        }
+    }
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    sums.iter().sum::<f32>() + rest
+}

@@ -1,0 +1,143 @@
+//! A small transformer that predicts the next character (GPT: causal, pre-norm).
+//!
+//! Its layers have no bias: they learn as well without.
+
+use candle_core::{IndexOp, Result, Tensor};
+
+use super::Size;
+use super::layers::Layer;
+use super::rows::{CausalSoftmax, RmsNorm, SquaredRelu};
+use crate::network::{Dropout, Linear, Parameters, apply};
+
+/// The default width of each block.
+pub(super) const HIDDEN: [usize; 4] = [128; 4];
+/// The width of a head.
+const HEAD: usize = 32;
+/// The hidden layer between two linear ones is so many times wider than these.
+const EXPANSION: usize = 4;
+/// Small, so that at first all characters are about equally likely.
+const OUTPUT_GAIN: f64 = 0.05;
+
+/// The size of the model.
+pub(super) fn size(context: f64, vocabulary: f64, widths: &[usize]) -> Size {
+    let width = widths.first().copied().unwrap_or(0) as f64;
+    let (heads, hidden) = (width / HEAD as f64, EXPANSION as f64 * width);
+    let rows = context * width;
+    let mut size = Size {
+        parameters: (vocabulary + context) * width,
+        inputs: context,
+        activations: 3.0 * rows,
+        with_backward: 1.7,
+    };
+    for _ in widths {
+        (0..4).for_each(|_| size.layer(context, width, width, false));
+        size.layer(context, width, hidden, false);
+        size.layer(context, hidden, width, false);
+        // The separated heads, norms, sums and squares; and the attention of each head, before and after its softmax.
+        size.activations += 9.0 * rows + context * hidden + 2.0 * heads * context * context;
+    }
+    size.layer(context, width, vocabulary, false);
+    size.activations += rows + context * vocabulary;
+    size
+}
+
+/// The layers: the characters as vectors, a block of each of these widths, and the output. `None` unless the widths are equal, and
+/// divisible into heads.
+pub(super) fn layers(
+    context: usize,
+    vocabulary: usize,
+    widths: &[usize],
+    dropout: f64,
+) -> Option<Vec<Layer>> {
+    let (&width, blocks) = (widths.first()?, widths.len());
+    if !width.is_multiple_of(HEAD) || widths.iter().any(|&other| other != width) {
+        return None;
+    }
+    let block = |number: usize| {
+        let name = format!("block{number}");
+        Layer::new(name.clone(), move |parameters| {
+            let block = Block::new(parameters, &name, [width, blocks], dropout)?;
+            Ok(move |x: &Tensor, samples| block.forward(x, samples))
+        })
+    };
+    let output = Layer::new("output", move |parameters| {
+        let linear = Linear::without_bias(parameters, "output", width, vocabulary, OUTPUT_GAIN)?;
+        Ok(move |x: &Tensor, _| linear.forward(&apply(RmsNorm, x)?))
+    });
+    let embedding = embedding(context, vocabulary, width);
+    Some([embedding].into_iter().chain((0..blocks).map(block)).chain([output]).collect())
+}
+
+/// The vector of each character, `vocabulary x width`, and of each position, `context x width`; their sums are
+/// `samples*context x width`.
+fn embedding(context: usize, vocabulary: usize, width: usize) -> Layer {
+    Layer::new("embedding", move |parameters| {
+        let characters = parameters.add("characters", (vocabulary, width), 0.3)?;
+        let positions = parameters.add("positions", (context, width), 0.1)?;
+        Ok(move |inputs: &Tensor, _| {
+            let (samples, context) = inputs.dims2()?;
+            characters
+                .embedding(&inputs.flatten_all()?)?
+                .reshape((samples, context, width))?
+                .broadcast_add(&positions.i(..context)?)?
+                .reshape((samples * context, width))
+        })
+    })
+}
+
+/// Attention, then a perceptron, each added to its input.
+struct Block {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    mix: Linear,
+    expand: Linear,
+    contract: Linear,
+    /// Of what each half adds to its input.
+    dropouts: [Dropout; 2],
+}
+
+impl Block {
+    /// One of so many blocks of this width.
+    fn new(parameters: &Parameters, name: &str, [width, blocks]: [usize; 2], dropout: f64) -> Result<Self> {
+        let weight = |layer: &str, inputs: usize, outputs: usize, gain: f64| {
+            Linear::without_bias(parameters, &format!("{name}.{layer}"), inputs, outputs, gain)
+        };
+        // The outputs of a block start small, so that at first it passes its input through.
+        let quiet = 1.0 / (2.0 * blocks as f64);
+        let hidden = EXPANSION * width;
+        Ok(Self {
+            query: weight("query", width, width, 1.0)?,
+            key: weight("key", width, width, 1.0)?,
+            value: weight("value", width, width, 1.0)?,
+            mix: weight("mix", width, width, quiet)?,
+            expand: weight("expand", width, hidden, 1.0)?,
+            contract: weight("contract", hidden, width, quiet)?,
+            dropouts: [Dropout::new(parameters, dropout)?, Dropout::new(parameters, dropout)?],
+        })
+    }
+
+    /// `x` and the result are `samples*context x width`.
+    fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
+        let [first, second] = &self.dropouts;
+        let x = (x + first.forward(&self.attend(&apply(RmsNorm, x)?, samples)?)?)?;
+        let hidden = apply(SquaredRelu, &self.expand.forward(&apply(RmsNorm, &x)?)?)?;
+        &x + second.forward(&self.contract.forward(&hidden)?)?
+    }
+
+    /// The attention of each token to those up to it; shapes as in [`forward`](Self::forward).
+    fn attend(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
+        // samples*context x width -> samples x heads x context x HEAD
+        let (rows, width) = x.dims2()?;
+        let shape = (samples, rows / samples, width / HEAD, HEAD);
+        let heads = |x: Tensor| x.reshape(shape)?.transpose(1, 2)?.contiguous();
+        let query = heads(self.query.forward(x)?)?;
+        let key = heads(self.key.forward(x)?)?;
+        let value = heads(self.value.forward(x)?)?;
+
+        let scale = (HEAD as f32).sqrt().recip();
+        let attention = apply(CausalSoftmax { scale }, &query.matmul(&key.t()?)?)?;
+        let mixed = attention.matmul(&value)?.transpose(1, 2)?.reshape((rows, width))?;
+        self.mix.forward(&mixed)
+    }
+}

@@ -1,0 +1,235 @@
+//! [candle](candle_core) models in the trainer.
+//!
+//! Model code stays unchanged: it requests its variables from [`Parameters::var_builder`], as any `candle_nn` model does,
+//! and gets tensors whose gradient is reported as soon as the backward pass knows it.
+
+use std::fmt;
+
+use candle_core::Tensor;
+
+#[cfg(feature = "cuda")]
+use crate::gpu::Gpu;
+use crate::in_place;
+use unisono::Communicator;
+use unisono_train::metrics::Outputs;
+#[cfg(feature = "cuda")]
+use unisono_train::{BucketSettings, OptimizerSettings, TrainError, agree, internals::Backend};
+use unisono_train::{Gradients, Parameter, Replica, ReplicaError, Tally};
+
+mod dropout;
+mod fused;
+mod linear;
+mod loss;
+mod norm;
+mod parameters;
+mod passes;
+#[allow(unsafe_code, reason = "the matrix product takes addresses")]
+mod product;
+mod relu;
+#[allow(unsafe_code, reason = "values lie in memory that ranks share")]
+mod shared;
+mod stage;
+mod statistics;
+
+pub use dropout::Dropout;
+pub use fused::{Function, apply};
+pub use linear::Linear;
+pub use loss::cross_entropy;
+pub(crate) use loss::{cross_entropy_of, squared_error};
+pub use norm::SyncBatchNorm;
+pub use parameters::Parameters;
+pub(crate) use relu::Relu;
+pub use stage::{Cut, StageNetwork};
+
+/// The result of a forward pass over a batch.
+#[derive(Debug)]
+pub struct Loss {
+    /// The sum of the losses of all targets, to differentiate.
+    pub sum: Tensor,
+    /// Its targets and values.
+    pub tally: Tally,
+}
+
+/// A candle model as a [`Replica`]: its parameters, and a closure that computes the loss of a batch.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_nn::Module;
+/// use unisono_candle::{Loss, Network, Parameters, cross_entropy};
+/// use unisono_train::{BucketSettings, Mirror, OptimizerSettings, Sgd, Share, Tally};
+///
+/// let losses = unisono::threads(2, |mut comm| -> Result<f64, unisono_train::TrainError> {
+///     // An ordinary candle model.
+///     let parameters = Parameters::new(7);
+///     let layer = candle_nn::linear(4, 3, parameters.var_builder()).unwrap();
+///     let replica = Network::new(&parameters, move |(inputs, targets): &(Tensor, Tensor)| {
+///         let logits = layer.forward(inputs)?;
+///         let sum = cross_entropy(&logits, targets)?;
+///         let loss = f64::from(sum.to_scalar::<f32>()?);
+///         let tally = Tally { targets: targets.elem_count() as f64, loss, correct: 0.0 };
+///         Ok(Loss { sum, tally })
+///     });
+///
+///     let optimizer = OptimizerSettings::new(Sgd::default());
+///     let mut mirror = Mirror::new(&mut comm, replica, optimizer, &BucketSettings::default(), None)?;
+///     let inputs = Tensor::ones((2, 4), candle_core::DType::F32, &Device::Cpu).unwrap();
+///     let targets = Tensor::new(&[0_u32, 2], &Device::Cpu).unwrap();
+///     let share = [Some((inputs, targets))];
+///     let mut loss = f64::NAN;
+///     for _ in 0..5 {
+///         let share = Share::of(&share);
+///         loss = mirror.step(&mut comm, share, 0.1, |_| true)?.sums.tally.mean_loss();
+///     }
+///     Ok(loss)
+/// });
+/// let losses: Vec<f64> = losses.into_iter().collect::<Result<_, _>>().unwrap();
+/// assert!(losses[0] == losses[1] && losses[0] < 1.2);
+/// ```
+pub struct Network<B, F> {
+    parameters: Parameters,
+    arrays: Arrays,
+    /// The indices of parameters that no layer brings.
+    without_layer: Vec<usize>,
+    loss: F,
+    batch: std::marker::PhantomData<fn(&B)>,
+}
+
+impl<B, F> fmt::Debug for Network<B, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").field("parameters", &self.arrays.described).finish_non_exhaustive()
+    }
+}
+
+impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
+    /// A model that was built from these parameters, all of which must exist by now.
+    pub fn new(parameters: &Parameters, loss: F) -> Self {
+        let all = parameters.all();
+        let without_layer = (0..all.len()).filter(|&index| !all[index].is_of_layer).collect();
+        let (parameters, arrays) = (parameters.clone(), Arrays::of(parameters));
+        Self { parameters, arrays, without_layer, loss, batch: std::marker::PhantomData }
+    }
+
+    /// Brings the values of these parameters.
+    fn bring(
+        &self,
+        gradients: &mut dyn Gradients,
+        indices: impl IntoIterator<Item = usize>,
+    ) -> candle_core::Result<()> {
+        let mut indices = indices.into_iter().filter(|_| self.brings_values());
+        indices.try_for_each(|index| parameters::bring_from(gradients, index, &self.arrays.tensors[index]))
+    }
+
+    fn run(&mut self, batch: &B, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        self.parameters.passes().begin();
+        self.bring(gradients, self.without_layer.iter().copied())?;
+        let Loss { sum, tally } = parameters::brought_by(gradients, || (self.loss)(batch))?;
+        // Those of layers that this batch did not reach.
+        self.bring(gradients, 0..self.arrays.tensors.len())?;
+        gradients.weigh(tally);
+        parameters::reporting_to(gradients, || sum.backward())?;
+        Ok(self.parameters.passes().end()?)
+    }
+}
+
+impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Network<B, F> {
+    type Batch = B;
+
+    fn parameters(&self) -> &[Parameter] {
+        &self.arrays.described
+    }
+
+    fn pass(&mut self, batch: &B, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        let ended = self.run(batch, gradients);
+        if let Err(error) = &ended {
+            self.parameters.passes().fail(&error.to_string());
+        }
+        ended
+    }
+
+    fn synchronizes(&self) -> bool {
+        self.parameters.passes().synchronizes()
+    }
+
+    fn connect(&mut self, comm: &mut Communicator) -> Result<(), ReplicaError> {
+        Ok(self.parameters.passes().connect(comm)?)
+    }
+
+    fn begin_step(&mut self, first: u64, passes: usize) -> Result<usize, ReplicaError> {
+        Ok(self.parameters.passes().begin_step(first, passes)?)
+    }
+
+    fn pass_without_samples(&mut self) -> Result<(), ReplicaError> {
+        Ok(self.parameters.passes().without_samples()?)
+    }
+
+    fn evaluate(&mut self, batch: &B) -> Result<Tally, ReplicaError> {
+        Ok((self.loss)(batch)?.tally)
+    }
+
+    fn evaluate_outputs(
+        &mut self,
+        batch: &B,
+        see: &mut dyn FnMut(&Outputs<'_>),
+    ) -> Result<Tally, ReplicaError> {
+        let (loss, seen) = loss::seeing(|| (self.loss)(batch));
+        seen.iter().for_each(|seen| see(&seen.outputs()));
+        Ok(loss?.tally)
+    }
+
+    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        self.arrays.with_values(index, see)
+    }
+
+    fn shares_values(&self) -> bool {
+        self.parameters.are_shared()
+    }
+
+    fn brings_values(&self) -> bool {
+        // Ranks that wait for each other in the forward pass must not wait for updates too, each for others.
+        !self.shares_values()
+            && !self.synchronizes()
+            && self.arrays.tensors.iter().all(|tensor| tensor.device().is_cpu())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn device(
+        &self,
+        comm: &mut Communicator,
+        optimizer: &OptimizerSettings,
+        buckets: &BucketSettings,
+    ) -> Result<Option<Box<dyn Backend>>, TrainError> {
+        let Arrays { described, tensors } = &self.arrays;
+        let is_there = tensors.first().is_some_and(|tensor| tensor.device().is_cuda());
+        let gpu = is_there.then(|| Gpu::new(comm, (described, tensors), optimizer, buckets)).transpose();
+        Ok(agree(comm, gpu)?.map(|gpu| Box::new(gpu) as Box<dyn Backend>))
+    }
+}
+
+/// The parameters of a model, and their values.
+#[derive(Debug)]
+struct Arrays {
+    described: Vec<Parameter>,
+    tensors: Vec<Tensor>,
+}
+
+impl Arrays {
+    fn of(parameters: &Parameters) -> Self {
+        let all = parameters.all().into_iter();
+        let (described, tensors) = all.map(|array| (array.parameter, array.tensor)).unzip();
+        Self { described, tensors }
+    }
+
+    /// As [`Replica::with_values`].
+    fn with_values(&self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        let tensor = &self.tensors[index];
+        if tensor.device().is_cpu() {
+            return Ok(in_place::see(tensor, see)?);
+        }
+        let mut values = tensor.flatten_all()?.to_vec1()?;
+        see(&mut values);
+        Ok(in_place::overwrite(tensor, &Tensor::from_vec(values, tensor.shape(), tensor.device())?)?)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

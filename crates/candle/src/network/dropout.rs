@@ -1,0 +1,84 @@
+//! Dropout with a mask that every run draws anew in the same way.
+//!
+//! **Source**: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 2014, scaled in training
+//! rather than in evaluation.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::parameters::{Parameters, is_training};
+
+/// The buffer that counts steps.
+const STEPS: &str = "dropout.steps";
+
+/// Sets values to zero at random in a training pass, and scales the others up so that the mean remains; does nothing elsewhere.
+///
+/// Whether a value is dropped is a hash of the seed, the layer, the step, the rank with its pass, and the place in the tensor. The
+/// steps are counted in a buffer of the model, `dropout.steps`, so a resumed run drops what it would have dropped.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use unisono_candle::{Dropout, Parameters};
+///
+/// let dropout = Dropout::new(&Parameters::new(7), 0.5)?;
+/// let x = Tensor::new(&[1.0_f32, 2.0], &Device::Cpu)?;
+/// // This is no training pass.
+/// assert_eq!(dropout.forward(&x)?.to_vec1::<f32>()?, [1.0, 2.0]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Dropout {
+    parameters: Parameters,
+    layer: u64,
+    probability: f64,
+}
+
+impl Dropout {
+    /// A layer that drops each value with this probability. Called by all ranks in the same order.
+    ///
+    /// # Errors
+    /// If the probability is not from 0 to below 1.
+    pub fn new(parameters: &Parameters, probability: f64) -> Result<Self> {
+        if !(0.0..1.0).contains(&probability) {
+            bail!("the probability of dropout is {probability}: it must be from 0 to below 1");
+        }
+        if probability > 0.0 && !parameters.passes().counts_steps() {
+            // The other number counts what the first cannot hold exactly.
+            let steps = parameters.add_buffer(STEPS, 2, vec![0.0; 2])?;
+            parameters.passes().count_steps_in(steps);
+        }
+        let layer = parameters.passes().add_dropout();
+        Ok(Self { parameters: parameters.clone(), layer, probability })
+    }
+
+    /// Drops values of `x`, of any shape. Two calls in a pass drop the same places: make a layer for each use.
+    ///
+    /// # Errors
+    /// An error of candle.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        if self.probability == 0.0 || !is_training() {
+            return Ok(x.clone());
+        }
+        let [step, pass] = self.parameters.passes().place();
+        let key = [self.parameters.seed(), self.layer, step, pass]
+            .into_iter()
+            .fold(0, |key, number| mixed(mixed(key) ^ number));
+        let scale = (1.0 - self.probability).recip() as f32;
+        // A hash below this drops its value; a probability below 1 leaves it in range.
+        let threshold = (self.probability * 2_f64.powi(64)) as u64;
+        let mask: Vec<f32> = (0..x.elem_count() as u64)
+            .map(|place| {
+                let hash = mixed(key.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+                if hash < threshold { 0.0 } else { scale }
+            })
+            .collect();
+        x * Tensor::from_vec(mask, x.shape(), x.device())?
+    }
+}
+
+/// The finalizer of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
+}

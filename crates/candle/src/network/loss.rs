@@ -1,0 +1,134 @@
+//! The loss of a classification, as one operation, and that of a regression.
+
+use std::cell::RefCell;
+
+use candle_core::{Result, Tensor, bail};
+
+use super::fused::{Function, apply};
+use unisono_train::metrics::Outputs;
+
+/// The sum over rows of the cross-entropy between their softmax and their target, in nats: a scalar.
+///
+/// `logits` is `rows x classes`, `targets` contains a class of type `u32` for each row. Keep targets on the CPU, where they
+/// are read, wherever the logits are. [Metrics](unisono_train::metrics) see both.
+///
+/// # Errors
+/// If the numbers of targets and rows differ, or a target is not a class.
+pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
+    cross_entropy_of(logits, targets.flatten_all()?.to_vec1()?, None)
+}
+
+/// The same of targets on the host, which may be `there`, where the logits are, too.
+///
+/// # Errors
+/// As [`cross_entropy`].
+pub(crate) fn cross_entropy_of(logits: &Tensor, targets: Vec<u32>, there: Option<Tensor>) -> Result<Tensor> {
+    let (rows, classes) = logits.dims2()?;
+    if targets.len() != rows {
+        bail!("{} targets for {rows} rows of logits", targets.len());
+    }
+    if let Some(target) = targets.iter().find(|&&target| target as usize >= classes) {
+        bail!("target {target} is not one of {classes} classes");
+    }
+    show(logits, classes, &targets)?;
+    apply(CrossEntropy { targets, there }, logits)
+}
+
+/// The sum over rows of the squared difference between the output and its target, of which these are the
+/// [bits](f32::to_bits): a scalar. `outputs` is `rows x 1`. [Metrics](unisono_train::metrics) see both.
+///
+/// # Errors
+/// If the numbers of targets and rows differ.
+pub(crate) fn squared_error(outputs: &Tensor, targets: &[u32]) -> Result<Tensor> {
+    show(outputs, 1, targets)?;
+    let numbers: Vec<_> = targets.iter().map(|&bits| f32::from_bits(bits)).collect();
+    let numbers = Tensor::from_vec(numbers, (targets.len(), 1), outputs.device())?;
+    (outputs - numbers)?.sqr()?.sum_all()
+}
+
+/// Lets those who wish see what a loss is computed from.
+fn show(outputs: &Tensor, classes: usize, targets: &[u32]) -> Result<()> {
+    SEEN.with_borrow_mut(|seen| {
+        if let Some(seen) = seen {
+            let values = outputs.detach().flatten_all()?.to_vec1()?;
+            seen.push(Seen { values, classes, targets: targets.to_vec() });
+        }
+        Ok(())
+    })
+}
+
+/// What a loss was given.
+pub(super) struct Seen {
+    values: Vec<f32>,
+    classes: usize,
+    targets: Vec<u32>,
+}
+
+impl Seen {
+    pub(super) fn outputs(&self) -> Outputs<'_> {
+        let Self { values, classes, targets } = self;
+        Outputs { values, classes: *classes, targets }
+    }
+}
+
+thread_local! {
+    /// What losses were computed from on this thread, if somebody wants to see it.
+    static SEEN: RefCell<Option<Vec<Seen>>> = const { RefCell::new(None) };
+}
+
+/// The result of `run`, and what it has computed losses from.
+pub(super) fn seeing<R>(run: impl FnOnce() -> R) -> (R, Vec<Seen>) {
+    SEEN.set(Some(Vec::new()));
+    let result = run();
+    (result, SEEN.take().unwrap_or_default())
+}
+
+pub(super) struct CrossEntropy {
+    pub(super) targets: Vec<u32>,
+    /// The same where the logits are, if they are there already.
+    pub(super) there: Option<Tensor>,
+}
+
+impl Function for CrossEntropy {
+    const NAME: &'static str = "cross-entropy";
+
+    fn shape(&self, _: &[usize]) -> Vec<usize> {
+        Vec::new()
+    }
+
+    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
+        let rows = x.chunks_exact(dims[1]).zip(&self.targets);
+        y[0] = rows
+            .map(|(row, &target)| {
+                let highest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let total: f32 = row.iter().map(|x| (x - highest).exp()).sum();
+                f64::from(total.ln() + highest - row[target as usize])
+            })
+            .sum::<f64>() as f32;
+    }
+
+    fn backward(&self, dims: &[usize], x: &[f32], _: &[f32], dy: &[f32], dx: &mut [f32]) {
+        let rows = x.chunks_exact(dims[1]).zip(&self.targets);
+        for ((row, &target), dx) in rows.zip(dx.chunks_exact_mut(dims[1])) {
+            let highest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let mut total = 0.0;
+            for (dx, x) in dx.iter_mut().zip(row) {
+                *dx = (x - highest).exp();
+                total += *dx;
+            }
+            let scale = dy[0] / total;
+            dx.iter_mut().for_each(|dx| *dx *= scale);
+            dx[target as usize] -= dy[0];
+        }
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        let targets = match &self.there {
+            Some(targets) => targets.clone(),
+            None => Tensor::new(&*self.targets, x.device())?,
+        };
+        let x = x.broadcast_sub(&x.max_keepdim(1)?.detach())?;
+        let of_targets = x.gather(&targets.unsqueeze(1)?, 1)?.squeeze(1)?;
+        (x.exp()?.sum(1)?.log()? - of_targets)?.sum_all()
+    }
+}

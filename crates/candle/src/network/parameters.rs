@@ -1,0 +1,395 @@
+//! Parameters with reproducible initial values, and gradients that are reported.
+//!
+//! Candle has no hooks, but a custom operation defines its own derivative. A parameter here is the result of an operation
+//! with an empty input, created once. Its values are updated in place, so a step copies nothing; and candle calls the
+//! derivative once all uses of the parameter have added to the gradient.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use candle_core::backprop::GradStore;
+use candle_core::{CpuStorage, CustomOp1, DType, Device, Error, Layout, Result, Shape, Tensor, Var, bail};
+#[cfg(feature = "cuda")]
+use candle_core::{CudaStorage, backend::BackendStorage};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use scoped_tls_hkt::scoped_thread_local;
+use unisono::Communicator;
+
+use super::fused::with_values;
+use super::passes::Passes;
+use super::shared::Sharing;
+use crate::in_place;
+use unisono_train::{Fill, Gradients, Parameter};
+
+scoped_thread_local!(
+        /// The receiver of gradients for the backward pass that runs on this thread.
+    static mut GRADIENTS: for<'a> &'a mut (dyn Gradients + 'a)
+);
+scoped_thread_local!(
+    /// What brings the values of parameters to the forward pass that runs on this thread.
+    static mut VALUES: for<'a> &'a mut (dyn Gradients + 'a)
+);
+
+/// Runs a forward pass to which `gradients` [brings](Gradients::bring) the values of its layers.
+pub(super) fn brought_by<T>(gradients: &mut dyn Gradients, forward: impl FnOnce() -> T) -> T {
+    VALUES.set(gradients, forward)
+}
+
+/// Whether a forward pass of training runs on this thread.
+pub(super) fn is_training() -> bool {
+    VALUES.is_set()
+}
+
+/// Brings the values of a parameter to the running forward pass of a step.
+pub(super) fn bring(index: usize, tensor: &Tensor) -> Result<()> {
+    if !VALUES.is_set() {
+        return Ok(());
+    }
+    VALUES.with(|gradients| bring_from(gradients, index, tensor))
+}
+
+/// Brings the values of a parameter from `gradients`.
+pub(super) fn bring_from(gradients: &mut dyn Gradients, index: usize, tensor: &Tensor) -> Result<()> {
+    let mut brought = Ok(());
+    in_place::see(tensor, &mut |values| brought = gradients.bring(index, values))?;
+    brought.map_err(Error::wrap)
+}
+
+/// Runs a backward pass whose gradients go to `gradients`.
+pub(super) fn reporting_to(
+    gradients: &mut dyn Gradients,
+    backward: impl FnOnce() -> Result<GradStore>,
+) -> Result<GradStore> {
+    GRADIENTS.set(gradients, backward)
+}
+
+/// Reports the gradient of a parameter to the running backward pass; ignores it if the user's program runs the pass itself.
+pub(super) fn report(index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+    if GRADIENTS.is_set() {
+        GRADIENTS.with(|gradients| gradients.put(index, write));
+    }
+}
+
+/// The same for a gradient on a GPU.
+#[cfg(feature = "cuda")]
+fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
+    if !GRADIENTS.is_set() {
+        return Ok(());
+    }
+    let put = |gradients: &mut dyn Gradients| gradients.put_on_device(index, gradient);
+    if !GRADIENTS.with(put).map_err(Error::wrap)? {
+        let values = gradient.flatten_all()?.to_vec1::<f32>()?;
+        report(index, &mut |target, fill| fill.write(target, &values));
+    }
+    Ok(())
+}
+
+/// A parameter and its values.
+#[derive(Debug, Clone)]
+pub(super) struct Array {
+    pub(super) parameter: Parameter,
+    pub(super) tensor: Tensor,
+    /// Whether its layer [brings](bring) the values before it uses them.
+    pub(super) is_of_layer: bool,
+}
+
+/// The parameters of a model under construction, in the order in which it requests them.
+///
+/// Candle's own store draws initial values from a generator that cannot be seeded, and lists parameters in random order.
+/// Here each parameter has a random stream keyed by the seed and its name, so that ranks agree on every value without
+/// communication.
+#[derive(Debug, Clone)]
+pub struct Parameters {
+    seed: u64,
+    made: Arc<Mutex<Vec<Array>>>,
+    passes: Arc<Mutex<Passes>>,
+    /// An input of every operation that reports gradients, so that candle computes derivatives there.
+    anchor: Var,
+    has_loops: bool,
+    /// The ranks that share the values of parameters, if any do.
+    sharing: Option<Sharing>,
+}
+
+impl Parameters {
+    /// An empty set on the CPU. Called by all ranks with the same seed.
+    pub fn new(seed: u64) -> Self {
+        Self::on(&Device::Cpu, seed).expect("a tensor of one number")
+    }
+
+    /// An empty set on a device. Called by all ranks with the same seed.
+    ///
+    /// # Errors
+    /// If the device is out of memory.
+    pub fn on(device: &Device, seed: u64) -> Result<Self> {
+        let anchor = Var::from_vec(vec![0.0_f32], 1, device)?;
+        let has_loops = device.is_cpu();
+        Ok(Self { seed, made: Arc::default(), passes: Arc::default(), anchor, has_loops, sharing: None })
+    }
+
+    /// An empty set on the CPU whose values will exist once for all ranks of a communicator, which are on one node: for
+    /// [central storage](crate::Strategy::CentralStorage). Its memory is given back when the process ends. All ranks call it, with the
+    /// same seed, and then add the same parameters in the same order.
+    ///
+    /// # Errors
+    /// Errors of the collectives.
+    pub fn shared(seed: u64, comm: &mut Communicator) -> unisono::Result<Self> {
+        Ok(Self { sharing: Some(Sharing::among(comm)?), ..Self::new(seed) })
+    }
+
+    /// Whether ranks share the values of parameters.
+    pub(super) fn are_shared(&self) -> bool {
+        self.sharing.is_some()
+    }
+
+    /// The tensor that `make` makes of these values, where those of parameters lie.
+    fn placed(&self, values: Vec<f32>, make: impl FnOnce(Vec<f32>) -> Result<Tensor>) -> Result<Tensor> {
+        match &self.sharing {
+            Some(sharing) => sharing.tensor(values, make),
+            None => make(values),
+        }
+    }
+
+    /// The device on which the model computes.
+    pub fn device(&self) -> &Device {
+        self.anchor.device()
+    }
+
+    /// Whether our own operations compute gradients, and write them to their buckets: on the CPU. Elsewhere, layers are
+    /// composed of candle operations.
+    pub(super) fn are_written_by_loops(&self) -> bool {
+        self.has_loops
+    }
+
+    /// Computes on the CPU like on a GPU.
+    #[cfg(test)]
+    pub(crate) fn composed(seed: u64) -> Self {
+        Self { has_loops: false, ..Self::new(seed) }
+    }
+
+    /// The source of variables for a `candle_nn` model. Their type is `f32`.
+    pub fn var_builder(&self) -> VarBuilder<'static> {
+        VarBuilder::from_backend(Box::new(Backend(self.clone())), DType::F32, self.device().clone())
+    }
+
+    /// Adds a parameter with values uniform around 0, of standard deviation `deviation`.
+    ///
+    /// # Errors
+    /// If a parameter of this name exists.
+    pub fn add(&self, name: impl Into<String>, shape: impl Into<Shape>, deviation: f64) -> Result<Tensor> {
+        let (name, shape) = (name.into(), shape.into());
+        let values = self.even(&name, shape.elem_count(), deviation);
+        self.report_whole(&name, shape, values)
+    }
+
+    /// Adds a buffer: an array that is broadcast and saved like a parameter, and not trained.
+    pub(super) fn add_buffer(&self, name: &str, shape: impl Into<Shape>, values: Vec<f32>) -> Result<Tensor> {
+        let shape = shape.into();
+        let tensor = Tensor::from_vec(values, shape.clone(), self.device())?;
+        let index = self.register(name, &shape, tensor.clone(), true)?;
+        self.lock()[index].parameter.is_trained = false;
+        Ok(tensor)
+    }
+
+    /// The seed of initial values.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The state of the passes.
+    pub(super) fn passes(&self) -> MutexGuard<'_, Passes> {
+        self.passes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All parameters.
+    pub(super) fn all(&self) -> Vec<Array> {
+        self.lock().clone()
+    }
+
+    /// The input of an operation that reports gradients.
+    pub(super) fn anchor(&self) -> &Tensor {
+        self.anchor.as_tensor()
+    }
+
+    /// Values uniform around 0.
+    pub(super) fn even(&self, name: &str, count: usize, deviation: f64) -> Vec<f32> {
+        let mut rng = self.stream(name);
+        let bound = (deviation * 3_f64.sqrt()) as f32;
+        (0..count).map(|_| (2.0 * rng.random::<f32>() - 1.0) * bound).collect()
+    }
+
+    /// Values from a normal distribution (Box and Muller, 1958).
+    fn normal(&self, name: &str, count: usize, mean: f64, deviation: f64) -> Vec<f32> {
+        let mut rng = self.stream(name);
+        let mut draw = || {
+            let (radius, angle) = (1.0 - rng.random::<f64>(), rng.random::<f64>());
+            (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos()
+        };
+        (0..count).map(|_| (mean + deviation * draw()) as f32).collect()
+    }
+
+    /// Adds a parameter of a layer that reports the gradient itself if it computes it by loops; returns the index and the
+    /// values.
+    pub(super) fn add_plain(&self, name: &str, shape: Shape, values: Vec<f32>) -> Result<(usize, Tensor)> {
+        if !self.has_loops {
+            let index = self.lock().len();
+            return Ok((index, self.report_whole(name, shape, values)?));
+        }
+        let tensor = self.placed(values, |values| Tensor::from_vec(values, shape.clone(), &Device::Cpu))?;
+        Ok((self.register(name, &shape, tensor.clone(), true)?, tensor))
+    }
+
+    /// Adds a parameter whose gradient is reported once candle has computed all of it.
+    fn report_whole(&self, name: &str, shape: Shape, values: Vec<f32>) -> Result<Tensor> {
+        let index = self.lock().len();
+        let tensor = self.placed(values, |values| {
+            let made = Made { index, shape: shape.clone(), values: Mutex::new(values) };
+            self.anchor.as_tensor().apply_op1(made)
+        })?;
+        self.register(name, &shape, tensor.clone(), false)?;
+        Ok(tensor)
+    }
+
+    fn register(&self, name: &str, shape: &Shape, tensor: Tensor, is_of_layer: bool) -> Result<usize> {
+        let mut made = self.lock();
+        if made.iter().any(|array| array.parameter.name == name) {
+            bail!("two parameters have the name {name}");
+        }
+        made.push(Array { parameter: Parameter::new(name, shape.dims()), tensor, is_of_layer });
+        Ok(made.len() - 1)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Array>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stream(&self, name: &str) -> ChaCha8Rng {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        // FNV-1a: the standard library's hashes may change between releases.
+        rng.set_stream(name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        }));
+        rng
+    }
+}
+
+/// The operation that creates a parameter.
+struct Made {
+    index: usize,
+    shape: Shape,
+    /// Taken by the only forward pass.
+    values: Mutex<Vec<f32>>,
+}
+
+impl CustomOp1 for Made {
+    fn name(&self) -> &'static str {
+        "parameter"
+    }
+
+    fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {
+        let values = std::mem::take(&mut *self.values.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok((CpuStorage::F32(values), self.shape.clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, anchor: &CudaStorage, _: &Layout) -> Result<(CudaStorage, Shape)> {
+        let values = std::mem::take(&mut *self.values.lock().unwrap_or_else(PoisonError::into_inner));
+        let device = anchor.device().clone();
+        let values = device.clone_htod(&values)?;
+        Ok((CudaStorage::wrap_cuda_slice(values, device), self.shape.clone()))
+    }
+
+    fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
+        #[cfg(feature = "cuda")]
+        if gradient.device().is_cuda() {
+            report_on_device(self.index, &gradient.contiguous()?)?;
+            return Ok(None);
+        }
+        with_values(&gradient.contiguous()?, |values| {
+            report(self.index, &mut |target, fill| fill.write(target, values));
+        })?;
+        Ok(None)
+    }
+}
+
+/// Whether a variable is a running statistic of a `candle_nn` batch norm.
+pub(super) fn is_statistic(name: &str) -> bool {
+    let last = name.rsplit('.').next();
+    matches!(last, Some("running_mean" | "running_var"))
+}
+
+/// Warns of a batch norm of `candle_nn`, which copies its statistics: what it adds to them is neither seen nor saved.
+fn warn_of_statistic(name: &str) {
+    tracing::warn!(
+        "{name} is of a BatchNorm of candle_nn, whose statistics are those of each rank's own samples, and are neither saved nor the \
+         same on all ranks: use unisono_candle::SyncBatchNorm instead"
+    );
+}
+
+/// The parameters as a backend of `candle_nn`.
+struct Backend(Parameters);
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("parameters that report their gradients")
+    }
+}
+
+impl SimpleBackend for Backend {
+    fn get(&self, shape: Shape, name: &str, init: Init, dtype: DType, device: &Device) -> Result<Tensor> {
+        let own = self.0.device();
+        if dtype != DType::F32 || !device.same_device(own) {
+            bail!(
+                "parameter {name} is requested as {dtype:?} on {:?}, but only f32 on {:?} is supported",
+                device.location(),
+                own.location()
+            );
+        }
+        if let Some(array) = self.0.lock().iter_mut().find(|array| array.parameter.name == name) {
+            let parameter = &array.parameter;
+            // Layers that share a weight request it twice.
+            if parameter.shape != shape.dims() {
+                bail!(
+                    "parameter {name} is requested with shape {shape:?}, but exists with {:?}",
+                    parameter.shape
+                );
+            }
+            array.is_of_layer = false;
+            return Ok(array.tensor.clone());
+        }
+        if is_statistic(name) {
+            warn_of_statistic(name);
+        }
+        let count = shape.elem_count();
+        let values = match init {
+            Init::Const(value) => vec![value as f32; count],
+            Init::Uniform { lo, up } => {
+                let deviation = (up - lo) / 12_f64.sqrt();
+                let middle = ((up + lo) / 2.0) as f32;
+                self.0.even(name, count, deviation).into_iter().map(|value| value + middle).collect()
+            }
+            Init::Randn { mean, stdev } => self.0.normal(name, count, mean, stdev),
+            Init::Kaiming { dist, fan, non_linearity } => {
+                let deviation = non_linearity.gain() / (fan.for_shape(&shape) as f64).sqrt();
+                match dist {
+                    candle_nn::init::NormalOrUniform::Uniform => self.0.even(name, count, deviation),
+                    candle_nn::init::NormalOrUniform::Normal => self.0.normal(name, count, 0.0, deviation),
+                }
+            }
+        };
+        if is_statistic(name) {
+            return self.0.add_buffer(name, shape, values);
+        }
+        self.0.report_whole(name, shape, values)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        bail!("parameter {name} is requested without a shape")
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.lock().iter().any(|array| array.parameter.name == name)
+    }
+}

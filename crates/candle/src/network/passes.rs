@@ -1,0 +1,196 @@
+//! What the layers of a model share that behave otherwise in training than in evaluation: the communicator of a
+//! [`SyncBatchNorm`](super::SyncBatchNorm), and the number of the pass for a [`Dropout`](super::Dropout).
+//!
+//! Every exchange is one all-reduce of the same size, whatever its layer, and says which layer and direction it is of. So a rank
+//! without samples takes part without knowing the order of the layers, and ranks at different layers find out.
+
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor, bail};
+use unisono::{Choice, Communicator, ReduceOp};
+
+use super::statistics::Statistics;
+use crate::in_place;
+
+/// The numbers before the sums of an exchange: how many ranks have samples, and the sum and the sum of squares of what they name.
+const HEADER: usize = 3;
+/// The steps that a number of a buffer counts before the next one does: exact as `f32`.
+const STEPS_PER_NUMBER: u64 = 1 << 20;
+
+/// The direction of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Forward,
+    Backward,
+}
+
+/// The state of the passes of a model.
+#[derive(Debug, Default)]
+pub(super) struct Passes {
+    /// Its own, so that all-reduces of buckets may be in flight; `None` with one rank.
+    comm: Option<Communicator>,
+    layers: Vec<Arc<Statistics>>,
+    /// What this pass has exchanged: for each layer, forward and backward.
+    exchanged: Vec<[bool; 2]>,
+    /// How many layers drop values.
+    dropouts: u64,
+    /// The steps that were begun, as a buffer of the model; only if a layer drops values.
+    steps: Option<Tensor>,
+    /// The step, and the number of the pass in it, which differs between ranks.
+    step: u64,
+    pass: u64,
+}
+
+impl Passes {
+    /// Adds a layer that normalises, and returns its index.
+    pub(super) fn add_layer(&mut self, layer: Arc<Statistics>) -> usize {
+        self.layers.push(layer);
+        self.exchanged.push([false; 2]);
+        self.layers.len() - 1
+    }
+
+    /// Adds a layer that drops values, and returns its number.
+    pub(super) fn add_dropout(&mut self) -> u64 {
+        self.dropouts += 1;
+        self.dropouts - 1
+    }
+
+    pub(super) fn counts_steps(&self) -> bool {
+        self.steps.is_some()
+    }
+
+    /// Counts steps in this buffer from now on.
+    pub(super) fn count_steps_in(&mut self, steps: Tensor) {
+        self.steps = Some(steps);
+    }
+
+    /// Whether a layer needs other ranks.
+    pub(super) fn synchronizes(&self) -> bool {
+        !self.layers.is_empty()
+    }
+
+    /// Makes a communicator of its own. Called by all ranks.
+    pub(super) fn connect(&mut self, comm: &mut Communicator) -> unisono::Result<()> {
+        if !self.synchronizes() || comm.ranks() == 1 {
+            return Ok(());
+        }
+        let mut own = comm.split(Some(0), 0)?.expect("every rank says a color");
+        own.set_choice(Choice::Auto)?;
+        self.comm = Some(own);
+        Ok(())
+    }
+
+    /// Begins a step of so many passes, numbered from `first`; returns how many this rank makes, which is the most of any rank if
+    /// they need each other.
+    pub(super) fn begin_step(&mut self, first: u64, passes: usize) -> Result<usize> {
+        if let Some(steps) = &self.steps {
+            let step = &mut self.step;
+            in_place::see(steps, &mut |numbers| {
+                *step = numbers[0] as u64 + STEPS_PER_NUMBER * numbers[1] as u64;
+                numbers[0] = ((*step + 1) % STEPS_PER_NUMBER) as f32;
+                numbers[1] = ((*step + 1) / STEPS_PER_NUMBER) as f32;
+            })?;
+        }
+        self.pass = first;
+        let mut most = [passes as u64];
+        if let Some(comm) = &mut self.comm {
+            comm.all_reduce(&mut most, ReduceOp::Max).map_err(candle_core::Error::wrap)?;
+        }
+        Ok(most[0] as usize)
+    }
+
+    /// The number of the step, and of the pass in it.
+    pub(super) fn place(&self) -> [u64; 2] {
+        [self.step, self.pass]
+    }
+
+    /// Begins a pass.
+    pub(super) fn begin(&mut self) {
+        self.exchanged.fill([false; 2]);
+    }
+
+    /// Ends a pass.
+    ///
+    /// # Errors
+    /// If a layer was left out: a rank without samples then waits for it.
+    pub(super) fn end(&mut self) -> Result<()> {
+        self.pass += 1;
+        let left_out = self.exchanged.iter().position(|done| *done != [true; 2]);
+        match left_out.filter(|_| self.comm.is_some()) {
+            None => Ok(()),
+            Some(layer) => bail!(
+                "the loss of a pass does not depend on {}: a layer that normalises over all ranks is used once in every pass",
+                self.layers[layer].name
+            ),
+        }
+    }
+
+    /// Tells the other ranks that this one has failed, so that none waits for it.
+    pub(super) fn fail(&mut self, why: &str) {
+        if let Some(comm) = &mut self.comm {
+            comm.fail(why);
+        }
+    }
+
+    /// Sums `own` over all ranks in place.
+    ///
+    /// # Errors
+    /// If this layer was used before in this pass, or another rank is at another layer; errors of the collective.
+    pub(super) fn sum(&mut self, layer: usize, direction: Direction, own: &mut [f64]) -> Result<()> {
+        let done = &mut self.exchanged[layer][direction as usize];
+        if std::mem::replace(done, true) {
+            bail!(
+                "{} is used twice in a pass: make a layer for each use, since each has its own statistics",
+                self.layers[layer].name
+            );
+        }
+        let Some(mut sums) = self.exchange(Some((layer, direction)), own)? else { return Ok(()) };
+        own.copy_from_slice(&sums.split_off(HEADER)[..own.len()]);
+        Ok(())
+    }
+
+    /// Takes part in a pass for which this rank has no samples: adds nothing to the sums of the other ranks, and updates the running
+    /// statistics as they do.
+    pub(super) fn without_samples(&mut self) -> Result<()> {
+        self.pass += 1;
+        for _ in 0..2 * self.layers.len() {
+            let Some(sums) = self.exchange(None, &[])? else { return Ok(()) };
+            if sums[0] == 0.0 {
+                // No rank has any.
+                return Ok(());
+            }
+            let named = (sums[1] / sums[0]) as usize;
+            if named % 2 == Direction::Forward as usize {
+                self.layers[named / 2].absorb(&sums[HEADER..])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The sums over all ranks, with their header; `None` with one rank.
+    fn exchange(&mut self, at: Option<(usize, Direction)>, own: &[f64]) -> Result<Option<Vec<f64>>> {
+        let Some(comm) = &mut self.comm else { return Ok(None) };
+        let widest = self.layers.iter().map(|layer| layer.sums()).max().unwrap_or(0);
+        let mut sums = vec![0.0; HEADER + widest];
+        if let Some((layer, direction)) = at {
+            let named = (2 * layer + direction as usize) as f64;
+            sums[..HEADER].copy_from_slice(&[1.0, named, named * named]);
+            sums[HEADER..][..own.len()].copy_from_slice(own);
+        }
+        comm.all_reduce(&mut sums, ReduceOp::Sum).map_err(candle_core::Error::wrap)?;
+        // Equality in the inequality of Cauchy and Schwarz: all name the same.
+        if sums[0] * sums[2] != sums[1] * sums[1] {
+            let own = at.map_or_else(
+                || "no samples".to_owned(),
+                |(layer, direction)| format!("the {direction:?} pass of {}", self.layers[layer].name),
+            );
+            bail!(
+                "rank {} is at {own}, and {} ranks with samples are not all there: all ranks must use the layers that normalise over \
+                 all ranks in the same order",
+                comm.rank(),
+                sums[0]
+            );
+        }
+        Ok(Some(sums))
+    }
+}

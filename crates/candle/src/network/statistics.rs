@@ -1,0 +1,103 @@
+//! The mean and the variance of a layer's values: of a pass over all ranks, and running ones.
+
+use candle_core::{Result, Tensor, bail};
+
+use super::fused::with_values;
+use crate::in_place::see;
+
+/// Added to the variance.
+pub(super) const EPSILON: f64 = 1e-5;
+/// The weight of a pass in the running statistics.
+const MOMENTUM: f64 = 0.1;
+
+/// The running statistics of a layer, which are buffers of the model.
+#[derive(Debug)]
+pub(super) struct Statistics {
+    pub(super) name: String,
+    pub(super) channels: usize,
+    pub(super) mean: Tensor,
+    pub(super) variance: Tensor,
+}
+
+/// The statistics of a pass over all ranks, by channel.
+#[derive(Debug)]
+pub(super) struct Moments {
+    pub(super) count: f64,
+    mean: Vec<f64>,
+    /// One over the standard deviation.
+    pub(super) inverse: Vec<f64>,
+}
+
+impl Moments {
+    /// The normalised value of a channel.
+    pub(super) fn normalized(&self, channel: usize, x: f32) -> f64 {
+        (f64::from(x) - self.mean[channel]) * self.inverse[channel]
+    }
+}
+
+impl Statistics {
+    /// The most numbers that this layer sums over ranks.
+    pub(super) fn sums(&self) -> usize {
+        1 + 2 * self.channels
+    }
+
+    /// The number of values per channel; and, of each channel, the sum of distances from the running mean, and of their squares.
+    ///
+    /// All ranks have the same running mean, and it is near the mean, so that the difference of squares that is the variance loses
+    /// next to nothing in `f64`, even far from zero.
+    pub(super) fn local(&self, x: &[f32]) -> Result<Vec<f64>> {
+        let mut sums = vec![0.0; self.sums()];
+        sums[0] = (x.len() / self.channels) as f64;
+        let (first, second) = sums[1..].split_at_mut(self.channels);
+        with_values(&self.mean, |near| {
+            for row in x.chunks_exact(self.channels) {
+                for (((x, near), first), second) in row.iter().zip(near).zip(&mut *first).zip(&mut *second) {
+                    let distance = f64::from(*x) - f64::from(*near);
+                    *first += distance;
+                    *second += distance * distance;
+                }
+            }
+        })?;
+        Ok(sums)
+    }
+
+    /// Adds the statistics of a pass, by their [sums](Self::local) over all ranks, to the running ones.
+    pub(super) fn absorb(&self, sums: &[f64]) -> Result<()> {
+        self.moments(sums).map(drop)
+    }
+
+    /// The same, and returns them.
+    pub(super) fn moments(&self, sums: &[f64]) -> Result<Moments> {
+        let count = sums[0];
+        if count < 2.0 {
+            bail!(
+                "{} is given {count} values per channel over all ranks: a variance needs at least 2",
+                self.name
+            );
+        }
+        let (first, second) = sums[1..self.sums()].split_at(self.channels);
+        let from_near: Vec<f64> = first.iter().map(|sum| sum / count).collect();
+        let variance: Vec<f64> = second
+            .iter()
+            .zip(first)
+            // Not `max`, which would hide a NaN.
+            .map(|(second, first)| (second - first * first / count) / count)
+            .map(|variance| if variance < 0.0 { 0.0 } else { variance })
+            .collect();
+        let mut mean = vec![0.0; self.channels];
+        see(&self.mean, &mut |running| {
+            for ((running, from_near), mean) in running.iter_mut().zip(&from_near).zip(&mut mean) {
+                *mean = f64::from(*running) + from_near;
+                *running = (f64::from(*running) + MOMENTUM * from_near) as f32;
+            }
+        })?;
+        see(&self.variance, &mut |running| {
+            for (running, variance) in running.iter_mut().zip(&variance) {
+                let unbiased = variance * count / (count - 1.0);
+                *running = ((1.0 - MOMENTUM) * f64::from(*running) + MOMENTUM * unbiased) as f32;
+            }
+        })?;
+        let inverse = variance.iter().map(|variance| (variance + EPSILON).sqrt().recip()).collect();
+        Ok(Moments { count, mean, inverse })
+    }
+}

@@ -1,0 +1,291 @@
+//! A saved model, for evaluation or prediction without training.
+//!
+//! Only the checkpoint is needed: it describes the model and its training data.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::Device;
+use serde::Deserialize;
+use unisono_collectives::named;
+
+use super::model::{self, Model, ModelKind};
+use crate::network::{Network, Parameters};
+use unisono::Communicator;
+use unisono_data::{Batch, Cache, Dataset, Depth, Kind, Schema, Source, Split, Threads};
+use unisono_train::checkpoint::{self, Loaded, PassedOver, Tensor};
+use unisono_train::internals::{AVERAGE, broadcast, hash_with_buffers, moment_name};
+use unisono_train::metrics::Metric;
+use unisono_train::{Progress, Replica, Sampled, Shares, Tally, Test, TrainError, agree, measure};
+
+mod input;
+mod predictor;
+mod shared;
+
+pub use predictor::{Guess, Predictor, Sampling};
+
+/// A saved model and its description.
+///
+/// ```no_run
+/// use unisono_candle::{Part, Saved};
+///
+/// let saved = Saved::open("checkpoints".as_ref())?;
+/// println!("{} trained on {} for {} steps", saved.model, saved.source, saved.progress.step);
+/// let tally = unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test)).swap_remove(0)?;
+/// println!("{:.2} % are right", 100.0 * tally.accuracy());
+/// # Ok::<(), unisono_train::TrainError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Saved {
+    /// The checkpoint's directory.
+    pub path: PathBuf,
+    /// The progress of the run; its description holds all settings that were saved.
+    pub progress: Progress,
+    /// The data set that the model was trained on.
+    pub source: Source,
+    /// The kind of samples, and so the model's input and output.
+    pub kind: Kind,
+    /// The names of classes and columns; `None` in checkpoints from before names were stored.
+    pub schema: Option<Schema>,
+    /// The kind of model.
+    pub model: ModelKind,
+    /// The widths of the MLP's hidden layers, or of the blocks of the residual network or the transformer; `None` for the default.
+    pub hidden: Option<Vec<usize>>,
+    /// The dropout in training.
+    pub dropout: f64,
+    /// The random seed of the run.
+    pub seed: u64,
+    /// The parameters.
+    pub parameters: Vec<Tensor>,
+    /// Where the objects of a data set on a server are kept; the default, unless it is set.
+    pub cache: Cache,
+    /// Newer checkpoints that are damaged; only on the rank that read them.
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// The part of a run's [`Settings`](super::Settings) in its checkpoints that determines the model.
+#[derive(Deserialize)]
+struct Description {
+    data: String,
+    kind: Kind,
+    schema: Option<Schema>,
+    model: String,
+    hidden: Option<Vec<usize>>,
+    dropout: Option<f64>,
+    seed: u64,
+}
+
+/// Which samples of a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The held-out samples.
+    Test,
+    /// The training samples, without augmentation.
+    Train,
+}
+
+named!(Part, "part of a data set");
+
+impl Part {
+    /// Both parts.
+    pub const ALL: [Self; 2] = [Self::Test, Self::Train];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Test => "test",
+            Self::Train => "train",
+        }
+    }
+
+    /// This part of a data set.
+    pub fn of(self, dataset: &Dataset) -> &Split {
+        match self {
+            Self::Test => &dataset.test,
+            Self::Train => &dataset.train,
+        }
+    }
+}
+
+impl Saved {
+    /// Reads a checkpoint, or the newest complete one in a directory; the [averages](unisono_train::optimizer::Averaged) of its parameters if it
+    /// has them.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] if there is none, or it does not describe its model;
+    /// [`TrainError::Checkpoint`] if it is damaged.
+    pub fn open(path: &Path) -> Result<Self, TrainError> {
+        let Some(Loaded { mut checkpoint, path, passed_over }) = checkpoint::load_newest(path)? else {
+            let expected = "expected a directory that `unisono train --checkpoint-dir` has saved to";
+            return Err(TrainError::Setting(format!("no checkpoint in `{}`: {expected}", path.display())));
+        };
+        for Tensor { name, values, .. } in &mut checkpoint.parameters {
+            let average = moment_name(name, AVERAGE);
+            let saved = checkpoint.optimizer.iter_mut().find(|tensor| tensor.name == average);
+            if let Some(average) = saved.filter(|average| average.values.len() == values.len()) {
+                *values = std::mem::take(&mut average.values);
+            }
+        }
+        Self::new(path, checkpoint.state, checkpoint.parameters, passed_over)
+    }
+
+    /// The same, read by rank 0 alone and broadcast, so that all ranks have the same even while newer checkpoints are
+    /// being saved. Called by all ranks.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), on all ranks; errors of the collectives.
+    pub fn open_on_all(comm: &mut Communicator, path: &Path) -> Result<Self, TrainError> {
+        let read = if comm.rank() == 0 { Self::open(path).map(Some) } else { Ok(None) };
+        let read = agree(comm, read)?;
+        let text = read.as_ref().map(|saved| {
+            let shapes: Vec<_> = saved.parameters.iter().map(|array| (&array.name, &array.shape)).collect();
+            serde_json::to_string(&(&saved.path, &saved.progress, shapes)).expect("it was read from JSON")
+        });
+        let text = broadcast(comm, text.unwrap_or_default())?;
+        let mut saved = match read {
+            Some(saved) => saved,
+            None => {
+                let (path, progress, shapes): (_, _, Vec<(String, Vec<usize>)>) =
+                    serde_json::from_str(&text).expect("rank 0 has just written it");
+                let empty = shapes.into_iter().map(|(name, shape)| {
+                    let values = vec![0.0; shape.iter().product()];
+                    Tensor { name, shape, values }
+                });
+                Self::new(path, progress, empty.collect(), Vec::new())?
+            }
+        };
+        for Tensor { values, .. } in &mut saved.parameters {
+            comm.broadcast(values, 0)?;
+        }
+        Ok(saved)
+    }
+
+    fn new(
+        path: PathBuf,
+        progress: Progress,
+        parameters: Vec<Tensor>,
+        passed_over: Vec<PassedOver>,
+    ) -> Result<Self, TrainError> {
+        let unknown = |why: &dyn std::fmt::Display| {
+            let expected = "expected what `unisono train` saves";
+            TrainError::Setting(format!(
+                "`{}` does not say which model it is of: {why}; {expected}",
+                path.display()
+            ))
+        };
+        let Description { data, kind, schema, model, hidden, dropout, seed } =
+            Description::deserialize(&progress.description).map_err(|error| unknown(&error))?;
+        let source = data.parse().map_err(|error| unknown(&error))?;
+        let model = model.parse().map_err(|error| unknown(&error))?;
+        let dropout = dropout.unwrap_or(0.0);
+        Ok(Self {
+            path,
+            progress,
+            source,
+            kind,
+            schema,
+            model,
+            hidden,
+            dropout,
+            seed,
+            parameters,
+            cache: Cache::default(),
+            passed_over,
+        })
+    }
+
+    /// The model as a replica for the trainer, with the saved values.
+    ///
+    /// # Errors
+    /// [`TrainError`] if the model cannot be built, or the values do not fit it.
+    pub fn replica(&self) -> Result<impl Replica<Batch = Batch> + use<>, TrainError> {
+        let Self { model, dropout, ref kind, seed, .. } = *self;
+        let parameters = Parameters::new(seed);
+        let mut replica = model::classifier(model, self.hidden.as_deref(), dropout, kind, &parameters)?;
+        self.fill(&mut replica)?;
+        Ok(replica)
+    }
+
+    /// The model alone, with the saved values.
+    ///
+    /// # Errors
+    /// As [`replica`](Self::replica).
+    pub fn network(&self) -> Result<Box<dyn Model>, TrainError> {
+        let Self { model, dropout, ref kind, seed, .. } = *self;
+        let (model, parameters) =
+            model::build(model, self.hidden.as_deref(), dropout, kind, seed, &Device::Cpu)?;
+        // It shares its values with the model, and only serves to write them.
+        self.fill(&mut Network::new(&parameters, |(): &()| candle_core::bail!("it has no loss")))?;
+        Ok(model)
+    }
+
+    /// A predictor with this model.
+    ///
+    /// # Errors
+    /// As [`replica`](Self::replica).
+    pub fn predictor(&self) -> Result<Predictor, TrainError> {
+        Ok(Predictor::new(self.network()?, self.model, self.kind.clone()))
+    }
+
+    fn fill(&self, replica: &mut impl Replica) -> Result<(), TrainError> {
+        unisono_train::load(replica, &self.parameters).map_err(|error| match error {
+            TrainError::Setting(why) => {
+                let (path, model) = (self.path.display(), self.model);
+                TrainError::Setting(format!("`{path}` does not hold the {model} that it describes: {why}"))
+            }
+            error => error,
+        })
+    }
+
+    /// The name of a class; its number if it has no name.
+    pub fn class_name(&self, class: u32) -> String {
+        self.schema.as_ref().map_or_else(|| class.to_string(), |schema| schema.class(class))
+    }
+
+    /// A hash of the parameters' bytes, as printed at the end of a run.
+    ///
+    /// # Errors
+    /// As [`replica`](Self::replica).
+    pub fn parameters_hash(&self) -> Result<String, TrainError> {
+        Ok(format!("{:016x}", hash_with_buffers(&mut self.replica()?)?))
+    }
+
+    /// Evaluates the model on a part of a data set, by default its training data set. The results are the same, to the
+    /// last bit, on any number of ranks. Called by all ranks, each with the same model.
+    ///
+    /// # Errors
+    /// [`TrainError`] of the data, the model or the collectives; see [`dataset`](Self::dataset).
+    pub fn evaluate(
+        &self,
+        comm: &mut Communicator,
+        source: Option<&Source>,
+        part: Part,
+    ) -> Result<Tally, TrainError> {
+        self.measure(comm, source, part, &[]).map(|test| test.tally)
+    }
+
+    /// As [`evaluate`](Self::evaluate), with these metrics.
+    ///
+    /// # Errors
+    /// As [`evaluate`](Self::evaluate).
+    pub fn measure(
+        &self,
+        comm: &mut Communicator,
+        source: Option<&Source>,
+        part: Part,
+        metrics: &[Arc<dyn Metric>],
+    ) -> Result<Test, TrainError> {
+        let dataset = self.dataset(source).and_then(|dataset| self.measurable(dataset, source, part));
+        let prepared = dataset.and_then(|dataset| Ok((dataset, self.replica()?)));
+        let (mut dataset, mut replica) = agree(comm, prepared)?;
+        if part == Part::Train {
+            // A feed evaluates on the held-out part.
+            std::mem::swap(&mut dataset.test, &mut dataset.train);
+        }
+        // There is no training, so batch sizes do not matter.
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let shares = Shares { rank, ranks, global_batch: ranks, micro_batch: 1, fixed_passes: None };
+        let mut feed = Sampled::new(Arc::new(dataset), self.seed, shares, Threads::Auto, Depth::Auto);
+        measure(comm, &mut replica, &mut feed, metrics)
+    }
+}

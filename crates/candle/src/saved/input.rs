@@ -1,0 +1,197 @@
+//! Input data for a saved model.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::{Part, Saved};
+use unisono_data::{Dataset, EncodedImages, Kind, Normalization, Normalize, Options, Source, Split};
+use unisono_train::TrainError;
+
+impl Saved {
+    /// A data set to evaluate or predict; by default the one that the model was trained on.
+    ///
+    /// A text is encoded with the model's vocabulary, and classes are matched by name.
+    /// The columns of a table are found by name, in any order, and standardised with the statistics of the training rows; so a
+    /// single row is enough, and the column of labels may be missing, unless the model is evaluated.
+    ///
+    /// Checkpoints from before names were stored are the exception: then a table is standardised by its own rows, and
+    /// classes are numbered in their own order, so there must be as many as the model knows.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`] if it cannot be loaded; [`TrainError::Setting`], with what was found and what was expected, if
+    /// the model cannot take it.
+    pub fn dataset(&self, source: Option<&Source>) -> Result<Dataset, TrainError> {
+        let source = source.unwrap_or(&self.source);
+        if let Source::Service(_) = source {
+            return Err(TrainError::Setting(format!(
+                "{source} makes batches for training: a saved model is evaluated, or predicts, on data that this machine reads; name them"
+            )));
+        }
+        let usual = Options { seed: self.seed, cache: self.cache.clone(), ..Options::default() };
+        let options = match self.kind {
+            // Records are numbered by whoever wrote them: one with a label beyond the model's is named when it is read.
+            Kind::Images { classes, channels, height, width } => {
+                let normalization = self.normalization();
+                Options {
+                    classes: Some(classes),
+                    colour: Some(channels > 1),
+                    image_size: Some([height, width]),
+                    normalize: normalization.map(Normalize::By),
+                    ..usual
+                }
+            }
+            Kind::Table { .. } => usual,
+            Kind::Text { context, .. } => Options { context, ..usual },
+        };
+        let loaded = match &self.schema {
+            Some(schema) => unisono_data::load_as(source, &options, &self.kind, schema),
+            None => unisono_data::load(source, &options),
+        };
+        self.fit(source, loaded?)
+    }
+
+    /// A data set, if it says what this part of it is.
+    pub(super) fn measurable(
+        &self,
+        dataset: Dataset,
+        source: Option<&Source>,
+        part: Part,
+    ) -> Result<Dataset, TrainError> {
+        let source = source.unwrap_or(&self.source);
+        let label = self.schema.as_ref().and_then(|schema| schema.label.as_deref());
+        match label.filter(|_| dataset.schema.label.is_none()) {
+            Some(label) => Err(TrainError::Setting(format!(
+                "{source} has no column `{label}`, which says the class: without it, the model can be asked (predict) and not \
+                 measured"
+            ))),
+            None if part.of(&dataset).is_empty() => {
+                let others = dataset.train.len();
+                Err(TrainError::Setting(format!(
+                    "no sample of {source} is held out, for there are only {others}: expected at least 10, or --split train"
+                )))
+            }
+            None => Ok(dataset),
+        }
+    }
+
+    /// Checks that a data set fits the model, and encodes it in the model's tokens.
+    fn fit(&self, source: &Source, dataset: Dataset) -> Result<Dataset, TrainError> {
+        // Without a schema, labels that are names get their numbers from the names that are there.
+        let is_numbered_anew = self.schema.is_none() && source.names_classes();
+        let has_classes = |found: usize, known: usize| found == known || (!is_numbered_anew && found < known);
+        let fits = match (&dataset.kind, &self.kind) {
+            (Kind::Text { vocabulary: found, .. }, Kind::Text { vocabulary: known, .. }) => {
+                return translated(source, &dataset, found, known);
+            }
+            (
+                &Kind::Images { height, width, channels, classes },
+                &Kind::Images {
+                    height: known_height,
+                    width: known_width,
+                    channels: known_channels,
+                    classes: known,
+                },
+            ) => {
+                (height, width, channels) == (known_height, known_width, known_channels)
+                    && has_classes(classes, known)
+            }
+            (
+                &Kind::Table { features, classes },
+                &Kind::Table { features: known_features, classes: known },
+            ) => features == known_features && has_classes(classes, known),
+            _ => false,
+        };
+        if fits {
+            return Ok(dataset);
+        }
+        let (found, known) = (Described(&dataset.kind), Described(&self.kind));
+        Err(TrainError::Setting(format!(
+            "{source} has {found}, and the model in `{}` was trained on {known}: expected data like these",
+            self.path.display()
+        )))
+    }
+
+    /// The images in files as input of the model: grey or in colour and normalised as it was trained, and resized and cropped if they have
+    /// another size. Their targets are meaningless.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] if the model is not for images. The files are read later, batch by batch.
+    pub fn images(&self, files: &[PathBuf]) -> Result<Split, TrainError> {
+        let Kind::Images { height, width, channels, .. } = self.kind else {
+            let known = Described(&self.kind);
+            let why = format!("the model in `{}` was trained on {known}, not on images", self.path.display());
+            return Err(TrainError::Setting(why));
+        };
+        let shape = [height, width, channels];
+        Ok(Split::Encoded(EncodedImages::of_files(files, shape, self.normalization())))
+    }
+
+    /// The statistics that the images of the training were normalised by, if they are not those of MNIST.
+    fn normalization(&self) -> Option<Normalization> {
+        self.schema.as_ref()?.normalization.clone()
+    }
+}
+
+/// Encodes a text in another vocabulary.
+fn translated(
+    source: &Source,
+    text: &Dataset,
+    found: &[char],
+    known: &[char],
+) -> Result<Dataset, TrainError> {
+    let tokens = tokens(found.iter().copied(), known).map_err(|unknown| {
+        TrainError::Setting(format!(
+            "{source} has {} distinct characters, and {} is none of the {} that the model knows: {}",
+            found.len(),
+            Characters(&unknown),
+            known.len(),
+            Characters(known)
+        ))
+    })?;
+    let Kind::Text { context, .. } = text.kind else { unreachable!("it is a text") };
+    let kind = Kind::Text { context, vocabulary: known.to_vec() };
+    let (train, test) = (text.train.renumbered(&tokens), text.test.renumbered(&tokens));
+    Ok(Dataset { kind, train, test, schema: text.schema.clone() })
+}
+
+/// The token of each character, or the distinct characters that have none.
+pub(super) fn tokens(text: impl Iterator<Item = char>, vocabulary: &[char]) -> Result<Vec<u32>, Vec<char>> {
+    let (mut tokens, mut unknown) = (Vec::new(), Vec::new());
+    for character in text {
+        match vocabulary.binary_search(&character) {
+            Ok(token) => tokens.push(token as u32),
+            Err(_) if unknown.contains(&character) => {}
+            Err(_) => unknown.push(character),
+        }
+    }
+    if unknown.is_empty() { Ok(tokens) } else { Err(unknown) }
+}
+
+/// Lists characters in a message, as many as are readable.
+pub(super) struct Characters<'a>(pub(super) &'a [char]);
+
+impl fmt::Display for Characters<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MOST: usize = 100;
+        let shown: String = self.0.iter().take(MOST).collect();
+        let more = if self.0.len() > MOST { " and more" } else { "" };
+        write!(f, "{shown:?}{more}")
+    }
+}
+
+/// Describes a kind of sample.
+pub(super) struct Described<'a>(pub(super) &'a Kind);
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Kind::Images { height, width, channels, classes } => {
+                let colour = if *channels == 1 { "" } else { "colour " };
+                write!(f, "{colour}images of {height}x{width} pixels in {classes} classes")
+            }
+            Kind::Table { features, classes: 1 } => write!(f, "rows of {features} numbers and a target"),
+            Kind::Table { features, classes } => write!(f, "rows of {features} numbers in {classes} classes"),
+            Kind::Text { vocabulary, .. } => write!(f, "text of {} distinct characters", vocabulary.len()),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A checkpoint's description of a run, and whether it is of this run.
+
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use super::Settings;
+use unisono_data::{Dataset, OnBadSample, Schema, Source};
+use unisono_train::{Resumed, TrainError};
+
+/// The entries on data, which are compared separately.
+const DATA: [&str; 3] = ["data", "schema", "fingerprint"];
+
+impl Settings {
+    /// The description of the run: what must be the same to resume it, and what determines its model.
+    pub(super) fn description(&self, dataset: &Dataset, fingerprint: Option<u64>) -> Value {
+        json!({
+            "data": self.source.to_string(),
+            "kind": dataset.kind,
+            "schema": dataset.schema,
+            "fingerprint": fingerprint.map(|hash| format!("{hash:016x}")),
+            "model": self.model.name(),
+            "hidden": self.hidden,
+            // Checkpoints from before there was any have none.
+            "dropout": (self.dropout != 0.0).then_some(self.dropout),
+            "seed": self.seed,
+            "context": self.context,
+            "optimizer": self.optimizer.describe(),
+            "learning rate": self.learning_rate,
+            "schedule": format!("{:?}", self.schedule),
+            "warm-up": self.warm_up,
+            "epochs": self.epochs,
+            "norm to clip to": self.clip_norm,
+            "augmentation": self.augmentation_identity(),
+            "damaged samples": (self.on_bad_sample != OnBadSample::Error).then(|| self.on_bad_sample.to_string()),
+            "wire format": self.wire.to_string(),
+            "uncompressed steps": self.uncompressed_steps,
+            "parts of a step": self.world_invariant,
+            "local steps": self.local_steps.map(|local| local.to_string()),
+        })
+    }
+
+    /// The transforms of images, or whether there are the usual ones.
+    fn augmentation_identity(&self) -> Value {
+        match &self.augmentation {
+            none if none.is_empty() => false.into(),
+            usual if *usual == self.source.usual_augmentation() => true.into(),
+            others => others.to_string().into(),
+        }
+    }
+
+    /// Whether a checkpoint is of such a run.
+    pub(super) fn compare(
+        &self,
+        own: &Value,
+        global_batch: usize,
+        resumed: &Resumed,
+    ) -> Result<(), TrainError> {
+        let saved = &resumed.progress.description;
+        let other_run = |why| {
+            Err(TrainError::OtherRun {
+                checkpoint: format!("the checkpoint of step {}", resumed.progress.step),
+                why,
+            })
+        };
+        let fields = own.as_object().into_iter().flatten().filter(|(name, _)| !DATA.contains(&name.as_str()));
+        let mut pairs: Vec<_> =
+            fields.map(|(name, own)| (name.as_str(), own.clone(), saved[name].clone())).collect();
+        pairs.push(("global batch", global_batch.into(), resumed.progress.global_batch.into()));
+        let theirs = saved["data"].as_str().and_then(|name| name.parse().ok());
+        if !theirs.is_some_and(|source: Source| source.is_same(&self.source)) {
+            pairs.insert(0, ("data", own["data"].clone(), saved["data"].clone()));
+        } else if let Some(why) = self.changed_data(own, saved) {
+            return other_run(why);
+        }
+        match pairs.into_iter().find(|(_, own, saved)| own != saved) {
+            None => Ok(()),
+            Some((name, own, saved)) => other_run(format!(
+                "its {name} is {saved}, and this run's is {own}: use the same, or train without --resume"
+            )),
+        }
+    }
+
+    /// How the data at the same location have changed, if they have. Checkpoints from before this was stored
+    /// are not checked.
+    fn changed_data(&self, own: &Value, saved: &Value) -> Option<String> {
+        let schema = |description: &Value| Schema::deserialize(&description["schema"]).ok();
+        let renamed = schema(saved).zip(schema(own)).and_then(|(theirs, own)| theirs.difference(&own));
+        let hash = |description: &Value| description["fingerprint"].as_str().map(str::to_owned);
+        let is_other = hash(saved).zip(hash(own)).is_some_and(|(theirs, own)| theirs != own);
+        let what = renamed
+            .or_else(|| is_other.then(|| "the samples are not those that it was trained on".to_owned()))?;
+        let source = &self.source;
+        Some(format!(
+            "{source} has changed since: {what}; bring back what was there, or train without --resume"
+        ))
+    }
+}

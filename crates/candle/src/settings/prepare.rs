@@ -1,0 +1,289 @@
+//! From settings to a run: its model, its data and its state.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Settings;
+use crate::device;
+use crate::error::failed;
+use crate::model::{self, Input, ModelKind, Placed};
+use crate::network::Parameters;
+use candle_core::Device;
+use unisono::{Communicator, Rank, Unisono};
+use unisono_data::{Batch, Cache, Dataset, SnapshotReport, Source};
+use unisono_train::internals::{Places, refusal};
+use unisono_train::{
+    Parameter, ParameterServer, Replica, Resumed, RunSettings, Sampled, ServerSettings, Shares, Strategy,
+    TrainError, Trainer, Wire, WireChoice, agree,
+};
+
+/// A run that has not begun.
+pub(super) struct Prepared<R> {
+    pub(super) replica: R,
+    /// Its batches are on the host.
+    pub(super) feed: Sampled,
+    pub(super) device: Device,
+    pub(super) run: RunSettings,
+    pub(super) resumed: Option<Resumed>,
+}
+
+/// What a replica is made for.
+pub(super) struct Made<'a> {
+    pub(super) dataset: &'a Dataset,
+    pub(super) device: &'a Device,
+    pub(super) shares: Shares,
+}
+
+impl Settings {
+    /// Loads the data and builds the model on every rank; then all ranks take rank 0's parameters, or those of a
+    /// checkpoint. Called by all ranks with the same settings. If it fails on one rank it fails on all.
+    ///
+    /// # Errors
+    /// [`TrainError`] names the problem with the settings, the data or the model; on ranks without
+    /// an error, [`TrainError::Elsewhere`] names the lowest rank that has one.
+    pub fn trainer<'a>(
+        &self,
+        comm: &'a mut Communicator,
+    ) -> Result<Trainer<'a, impl Replica<Batch = Placed> + use<>, Sampled<Placed>>, TrainError> {
+        let strategy = self.strategy.clone().unwrap_or_else(|| Strategy::suited(comm));
+        strategy.check(comm)?;
+        if let Strategy::ParameterServer(_) | Strategy::Pipeline(_) = strategy {
+            return Err(TrainError::Setting(format!(
+                "the strategy {strategy} has a run of its own: call Settings::parameter_server or Settings::pipeline"
+            )));
+        }
+        let place = (comm.rank(), comm.ranks());
+        let Prepared { replica, feed, device, run, resumed } =
+            self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, &strategy, of))?;
+        let feed = feed.placed(device::ahead(comm, &device)?);
+        Trainer::new(comm, replica, feed, run, resumed)
+    }
+
+    /// The same for parameter servers, whatever [`Settings::strategy`] says.
+    ///
+    /// # Errors
+    /// As [`Settings::trainer`].
+    pub fn parameter_server<'a>(
+        &self,
+        comm: &'a mut Communicator,
+        servers: ServerSettings,
+    ) -> Result<ParameterServer<'a, impl Replica<Batch = Batch> + use<>, Sampled>, TrainError> {
+        let strategy = Strategy::ParameterServer(servers);
+        strategy.check(comm)?;
+        let place = (comm.rank(), comm.ranks());
+        let Prepared { replica, feed, run, resumed, .. } =
+            self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, &strategy, of))?;
+        ParameterServer::new(comm, replica, feed, run, servers, resumed)
+    }
+
+    /// Works in place of a worker that was lost, in a run of [`Settings::parameter_server`] that is
+    /// [elastic](ParameterServer::elastic): `rank` of `ranks`, as the launcher numbers them.
+    ///
+    /// # Errors
+    /// As [`ParameterServer::join`].
+    pub fn join_parameter_server(
+        &self,
+        folder: &Path,
+        (rank, ranks): (Rank, usize),
+        servers: ServerSettings,
+    ) -> Result<(), TrainError> {
+        // The others are in the midst of the run, and have settled all that ranks settle together.
+        let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
+        let global_batch = match &self.checkpoints {
+            Some(kept) if self.resumes => Resumed::find(&mut alone, &kept.directory)?
+                .map(|resumed| resumed.progress.global_batch)
+                .or(self.global_batch),
+            _ => self.global_batch,
+        };
+        let own =
+            Self { global_batch, checkpoints: None, log_directory: None, resumes: false, ..self.clone() };
+        let strategy = Strategy::ParameterServer(servers);
+        let Prepared { replica, feed, run, .. } =
+            own.prepare(&mut alone, &strategy, (rank, ranks), |comm, of| {
+                own.classifier(comm, &strategy, of)
+            })?;
+        ParameterServer::join(folder, (rank, ranks), replica, feed, &run, servers)
+    }
+
+    /// The model on one rank, or on all ranks of a node together. Called by all ranks.
+    fn classifier<B: Input>(
+        &self,
+        comm: &mut Communicator,
+        strategy: &Strategy,
+        of: &Made<'_>,
+    ) -> Result<(impl Replica<Batch = B> + use<B>, Option<String>), TrainError> {
+        let parameters = match strategy {
+            Strategy::CentralStorage => Parameters::shared(self.seed, comm)?,
+            _ => agree(comm, Parameters::on(of.device, self.seed).map_err(failed))?,
+        };
+        let hidden = self.hidden.as_deref();
+        let replica = model::of_batches(self.model, hidden, self.dropout, &of.dataset.kind, &parameters);
+        let said = "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, \
+                    and updates its part";
+        let said = (*strategy == Strategy::CentralStorage).then(|| said.to_owned());
+        Ok((agree(comm, replica.map_err(TrainError::from))?, said))
+    }
+
+    /// The model, the data and the state of a run on rank `rank` of `ranks`. `make` makes the replica, and says of it what a user should
+    /// know. Called by all ranks of a communicator.
+    pub(super) fn prepare<R: Replica>(
+        &self,
+        comm: &mut Communicator,
+        strategy: &Strategy,
+        (rank, ranks): (Rank, usize),
+        make: impl FnOnce(&mut Communicator, &Made<'_>) -> Result<(R, Option<String>), TrainError>,
+    ) -> Result<Prepared<R>, TrainError> {
+        agree(comm, self.check().and_then(|()| self.check_strategy(strategy)))?;
+        self.places().check(comm)?;
+        let mut resumed = match &self.checkpoints {
+            Some(kept) if self.resumes => Resumed::find(comm, &kept.directory)?,
+            _ => None,
+        };
+        let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
+        let usual = self.batch_size.saturating_mul(strategy.workers(ranks));
+        let global_batch = self.global_batch.or(before).unwrap_or(usual);
+        let refused = self.refuses_device(strategy, global_batch);
+        let (device, computes) = self.device.choose(comm, refused)?;
+        agree(comm, self.check_choice(comm.choice(), &device, computes.as_deref()))?;
+        let shares = self.shares(strategy, (rank, ranks), global_batch);
+        let (dataset, kept) = self.load(comm, shares.ranks, global_batch)?;
+        if device.is_cpu() {
+            self.needs(strategy, ranks, shares, &dataset).check(comm)?;
+        }
+        let (replica, strategy) = make(comm, &Made { dataset: &dataset, device: &device, shares })?;
+        let choice = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
+        let chosen = Self { wire: choice.wire, ..self.clone() };
+        let description = chosen.describe(comm, &dataset, global_batch, resumed.as_mut())?;
+        let steps = shares.steps(dataset.train.len());
+        let run = RunSettings {
+            computes,
+            strategy,
+            wire_choice: choice.why,
+            input: input_lines(&dataset, kept),
+            description,
+            ..chosen.run_settings(global_batch, steps)
+        };
+        let feed = agree(comm, self.feed(dataset, shares))?;
+        Ok(Prepared { replica, feed, device, run, resumed })
+    }
+
+    /// How the samples of a step are shared.
+    fn shares(&self, strategy: &Strategy, (rank, ranks): (Rank, usize), global_batch: usize) -> Shares {
+        let replicas = strategy.replicas(ranks);
+        match strategy {
+            Strategy::Pipeline(pipeline) => {
+                let samples = global_batch.div_ceil(replicas);
+                let micro_batches = pipeline.micro_batches.unwrap_or(4 * pipeline.length(ranks)).min(samples);
+                Shares {
+                    // As a grid numbers them.
+                    rank: rank % replicas,
+                    ranks: replicas,
+                    global_batch,
+                    micro_batch: samples.div_ceil(micro_batches),
+                    fixed_passes: Some(micro_batches * replicas),
+                }
+            }
+            _ => Shares {
+                // Servers have none.
+                rank: rank.min(replicas - 1),
+                ranks: replicas,
+                global_batch,
+                micro_batch: self.batch_size,
+                fixed_passes: self.world_invariant,
+            },
+        }
+    }
+
+    /// Why the run cannot be on GPUs, if it cannot.
+    fn refuses_device(&self, strategy: &Strategy, global_batch: usize) -> Option<String> {
+        match strategy {
+            Strategy::ParameterServer(_) => {
+                return Some("parameter servers hold their parameters in host memory".to_owned());
+            }
+            Strategy::Pipeline(_) => return Some("the stages of a pipeline compute on the CPU".to_owned()),
+            Strategy::CentralStorage => return Some("ranks share parameters in host memory".to_owned()),
+            Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => {}
+        }
+        let of_model = || "on a GPU no batch norm computes over all ranks".to_owned();
+        let refused = refusal(&self.buckets(global_batch), self.trace.is_some());
+        refused.or_else(|| (self.model == ModelKind::ResNet).then(of_model))
+    }
+
+    fn places(&self) -> Places<'_> {
+        Places {
+            checkpoints: self.checkpoints.as_ref(),
+            resumes: self.resumes,
+            log_directory: self.log_directory.as_deref(),
+            trace: self.trace.as_deref(),
+        }
+    }
+
+    /// The data set, if it suits these settings, and so many ranks that compute. Called by all ranks.
+    fn load(
+        &self,
+        comm: &mut Communicator,
+        ranks: usize,
+        global_batch: usize,
+    ) -> Result<(Arc<Dataset>, Option<SnapshotReport>), TrainError> {
+        agree(comm, self.check_world(ranks))?;
+        self.needs_of_data().check(comm)?;
+        // A snapshot may have to be written.
+        let loaded = match self.source {
+            // All ranks wait for the same servers, and one tells it.
+            Source::Service(_) if comm.rank() > 0 => {
+                let cache = Cache { tell: None, ..self.cache.clone() };
+                comm.quiet("loading the data set", |_| Self { cache, ..self.clone() }.kept_dataset())
+            }
+            _ => comm.quiet("loading the data set", |_| self.kept_dataset()),
+        };
+        let checked = loaded
+            .and_then(|(dataset, kept)| Ok((Arc::new(self.check_data(dataset, global_batch, ranks)?), kept)));
+        agree(comm, checked)
+    }
+
+    /// The checkpoint's description of the run; a checkpoint to resume from must be of this run. Called by all ranks.
+    fn describe(
+        &self,
+        comm: &mut Communicator,
+        dataset: &Dataset,
+        global_batch: usize,
+        resumed: Option<&mut Resumed>,
+    ) -> Result<serde_json::Value, TrainError> {
+        // Rank 0 saves, so it checks the directory.
+        let keeps = self.checkpoints.is_some() && comm.rank() == 0;
+        let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
+        let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
+        let description = self.description(dataset, fingerprint);
+        if let Some(resumed) = resumed {
+            agree(comm, self.compare(&description, global_batch, resumed))?;
+            // Checkpoints saved from now on hold everything that this version knows of the run.
+            resumed.progress.description = description.clone();
+        }
+        Ok(description)
+    }
+
+    /// The wire format of a run with these parameters. Called by all ranks.
+    fn choose_wire(
+        &self,
+        comm: &mut Communicator,
+        parameters: &[Parameter],
+        resumed: Option<&Resumed>,
+    ) -> Result<WireChoice, TrainError> {
+        if self.wires.is_empty() {
+            return Ok(WireChoice { wire: self.wire, why: None });
+        }
+        let before = resumed.and_then(|resumed| resumed.progress.description["wire format"].as_str());
+        let before = before.and_then(|name| name.parse().ok());
+        match before.filter(|wire| self.wires.contains(wire) || *wire == Wire::F32) {
+            Some(wire) => Ok(WireChoice { wire, why: Some("as before the run was resumed".to_owned()) }),
+            None => WireChoice::among(comm, &self.wires, parameters),
+        }
+    }
+}
+
+/// What a user should know of the input, a line each.
+fn input_lines(dataset: &Dataset, kept: Option<SnapshotReport>) -> Option<String> {
+    let lines: Vec<_> =
+        dataset.notices().iter().cloned().chain(kept.map(|report| report.to_string())).collect();
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}

@@ -1,0 +1,29 @@
+//! Update rules as tensor operations, for parameters on a GPU.
+
+#[cfg(any(test, feature = "cuda"))]
+mod optimizer;
+#[cfg(any(test, feature = "cuda"))]
+mod rules;
+
+use std::fmt::Debug;
+
+use candle_core::{Result, Tensor};
+use unisono_train::optimizer::StepInfo;
+
+#[cfg(feature = "cuda")]
+pub(crate) use optimizer::TensorOptimizer;
+
+/// The tensor form of an [`UpdateRule`](unisono_train::optimizer::UpdateRule).
+pub trait TensorRule: Debug + Send + Sync {
+    /// Updates the state with a gradient, which is scaled already, and returns what, times the learning rate, is subtracted from `value`.
+    ///
+    /// # Errors
+    /// An error of candle.
+    fn step(&self, info: StepInfo, value: &Tensor, gradient: &Tensor, state: &mut [Tensor])
+    -> Result<Tensor>;
+}
+
+/// A tensor form, as [`UpdateRule::on_tensors`](unisono_train::optimizer::UpdateRule::on_tensors) returns it: a rule of your own whose
+/// tensor form is `form` returns `Some(Box::new(TensorForm(Box::new(form))))`. SGD and AdamW have theirs, with averages and without.
+#[derive(Debug)]
+pub struct TensorForm(pub Box<dyn TensorRule>);

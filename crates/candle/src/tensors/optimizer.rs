@@ -1,0 +1,202 @@
+//! The optimizer steps as tensor operations, for parameters on a GPU.
+//!
+//! Weights and vectors decay differently, so each formula is applied parameter by parameter. That costs a few kernels per
+//! parameter.
+
+use candle_core::{Result, Tensor};
+
+use super::{TensorForm, rules::form};
+use crate::in_place::overwrite;
+use unisono_train::optimizer::{Factors, Optimizer, OptimizerSettings, StateError, StepInfo};
+
+/// An optimizer with its state in tensors on the parameters' device.
+#[derive(Debug)]
+pub(crate) struct TensorOptimizer {
+    settings: OptimizerSettings,
+    form: TensorForm,
+    /// By parameter.
+    factors: Vec<Factors>,
+    steps: u64,
+    /// The state by moment, as in the host's optimizer, then by parameter; `None` stands for zeros.
+    moments: Vec<Vec<Option<Tensor>>>,
+}
+
+impl TensorOptimizer {
+    /// An optimizer with zero state for parameters with these factors.
+    ///
+    /// # Errors
+    /// The reason if its rule has no tensor form.
+    pub(crate) fn new(
+        settings: OptimizerSettings,
+        factors: Vec<Factors>,
+    ) -> std::result::Result<Self, String> {
+        let rule = &settings.rule;
+        let Some(form) = form(&**rule) else {
+            let name = rule.name();
+            return Err(format!(
+                "{name} has no tensor form, which a GPU needs: use --device cpu, sgd or adamw"
+            ));
+        };
+        let moments = vec![vec![None; factors.len()]; rule.state_names().len()];
+        Ok(Self { settings, form, factors, steps: 0, moments })
+    }
+
+    /// As [`Optimizer::begin_step`].
+    pub(crate) fn begin_step(&mut self) {
+        self.steps += 1;
+    }
+
+    /// As [`Optimizer::update`]; `values` change in place.
+    ///
+    /// # Errors
+    /// An error of candle.
+    pub(crate) fn update(
+        &mut self,
+        index: usize,
+        values: &Tensor,
+        gradient: &Tensor,
+        scale: f32,
+        rate: f32,
+    ) -> Result<()> {
+        assert!(self.steps > 0, "parameter {index} is updated before a step has begun");
+        // Detached: not part of the next pass's derivative.
+        let (value, gradient) = (values.detach(), (gradient.detach() * f64::from(scale))?);
+        let Self { settings: OptimizerSettings { weight_decay, .. }, form, factors, .. } = &*self;
+        let Factors { decay, rate: factor } = factors[index];
+        let (decay, rate) = (weight_decay * decay, rate * factor);
+        let info = StepInfo { number: self.steps, scale, rate, decay };
+        let remembered = |of_all: &Vec<Option<Tensor>>| match &of_all[index] {
+            Some(moment) => Ok(moment.clone()),
+            None => value.zeros_like(),
+        };
+        let mut state = self.moments.iter().map(remembered).collect::<Result<Vec<_>>>()?;
+        let step = form.0.step(info, &value, &gradient, &mut state)?;
+        for (of_all, moved) in self.moments.iter_mut().zip(state) {
+            of_all[index] = Some(moved);
+        }
+        overwrite(values, &(&value - (step * f64::from(rate))?)?)
+    }
+
+    /// Copies the state to the host's optimizer of the same parameters.
+    ///
+    /// # Errors
+    /// An error of candle.
+    pub(crate) fn save(&self, host: &mut Optimizer) -> Result<()> {
+        let places: Vec<_> = host.state().map(|(name, index, values)| (name, index, values.len())).collect();
+        let parameters = self.factors.len();
+        let mut state = Vec::new();
+        for (at, (name, index, count)) in places.into_iter().enumerate() {
+            let values = match &self.moments[at / parameters][index] {
+                Some(moment) => moment.flatten_all()?.to_vec1()?,
+                None => vec![0.0; count],
+            };
+            state.push((name, index, values));
+        }
+        let state = state.iter().map(|(name, index, values)| (*name, *index, &values[..]));
+        host.restore(self.steps, state)
+            .map_err(|error: StateError| candle_core::Error::Msg(error.to_string()))
+    }
+
+    /// Copies the state from the host's optimizer of the same parameters.
+    ///
+    /// # Errors
+    /// An error of candle.
+    pub(crate) fn load(&mut self, host: &Optimizer, parameters: &[Tensor]) -> Result<()> {
+        self.steps = host.steps();
+        for (at, (_, index, values)) in host.state().enumerate() {
+            let parameter = &parameters[index];
+            // Parameters that are not trained have no state.
+            let is_trained = !values.is_empty();
+            let moment =
+                is_trained.then(|| Tensor::from_slice(values, parameter.shape(), parameter.device()));
+            self.moments[at / parameters.len()][index] = moment.transpose()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use candle_core::Device;
+    use unisono_train::optimizer::{AdamW, Averaged, Lion, Sgd};
+
+    const SHAPES: [&[usize]; 3] = [&[3, 4], &[5], &[2, 2]];
+
+    fn values(count: usize, seed: usize) -> Vec<f32> {
+        (0..count).map(|at| ((at + 3) * (seed + 7) * 37 % 101) as f32 / 50.0 - 1.0).collect()
+    }
+
+    fn tensor(values: &[f32], shape: &[usize]) -> Tensor {
+        Tensor::from_slice(values, shape, &Device::Cpu).unwrap()
+    }
+
+    fn flat(tensor: &Tensor) -> Vec<f32> {
+        tensor.flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    fn assert_close(expected: &[f32], found: &[f32]) {
+        assert_eq!(expected.len(), found.len());
+        for (expected, found) in expected.iter().zip(found) {
+            assert!((expected - found).abs() <= 2e-6 * expected.abs().max(1.0), "{expected} {found}");
+        }
+    }
+
+    /// Vectors step at half the learning rate.
+    fn factors(shape: &[usize]) -> Factors {
+        Factors { rate: if shape.len() < 2 { 0.5 } else { 1.0 }, ..Factors::of_shape(shape) }
+    }
+
+    /// Makes the same steps on the host and with tensors; in between, the state is copied to the host and back.
+    fn check(settings: OptimizerSettings) {
+        let counts = SHAPES.map(|shape| shape.iter().product::<usize>());
+        let described = || SHAPES.into_iter().zip(counts).map(|(shape, count)| (count, factors(shape)));
+        let made = || TensorOptimizer::new(settings.clone(), SHAPES.map(factors).to_vec()).unwrap();
+        let mut host = Optimizer::new(settings.clone(), described()).unwrap();
+        let mut by_tensors = made();
+        let mut expected = counts.map(|count| values(count, 0));
+        let found: Vec<_> =
+            SHAPES.iter().zip(&expected).map(|(shape, values)| tensor(values, shape)).collect();
+        for step in 1..=6 {
+            if step == 4 {
+                let mut saved = Optimizer::new(settings.clone(), described()).unwrap();
+                by_tensors.save(&mut saved).unwrap();
+                assert_eq!(saved.steps(), 3);
+                for ((name, index, expected), (_, _, found)) in host.state().zip(saved.state()) {
+                    assert!(expected.iter().any(|&value| value != 0.0), "{name} of {index}");
+                    assert_close(expected, found);
+                }
+                by_tensors = made();
+                by_tensors.load(&saved, &found).unwrap();
+            }
+            host.begin_step();
+            by_tensors.begin_step();
+            for (index, shape) in SHAPES.into_iter().enumerate() {
+                let gradient = values(counts[index], step);
+                host.update(index, &mut expected[index], &gradient, 0.25, 0.1).unwrap();
+                by_tensors.update(index, &found[index], &tensor(&gradient, shape), 0.25, 0.1).unwrap();
+                assert_close(&expected[index], &flat(&found[index]));
+            }
+        }
+    }
+
+    #[test]
+    fn steps_are_those_of_the_host() {
+        for flag in [false, true] {
+            let sgd = OptimizerSettings::new(Sgd { nesterov: flag, ..Sgd::default() });
+            let adamw = OptimizerSettings::new(AdamW { amsgrad: flag, ..AdamW::default() });
+            let average = Averaged::new(Arc::new(Sgd::default()), 0.75);
+            for settings in [sgd, adamw, OptimizerSettings::new(average)] {
+                check(OptimizerSettings { weight_decay: 0.1, ..settings });
+            }
+        }
+    }
+
+    #[test]
+    fn rule_without_a_tensor_form_is_refused_by_name() {
+        let refused = TensorOptimizer::new(OptimizerSettings::new(Lion::default()), vec![]).unwrap_err();
+        assert!(refused.starts_with("lion has no tensor form"), "{refused}");
+    }
+}

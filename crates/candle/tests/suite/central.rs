@@ -1,0 +1,163 @@
+//! Central storage, over threads.
+
+use std::path::Path;
+
+use unisono_candle::Settings;
+use unisono_candle::model::ModelKind;
+use unisono_data::Source;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+use unisono_train::checkpoint::When;
+use unisono_train::{AdamW, Checkpoints, Event, OptimizerSettings, Stop, Strategy, Summary, TrainError};
+
+/// How far losses may be apart that are added up in another order.
+const TOLERANCE: f64 = 1e-5;
+
+fn settings(strategy: Option<Strategy>) -> Settings {
+    Settings {
+        epochs: 1,
+        hidden: Some(vec![32, 16]),
+        // Four passes on one rank, and not as many on each of three.
+        global_batch: Some(250),
+        learning_rate: 0.02,
+        clip_norm: Some(0.5),
+        strategy,
+        ..Settings::new(Source::Digits, ModelKind::Mlp)
+    }
+}
+
+fn run(ranks: usize, settings: &Settings) -> Vec<Result<Summary, TrainError>> {
+    unisono::threads(ranks, |mut comm| settings.trainer(&mut comm)?.run(|_| ()))
+}
+
+fn last(ranks: usize, settings: &Settings) -> Summary {
+    let mut all: Vec<_> = run(ranks, settings).into_iter().map(Result::unwrap).collect();
+    let first = all.remove(0);
+    assert!(all.iter().all(|other| other.parameters_hash == first.parameters_hash));
+    first
+}
+
+fn losses_are_those_of_mirrored_training_and_bits_are_always_the_same() {
+    let alone = last(1, &settings(None));
+    assert!(alone.last.test_accuracy > 0.5, "{alone:?}");
+    for ranks in [1, 2, 3] {
+        let central = settings(Some(Strategy::CentralStorage));
+        let shared = last(ranks, &central);
+        assert!((shared.last.loss - alone.last.loss).abs() < TOLERANCE, "{ranks}: {shared:?}, {alone:?}");
+        assert!((shared.last.test_loss - alone.last.test_loss).abs() < TOLERANCE, "{ranks}: {shared:?}");
+        assert_eq!(last(ranks, &central).parameters_hash, shared.parameters_hash);
+    }
+}
+
+fn every_model_trains() {
+    for (model, dropout) in [(ModelKind::Mlp, 0.2), (ModelKind::Cnn, 0.0), (ModelKind::ResNet, 0.0)] {
+        let hidden = (model == ModelKind::ResNet).then(|| vec![8]);
+        let stop = Stop::default();
+        let of = |strategy| Settings {
+            model,
+            dropout,
+            hidden: hidden.clone(),
+            stop: stop.clone(),
+            clip_norm: None,
+            learning_rate: 0.005,
+            ..settings(strategy)
+        };
+        let losses = [None, Some(Strategy::CentralStorage)].map(|strategy| {
+            let settings = Settings { stop: Stop::default(), ..of(strategy) };
+            let ended = unisono::threads(2, |mut comm| {
+                settings.trainer(&mut comm)?.run(|event| {
+                    if matches!(event, Event::Step(step) if step.step == 4) {
+                        settings.stop.ask();
+                    }
+                })
+            });
+            ended.into_iter().next().unwrap().unwrap().last.loss
+        });
+        assert!((losses[0] - losses[1]).abs() < TOLERANCE, "{model}: {losses:?}");
+    }
+}
+
+/// A run of two epochs that saves at every 30th step, and may be asked to stop.
+fn saving(directory: &Path, strategy: Option<Strategy>) -> Settings {
+    let when = When { every_steps: Some(30), every: None };
+    Settings {
+        epochs: 2,
+        optimizer: OptimizerSettings::new(AdamW::default()),
+        learning_rate: 1e-3,
+        checkpoints: Some(Checkpoints { directory: directory.to_owned(), keep: 9, overwrites: false, when }),
+        resumes: true,
+        ..settings(strategy)
+    }
+}
+
+/// Runs until a step, after which the run is asked to stop.
+fn until(ranks: usize, step: usize, settings: &Settings) {
+    let settings = Settings { stop: Stop::default(), ..settings.clone() };
+    let asks = |event: Event| {
+        if let Event::Step(made) = event
+            && made.step + 80 * (made.epoch - 1) == step
+        {
+            settings.stop.ask();
+        }
+    };
+    let ended = unisono::threads(ranks, |mut comm| settings.trainer(&mut comm)?.run(asks));
+    assert!(ended.into_iter().all(|ended| ended.unwrap().stopped.is_some()), "it stops on all ranks");
+}
+
+fn a_run_goes_on_under_mirrored_training_and_back_bit_for_bit_on_one_rank() {
+    let directory = tempfile::tempdir().unwrap();
+    let central = saving(directory.path(), Some(Strategy::CentralStorage));
+    let undisturbed = last(1, &Settings { checkpoints: None, resumes: false, ..central.clone() });
+    until(1, 20, &central);
+    until(1, 50, &saving(directory.path(), None));
+    assert_eq!(last(1, &central).parameters_hash, undisturbed.parameters_hash);
+}
+
+fn a_run_resumed_on_as_many_ranks_has_the_same_bits() {
+    let directory = tempfile::tempdir().unwrap();
+    let central = saving(directory.path(), Some(Strategy::CentralStorage));
+    let undisturbed = last(2, &Settings { checkpoints: None, resumes: false, ..central.clone() });
+    until(2, 50, &central);
+    assert_eq!(last(2, &central).parameters_hash, undisturbed.parameters_hash);
+    // Another number of ranks adds in another order.
+    let directory = tempfile::tempdir().unwrap();
+    let central = saving(directory.path(), Some(Strategy::CentralStorage));
+    until(3, 50, &central);
+    let ended = last(2, &central);
+    assert!((ended.last.test_loss - undisturbed.last.test_loss).abs() < 1e-3, "{ended:?} {undisturbed:?}");
+}
+
+fn what_would_have_no_effect_is_refused() {
+    let central = settings(Some(Strategy::CentralStorage));
+    for (settings, said) in [
+        (Settings { shard_optimizer: true, ..central.clone() }, "does not go with --shard-optimizer"),
+        (
+            Settings { world_invariant: Some(8), ..central.clone() },
+            "does not go with --order world-invariant",
+        ),
+    ] {
+        let errors: Vec<_> =
+            run(2, &settings).into_iter().map(|ended| ended.unwrap_err().to_string()).collect();
+        assert!(errors.iter().any(|error| error.contains(said)), "{errors:?}");
+    }
+}
+
+fn a_loss_that_diverges_ends_the_run_on_all_ranks() {
+    let settings =
+        Settings { learning_rate: 1e6, clip_norm: None, ..settings(Some(Strategy::CentralStorage)) };
+    for error in run(3, &settings).into_iter().map(Result::unwrap_err) {
+        assert!(error.to_string().contains("finite") || error.to_string().contains("diverge"), "{error}");
+    }
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    let mut tests = tests![
+        losses_are_those_of_mirrored_training_and_bits_are_always_the_same,
+        every_model_trains,
+        a_run_goes_on_under_mirrored_training_and_back_bit_for_bit_on_one_rank,
+        what_would_have_no_effect_is_refused,
+        a_loss_that_diverges_ends_the_run_on_all_ranks,
+    ];
+    tests.extend(tests![a_run_resumed_on_as_many_ranks_has_the_same_bits].into_iter().map(Test::deep));
+    tests
+}

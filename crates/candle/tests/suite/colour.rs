@@ -1,0 +1,163 @@
+//! Models that learn from colour images, in CIFAR-10's files.
+
+use std::fs;
+use std::path::Path;
+
+use unisono_candle::model::ModelKind;
+use unisono_candle::{Part, Saved, Settings};
+use unisono_data::{Kind, Pass, Source};
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+use unisono_train::checkpoint::When;
+use unisono_train::{AdamW, Checkpoints, OptimizerSettings};
+
+const SIDE: usize = 32;
+
+/// Numbers that look random, the same each time.
+struct Noise(u32);
+
+impl Noise {
+    fn below(&mut self, most: u32) -> u32 {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.0 >> 8) % most
+    }
+}
+
+/// Images of three classes: the sum of a pixel's levels tells nothing, but which of them is the highest does.
+fn write(file: &Path, images: usize, noise: &mut Noise) {
+    let mut bytes = Vec::new();
+    for _ in 0..images {
+        let class = noise.below(3) as u8;
+        bytes.push(class);
+        let levels: Vec<_> = (0..SIDE * SIDE).map(|_| noise.below(150) as u8).collect();
+        for channel in 0..3 {
+            let more = if channel == class { 90 } else { 20 };
+            bytes.extend(levels.iter().map(|level| level + more));
+        }
+    }
+    fs::write(file, bytes).unwrap();
+}
+
+fn settings(directory: &Path, model: ModelKind) -> Settings {
+    let mut noise = Noise(7);
+    write(&directory.join("data_batch_1.bin"), 1500, &mut noise);
+    write(&directory.join("test_batch.bin"), 100, &mut noise);
+    Settings {
+        epochs: 2,
+        batch_size: 16,
+        optimizer: OptimizerSettings::new(AdamW::default()),
+        learning_rate: 3e-3,
+        augmentation: "mirror,crop".parse().unwrap(),
+        hidden: model.eq(&ModelKind::ResNet).then(|| vec![8]),
+        ..Settings::new(Source::Cifar(directory.to_owned()), model)
+    }
+}
+
+fn a_model_of_colours_takes_colours_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let when = When { every_steps: None, every: None };
+    let place = directory.path().join("checkpoints");
+    let checkpoints = Some(Checkpoints { directory: place.clone(), keep: 1, overwrites: false, when });
+    let settings = Settings { epochs: 1, checkpoints, ..settings(directory.path(), ModelKind::Cnn) };
+    unisono::threads(1, |mut comm| settings.trainer(&mut comm).unwrap().run(|_| ()).map(drop).unwrap());
+    let saved = Saved::open(&place).unwrap();
+    let held_out = saved.dataset(None).unwrap().test;
+    assert_eq!(held_out.len(), 100);
+    // As files: the same pixels, so the same classes.
+    let samples: Vec<_> = (0..4).collect();
+    let batch = held_out.batch(&samples, Pass::Evaluation).unwrap();
+    let records = fs::read(directory.path().join("test_batch.bin")).unwrap();
+    let files: Vec<_> = samples.iter().map(|sample| directory.path().join(format!("{sample}.png"))).collect();
+    for (record, file) in records.chunks(1 + 3 * SIDE * SIDE).zip(&files) {
+        let level = |x, y, channel| record[1 + channel * SIDE * SIDE + y as usize * SIDE + x as usize];
+        let pixel = |x, y| image::Rgb([level(x, y, 0), level(x, y, 1), level(x, y, 2)]);
+        image::RgbImage::from_fn(SIDE as u32, SIDE as u32, pixel).save(file).unwrap();
+    }
+    let from_files = saved.images(&files).unwrap().batch(&samples, Pass::Evaluation).unwrap();
+    assert_eq!(from_files.inputs, batch.inputs);
+    let refused = saved.dataset(Some(&Source::Digits)).unwrap_err().to_string();
+    assert!(refused.contains("trained on colour images of 32x32 pixels in 10 classes"), "{refused}");
+}
+
+fn grey_images_are_described_as_before_there_was_colour() {
+    let grey = r#"{"Images":{"height":2,"width":3,"classes":4}}"#;
+    let kind = Kind::Images { height: 2, width: 3, channels: 1, classes: 4 };
+    assert_eq!(serde_json::to_string(&kind).unwrap(), grey);
+    assert_eq!(serde_json::from_str::<Kind>(grey).unwrap(), kind);
+}
+
+/// Red and blue discs on white, in JPEG files of several sizes: a folder for each class.
+fn draw_discs(directory: &Path) {
+    let mut noise = Noise(5);
+    for (class, colour) in [("blue", [0, 0, 255]), ("red", [255, 0, 0])] {
+        fs::create_dir_all(directory.join(class)).unwrap();
+        for number in 0..100 {
+            let [height, width] = [(); 2].map(|()| 32 + 8 * noise.below(3));
+            let (radius, x, y) =
+                (6 + noise.below(8), width / 2 + noise.below(6), height / 2 + noise.below(6));
+            let pixel = |column: u32, row: u32| {
+                let far = column.abs_diff(x).pow(2) + row.abs_diff(y).pow(2);
+                image::Rgb(if far < radius * radius { colour } else { [255; 3] })
+            };
+            let image = image::RgbImage::from_fn(width, height, pixel);
+            image.save(directory.join(class).join(format!("{number:03}.jpg"))).unwrap();
+        }
+    }
+}
+
+fn the_default_model_tells_red_from_blue_in_photos_of_several_sizes() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("checkpoints");
+    let discs = directory.path().join("discs");
+    draw_discs(&discs);
+    let when = When { every_steps: None, every: None };
+    let checkpoints = Some(Checkpoints { directory: place.clone(), keep: 1, overwrites: false, when });
+    let source = Source::Images(discs.clone());
+    let settings = Settings {
+        hidden: Some(vec![32]),
+        checkpoints,
+        ..Settings::new(source.clone(), Settings::default_model(&source))
+    };
+    let trained = unisono::threads(2, |mut comm| {
+        let trainer = settings.trainer(&mut comm).unwrap();
+        trainer.run(|_| ()).unwrap()
+    });
+    let accuracy = trained[0].last.test_accuracy;
+    assert!(accuracy >= 0.9, "{accuracy}");
+
+    // The checkpoint has the size, the colours and the statistics.
+    let saved = Saved::open(&place).unwrap();
+    assert!(saved.schema.as_ref().unwrap().normalization.as_ref().unwrap().mean.len() == 3);
+    let tally =
+        unisono::threads(1, |mut comm| saved.evaluate(&mut comm, None, Part::Test)).swap_remove(0).unwrap();
+    assert!((tally.accuracy() - accuracy).abs() < 1e-9, "{} and {accuracy}", tally.accuracy());
+    let file = discs.join("red/007.jpg");
+    let images = saved.images(&[file]).unwrap();
+    let batch = images.batch(&[0], Pass::Evaluation).unwrap();
+    let dataset = saved.dataset(None).unwrap();
+    // Nine of ten blue images are trained on, and then the red ones.
+    assert_eq!(batch.inputs, dataset.train.batch(&[97], Pass::Evaluation).unwrap().inputs);
+}
+
+fn convolutions_see_colours() {
+    for model in [ModelKind::Cnn, ModelKind::ResNet] {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = settings(directory.path(), model);
+        let summaries = unisono::threads(2, |mut comm| {
+            let trainer = settings.trainer(&mut comm).unwrap();
+            trainer.run(|_| ()).unwrap()
+        });
+        println!("counted: colour: {model}: {}", summaries[0].last.test_accuracy);
+        assert!(summaries[0].last.test_accuracy > 0.9, "{model}: {}", summaries[0].last.test_accuracy);
+        assert_eq!(summaries[0].parameters_hash, summaries[1].parameters_hash);
+    }
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_model_of_colours_takes_colours_alone,
+        grey_images_are_described_as_before_there_was_colour,
+        the_default_model_tells_red_from_blue_in_photos_of_several_sizes,
+        convolutions_see_colours,
+    ]
+}

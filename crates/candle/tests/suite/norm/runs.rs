@@ -1,0 +1,121 @@
+//! Whole runs with batch norm and dropout.
+
+use super::*;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+
+/// Small images whose class is their texture, in MNIST's format: plain, two directions of stripes, or squares.
+fn images(directory: &std::path::Path) -> Source {
+    const SIDE: usize = 9;
+    for (part, count) in [("train", 120_usize), ("t10k", 70)] {
+        let header = |magic: u32, sides: &[usize]| -> Vec<u8> {
+            let sides = sides.iter().map(|&side| side as u32);
+            [magic, count as u32].into_iter().chain(sides).flat_map(u32::to_be_bytes).collect()
+        };
+        let mut pixels = header(0x803, &[SIDE, SIDE]);
+        let mut labels = header(0x801, &[]);
+        for image in 0..count {
+            let class = image * 7 % 4;
+            labels.push(class as u8);
+            pixels.extend((0..SIDE * SIDE).map(|at| {
+                let (row, column) = (at / SIDE % 2, at % SIDE % 2);
+                let is_bright = [0, row, column, row ^ column][class] == 1;
+                (image * 31 + at * 17) as u8 % 60 + if is_bright { 150 } else { 0 }
+            }));
+        }
+        fs::write(directory.join(format!("{part}-images-idx3-ubyte")), pixels).unwrap();
+        fs::write(directory.join(format!("{part}-labels-idx1-ubyte")), labels).unwrap();
+    }
+    Source::Idx(directory.to_owned())
+}
+
+/// Trains on ranks as threads, until the run has made so many steps, or to its end; returns the hash.
+fn trained(ranks: usize, settings: &Settings, stop_after: Option<usize>) -> Summary {
+    let settings = &Settings { stop: Stop::default(), ..settings.clone() };
+    let summaries = unisono::threads(ranks, |mut comm| {
+        let mut steps = 0;
+        let trainer = settings.trainer(&mut comm).unwrap();
+        trainer.run(|event| {
+            steps += usize::from(matches!(event, Event::Step(_)));
+            if Some(steps) == stop_after {
+                settings.stop.flag().store(true, Ordering::Relaxed);
+            }
+        })
+    });
+    let mut summaries: Vec<_> = summaries.into_iter().map(|summary| summary.unwrap()).collect();
+    let hashes: Vec<_> = summaries.iter().map(|summary| summary.parameters_hash.clone()).collect();
+    assert!(hashes.windows(2).all(|pair| pair[0] == pair[1]), "{hashes:?}");
+    summaries.swap_remove(0)
+}
+
+/// Runs that end in the middle of an epoch, and go on. Fails if running statistics or the steps of dropout are not saved, or are not part
+/// of what evaluation reads.
+fn a_resumed_run_ends_with_the_same_bits_and_evaluates_to_the_same_on_any_number_of_ranks() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = images(directory.path());
+    let resnet = Settings { hidden: Some(vec![4, 6]), ..Settings::new(source.clone(), ModelKind::ResNet) };
+    let mlp =
+        Settings { hidden: Some(vec![24]), dropout: 0.3, ..Settings::new(source.clone(), ModelKind::Mlp) };
+    for settings in [resnet, mlp] {
+        let settings = Settings { epochs: 4, batch_size: 5, learning_rate: 0.4, seed: 5, ..settings };
+        let kept = |name: &str| Checkpoints {
+            directory: directory.path().join(format!("{name}-{}", settings.model)),
+            keep: 2,
+            overwrites: false,
+            when: When::default(),
+        };
+        let in_one = Settings { checkpoints: Some(kept("one")), ..settings.clone() };
+        let whole = trained(3, &in_one, None);
+        let in_two = Settings { checkpoints: Some(kept("two")), ..settings.clone() };
+        assert!(trained(3, &in_two, Some(11)).stopped.is_some());
+        let resumed = trained(3, &Settings { resumes: true, ..in_two }, None);
+        assert_eq!(resumed.parameters_hash, whole.parameters_hash, "{}", settings.model);
+        assert_eq!(resumed.last.test_loss.to_bits(), whole.last.test_loss.to_bits());
+        assert!(whole.last.test_accuracy > 0.9, "{}: {whole:?}", settings.model);
+
+        let saved = Saved::open(&kept("one").directory).unwrap();
+        assert_eq!(saved.parameters_hash().unwrap(), whole.parameters_hash);
+        for ranks in 1..=3 {
+            let tallies =
+                unisono::threads(ranks, |mut comm| saved.evaluate(&mut comm, None, Part::Test).unwrap());
+            for tally in tallies {
+                assert_eq!(tally.mean_loss().to_bits(), whole.last.test_loss.to_bits(), "{ranks} ranks");
+            }
+        }
+        // On another number of ranks it goes on from the same values.
+        let more = Settings { checkpoints: Some(kept("one")), resumes: true, ..settings.clone() };
+        let more = Settings { global_batch: Some(15), ..more };
+        assert_eq!(trained(2, &more, None).parameters_hash, whole.parameters_hash);
+    }
+}
+
+/// Half of the digits, and narrow blocks.
+fn a_residual_network_learns_digits_within_an_epoch() {
+    let options = Options { train_samples: 10_000, test_samples: 500, ..Options::default() };
+    let dataset = Arc::new(unisono_data::load(&Source::Digits, &options).unwrap());
+    let reports = unisono::threads(2, |mut comm| {
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let replica = unisono_candle::model::classifier(
+            ModelKind::ResNet,
+            Some(&[8, 16, 24]),
+            0.0,
+            &dataset.kind,
+            &Parameters::new(1),
+        );
+        let shares = Shares { rank, ranks, global_batch: 32, micro_batch: 16, fixed_passes: None };
+        let feed = Sampled::new(Arc::clone(&dataset), 1, shares, Threads::Auto, Depth::Auto);
+        let steps = shares.steps(dataset.train.len()) as u64;
+        let rate = Rate::new(Schedule::Cosine, 0.1, 0.1, steps);
+        let settings = RunSettings::new(1, 32, sgd(), rate);
+        Trainer::new(&mut comm, replica.unwrap(), feed, settings, None).unwrap().run(|_| ()).unwrap().last
+    });
+    assert!(reports[0].test_accuracy > 0.9, "{reports:?}");
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    let mut tests =
+        tests![a_resumed_run_ends_with_the_same_bits_and_evaluates_to_the_same_on_any_number_of_ranks];
+    let learns = a_residual_network_learns_digits_within_an_epoch;
+    tests.push(Test::new("a_residual_network_learns_digits_within_an_epoch", learns).deep());
+    tests
+}

@@ -1,0 +1,121 @@
+//! Optimizers in whole runs: averages of parameters, and what does not go together.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use unisono_candle::model::ModelKind;
+use unisono_candle::{Part, Saved, Settings};
+use unisono_data::Source;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+use unisono_train::checkpoint::When;
+use unisono_train::optimizer::{Averaged, UpdateRule, by_name};
+use unisono_train::{
+    Checkpoints, Event, LocalSteps, OptimizerSettings, Outer, ServerSettings, Staleness, Stop, Strategy,
+    Summary,
+};
+
+fn settings(rule: Arc<dyn UpdateRule>) -> Settings {
+    let hidden = Some(vec![12]);
+    Settings { epochs: 1, hidden, optimizer: rule.into(), ..Settings::new(Source::Digits, ModelKind::Mlp) }
+}
+
+fn averaged(decay: f32) -> Arc<dyn UpdateRule> {
+    Arc::new(Averaged::new(by_name("adamw").unwrap(), decay))
+}
+
+fn at(directory: &Path, settings: &Settings) -> Settings {
+    let when = When { every_steps: None, every: None };
+    let checkpoints = Checkpoints { directory: directory.to_owned(), keep: 2, overwrites: false, when };
+    Settings { checkpoints: Some(checkpoints), resumes: true, stop: Stop::default(), ..settings.clone() }
+}
+
+/// Runs until this step, or to the end.
+fn run(settings: &Settings, last: Option<usize>) -> Summary {
+    let ends = |event: Event| {
+        if matches!(event, Event::Step(made) if Some(made.step) == last) {
+            settings.stop.ask();
+        }
+    };
+    unisono::threads(2, |mut comm| settings.trainer(&mut comm).unwrap().run(ends).unwrap()).remove(0)
+}
+
+fn averages_are_evaluated_saved_and_resumed() {
+    let settings = Settings { learning_rate: 0.01, ..settings(averaged(0.95)) };
+    let kept = tempfile::tempdir().unwrap();
+    let ended = run(&at(kept.path(), &settings), None);
+    let plain = run(&Settings { optimizer: by_name("adamw").unwrap().into(), ..settings.clone() }, None);
+    assert_eq!(ended.parameters_hash, plain.parameters_hash, "an average does not change the parameters");
+    assert_ne!(ended.last.test_loss, plain.last.test_loss);
+
+    let saved = Saved::open(kept.path()).unwrap();
+    let tally =
+        unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test).unwrap()).remove(0);
+    assert_eq!(tally.mean_loss(), ended.last.test_loss);
+
+    let sharded = Settings { shard_optimizer: true, ..settings.clone() };
+    let kept = tempfile::tempdir().unwrap();
+    assert!(run(&at(kept.path(), &sharded), Some(9)).stopped.is_some());
+    let resumed = run(&at(kept.path(), &settings), None);
+    for again in [run(&sharded, None), resumed] {
+        assert_eq!(again.parameters_hash, ended.parameters_hash);
+        assert_eq!(again.last.test_loss, ended.last.test_loss);
+    }
+}
+
+fn what_does_not_go_with_an_optimizer_is_refused_by_name_on_all_ranks() {
+    let lamb = settings(by_name("lamb").unwrap());
+    let average = settings(averaged(0.9));
+    let central = Some(Strategy::CentralStorage);
+    let local = Some(LocalSteps { steps: 2, outer: Outer::Average });
+    for (settings, said) in [
+        (Settings { shard_optimizer: true, ..lamb.clone() }, "lamb needs the norms of whole parameters"),
+        (Settings { strategy: central.clone(), ..lamb }, "with central storage a rank updates parts"),
+        (Settings { strategy: central, ..average.clone() }, "remove --ema"),
+        (Settings { local_steps: local, ..average }, "remove --ema"),
+        (self::settings(averaged(1.0)), "the decay of the average is 1: it must be from 0 to below 1"),
+    ] {
+        let refused = unisono::threads(2, |mut comm| settings.trainer(&mut comm).map(drop));
+        for error in refused {
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(said) || error.starts_with("rank 0"), "{error}");
+        }
+    }
+    let staleness = Staleness::Steps(2);
+    let servers = ServerSettings { servers: 1, staleness, damps: false };
+    for (rule, said) in
+        [(by_name("lion").unwrap(), "lion has no form for that"), (averaged(0.9), "remove --ema")]
+    {
+        let settings = settings(rule);
+        let refused = unisono::threads(3, |mut comm| settings.parameter_server(&mut comm, servers).map(drop));
+        let lowest = refused[0].as_ref().unwrap_err().to_string();
+        assert!(lowest.contains(said), "{lowest}");
+        assert!(refused.iter().all(Result::is_err));
+    }
+}
+
+fn learning_rates_and_decay_follow_the_rule_of_a_user() {
+    use unisono_train::optimizer::Factors;
+    let usual = settings(by_name("sgd").unwrap());
+    let with = |factors: fn(&str, &[usize]) -> Factors| {
+        let optimizer = OptimizerSettings { factors: Arc::new(factors), ..usual.optimizer.clone() };
+        let directory = tempfile::tempdir().unwrap();
+        run(&at(directory.path(), &Settings { optimizer, ..usual.clone() }), None);
+        let saved = Saved::open(directory.path()).unwrap();
+        saved.parameters.into_iter().map(|array| (array.shape.len(), array.values)).collect::<Vec<_>>()
+    };
+    let frozen = with(|_, shape| Factors { rate: if shape.len() < 2 { 0.0 } else { 1.0 }, decay: 1.0 });
+    assert!(frozen.iter().any(|(rank, values)| *rank == 1 && !values.is_empty()));
+    for (rank, values) in frozen {
+        // Biases begin as zeros.
+        assert_eq!(values.iter().all(|&value| value == 0.0), rank < 2);
+    }
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        averages_are_evaluated_saved_and_resumed,
+        what_does_not_go_with_an_optimizer_is_refused_by_name_on_all_ranks,
+        learning_rates_and_decay_follow_the_rule_of_a_user,
+    ]
+}

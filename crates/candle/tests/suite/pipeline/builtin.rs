@@ -1,0 +1,241 @@
+//! The built-in models, cut into stages by settings.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use unisono_candle::model::ModelKind;
+use unisono_candle::{Part, Saved, Settings};
+use unisono_data::Source;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+use unisono_train::checkpoint::When;
+use unisono_train::metrics::{F1, TopK};
+use unisono_train::{
+    AdamW, Checkpoints, EpochReport, Event, OptimizerSettings, PipelineSettings, Stop, Strategy, Summary,
+    TrainError,
+};
+
+/// How far losses may be apart that are added up in another order.
+const TOLERANCE: f64 = 1e-5;
+
+fn settings() -> Settings {
+    Settings {
+        epochs: 1,
+        hidden: Some(vec![32, 24, 16]),
+        global_batch: Some(250),
+        learning_rate: 0.02,
+        metrics: vec![Arc::new(TopK(2)), Arc::new(F1)],
+        // Over all stages.
+        clip_norm: Some(0.5),
+        ..Settings::new(Source::Digits, ModelKind::Mlp)
+    }
+}
+
+fn pipeline(ranks: usize, schedule: &str) -> PipelineSettings {
+    PipelineSettings {
+        ranks: Some(ranks),
+        schedule: schedule.parse().unwrap(),
+        ..PipelineSettings::default()
+    }
+}
+
+/// The summary on each rank.
+fn run(ranks: usize, settings: &Settings) -> Vec<Result<Summary, TrainError>> {
+    unisono::threads(ranks, |mut comm| match &settings.strategy {
+        Some(Strategy::Pipeline(pipeline)) => settings.pipeline(&mut comm, pipeline)?.run(|_| ()),
+        _ => settings.trainer(&mut comm)?.run(|_| ()),
+    })
+}
+
+fn last(ranks: usize, settings: &Settings) -> Summary {
+    let mut all: Vec<_> = run(ranks, settings).into_iter().map(Result::unwrap).collect();
+    let first = all.remove(0);
+    assert!(all.iter().all(|other| other.parameters_hash == first.parameters_hash));
+    first
+}
+
+fn assert_near(found: &EpochReport, expected: &EpochReport, what: &str) {
+    for (found, expected) in [(found.loss, expected.loss), (found.test_loss, expected.test_loss)] {
+        assert!((found - expected).abs() < TOLERANCE, "{what}: {found}, on one rank {expected}");
+    }
+    for (name, value) in &found.metrics {
+        // Of 2000 samples, one or two may be on the edge.
+        assert!((value - expected.metrics[name]).abs() < 2e-3, "{what}: {name} {value}");
+    }
+}
+
+fn losses_and_metrics_are_those_of_one_rank() {
+    let alone = last(1, &settings()).last;
+    assert!(alone.test_accuracy > 0.5 && alone.metrics.len() == 2, "{alone:?}");
+    for (ranks, length, schedule) in
+        [(1, 1, "1f1b"), (2, 2, "gpipe"), (4, 2, "1f1b"), (3, 3, "1f1b"), (4, 2, "interleaved:2")]
+    {
+        let strategy = Some(Strategy::Pipeline(pipeline(length, schedule)));
+        let staged = last(ranks, &Settings { strategy, ..settings() });
+        assert_near(&staged.last, &alone, &format!("{ranks} ranks, {length} stages by {schedule}"));
+    }
+}
+
+fn optimizer_state_is_sharded_among_the_replicas_of_a_stage() {
+    let strategy = Some(Strategy::Pipeline(pipeline(2, "1f1b")));
+    let whole = Settings { strategy, ..settings() };
+    let sharded = Settings { shard_optimizer: true, ..whole.clone() };
+    assert_near(&last(4, &sharded).last, &last(4, &whole).last, "sharded");
+}
+
+fn the_transformer_and_the_cnn_are_cut() {
+    let directory = tempfile::tempdir().unwrap();
+    let text = directory.path().join("text");
+    std::fs::write(&text, "All work and no play makes Jack a dull boy. ".repeat(100)).unwrap();
+    let of_text = Settings {
+        epochs: 1,
+        context: 16,
+        global_batch: Some(32),
+        ..Settings::new(Source::Text(text), ModelKind::Transformer)
+    };
+    let of_images = Settings {
+        epochs: 1,
+        learning_rate: 0.001,
+        global_batch: Some(500),
+        ..Settings::new(Source::Digits, ModelKind::Cnn)
+    };
+    for settings in [of_text, of_images] {
+        let strategy = Some(Strategy::Pipeline(pipeline(2, "1f1b")));
+        let staged = until(2, 6, &Settings { strategy, stop: Stop::default(), ..settings.clone() });
+        let (staged, alone) = (staged.last.loss, until(1, 6, &settings).last.loss);
+        assert!((staged - alone).abs() < TOLERANCE, "{}: {staged}, on one rank {alone}", settings.model);
+    }
+}
+
+/// A run of two epochs that saves at every 30th step, and may be asked to stop.
+fn saving(directory: &Path, stop: Stop) -> Settings {
+    let when = When { every_steps: Some(30), every: None };
+    let directory = directory.to_owned();
+    Settings {
+        epochs: 2,
+        optimizer: OptimizerSettings::new(AdamW::default()),
+        learning_rate: 1e-3,
+        checkpoints: Some(Checkpoints { directory, keep: 9, overwrites: false, when }),
+        resumes: true,
+        stop,
+        ..settings()
+    }
+}
+
+/// Runs until a step, after which the run is asked to stop.
+fn until(ranks: usize, step: usize, settings: &Settings) -> Summary {
+    let asks = |event: Event| {
+        if let Event::Step(made) = event
+            && made.step + 80 * (made.epoch - 1) == step
+        {
+            settings.stop.ask();
+        }
+    };
+    let ended = unisono::threads(ranks, |mut comm| match &settings.strategy {
+        Some(Strategy::Pipeline(pipeline)) => settings.pipeline(&mut comm, pipeline)?.run(asks),
+        _ => settings.trainer(&mut comm)?.run(asks),
+    });
+    let mut ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
+    assert!(ended.iter().all(|ended| ended.stopped.is_some()), "it stops on all ranks");
+    ended.remove(0)
+}
+
+fn a_run_goes_on_under_other_strategies_and_its_checkpoints_are_whole() {
+    let undisturbed =
+        last(1, &Settings { checkpoints: None, resumes: false, ..saving(Path::new(""), Stop::default()) });
+    let directory = tempfile::tempdir().unwrap();
+    let with = |strategy: Option<PipelineSettings>| Settings {
+        strategy: strategy.map(Strategy::Pipeline),
+        ..saving(directory.path(), Stop::default())
+    };
+    until(2, 20, &with(None));
+    until(4, 70, &with(Some(pipeline(2, "interleaved:2"))));
+    until(3, 110, &with(None));
+    let ended = last(2, &with(Some(pipeline(2, "1f1b"))));
+    assert_near(&ended.last, &undisturbed.last, "over four worlds");
+    // One rank has it all.
+    let saved = Saved::open(directory.path()).unwrap();
+    assert_eq!(saved.parameters_hash().unwrap(), ended.parameters_hash);
+    let tallies = unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test).unwrap());
+    assert!((tallies[0].mean_loss() - ended.last.test_loss).abs() < 1e-12);
+}
+
+fn a_run_resumed_in_the_same_world_has_the_same_bits() {
+    let directory = tempfile::tempdir().unwrap();
+    let strategy = Some(Strategy::Pipeline(pipeline(2, "1f1b")));
+    let with = |checkpoints| Settings {
+        strategy: strategy.clone(),
+        checkpoints,
+        // What layers cost may be measured differently.
+        ..saving(directory.path(), Stop::default())
+    };
+    let kept = saving(directory.path(), Stop::default()).checkpoints;
+    let named = |settings: Settings| {
+        let Some(Strategy::Pipeline(pipeline)) = settings.strategy else { unreachable!("it is one") };
+        let split_at = Some(vec!["hidden3".to_owned()]);
+        Settings { strategy: Some(Strategy::Pipeline(PipelineSettings { split_at, ..pipeline })), ..settings }
+    };
+    let undisturbed = last(4, &named(Settings { resumes: false, ..with(None) }));
+    until(4, 50, &named(with(kept.clone())));
+    assert_eq!(last(4, &named(with(kept))).parameters_hash, undisturbed.parameters_hash);
+}
+
+fn what_cannot_be_cut_is_refused_on_all_ranks() {
+    let refused = |ranks: usize, settings: &Settings| {
+        let errors: Vec<_> = run(ranks, settings).into_iter().map(Result::unwrap_err).collect();
+        errors.iter().map(ToString::to_string).min_by_key(|said| said.contains("on rank")).unwrap()
+    };
+    let of =
+        |pipeline: PipelineSettings| Settings { strategy: Some(Strategy::Pipeline(pipeline)), ..settings() };
+    let split_at = |names: &[&str]| {
+        let names = names.iter().map(|&name| name.to_owned()).collect();
+        of(PipelineSettings { split_at: Some(names), ..pipeline(2, "1f1b") })
+    };
+    for (ranks, settings, said) in [
+        (3, of(pipeline(2, "1f1b")), "a multiple of the 2 ranks of a pipeline; this world has 3 ranks"),
+        (
+            5,
+            of(pipeline(5, "1f1b")),
+            "has 4 layers (hidden1, hidden2, hidden3, output), which cannot be cut into 5",
+        ),
+        (2, split_at(&["hidden9"]), "no layer is called \"hidden9\""),
+        (2, split_at(&["hidden1"]), "no stage can begin at hidden1"),
+        (2, split_at(&["hidden2", "output"]), "2 names are given: 2 stages need the names of 1 layers"),
+        (2, Settings { dropout: 0.1, ..of(pipeline(2, "1f1b")) }, "does not go with --dropout"),
+        (2, Settings { world_invariant: Some(8), ..of(pipeline(2, "1f1b")) }, "does not go with --order"),
+    ] {
+        let found = refused(ranks, &settings);
+        assert!(found.contains(said), "{found}");
+    }
+    let said = unisono::threads(2, |mut comm| {
+        of(pipeline(2, "1f1b")).trainer(&mut comm).map(drop).unwrap_err().to_string()
+    });
+    assert!(said[0].contains("call Settings::parameter_server or Settings::pipeline"), "{said:?}");
+}
+
+fn a_loss_that_diverges_ends_the_run_on_all_ranks() {
+    let settings = Settings {
+        learning_rate: 1e6,
+        clip_norm: None,
+        strategy: Some(Strategy::Pipeline(pipeline(2, "1f1b"))),
+        ..settings()
+    };
+    for error in run(4, &settings).into_iter().map(Result::unwrap_err) {
+        let said = error.to_string();
+        let causes = ["finite", "diverge", "the largest value of"];
+        assert!(causes.iter().any(|cause| said.contains(cause)), "{said}");
+    }
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    let mut tests = tests![
+        losses_and_metrics_are_those_of_one_rank,
+        optimizer_state_is_sharded_among_the_replicas_of_a_stage,
+        the_transformer_and_the_cnn_are_cut,
+        a_run_goes_on_under_other_strategies_and_its_checkpoints_are_whole,
+        what_cannot_be_cut_is_refused_on_all_ranks,
+        a_loss_that_diverges_ends_the_run_on_all_ranks,
+    ];
+    tests.extend(tests![a_run_resumed_in_the_same_world_has_the_same_bits].into_iter().map(Test::deep));
+    tests
+}

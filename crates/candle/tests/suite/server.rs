@@ -1,0 +1,400 @@
+//! Parameter servers, over threads.
+
+use std::ops::Range;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use unisono::{Algorithm, Communicator};
+use unisono_candle::Settings;
+use unisono_candle::model::ModelKind;
+use unisono_data::{DataError, Source};
+use unisono_testing::suite::{self, Test};
+use unisono_testing::tests;
+use unisono_train::checkpoint::{When, load_newest};
+use unisono_train::rate::{Rate, Schedule};
+use unisono_train::{
+    AdamW, AnyShare, Batches, Checkpoints, EarlyStopping, Event, Feed, Fill, Gradients, OptimizerSettings,
+    Parameter, ParameterServer, Progress, Replica, ReplicaError, Resumed, RunSettings, ServerSettings, Sgd,
+    Staleness, Steps, Stop, Strategy, Summary, Tally, TrainError, Wire, WorkersReport,
+};
+
+const SYNCHRONOUS: ServerSettings =
+    ServerSettings { servers: 1, staleness: Staleness::Steps(0), damps: false };
+const SAMPLES: usize = 20_000;
+
+fn settings() -> Settings {
+    Settings { epochs: 1, hidden: Some(vec![32]), ..Settings::new(Source::Digits, ModelKind::Mlp) }
+}
+
+/// What rank 0 has of a run, and what the workers did in each epoch.
+fn on_rank_0<T: Send>(
+    ranks: usize,
+    on_rank: impl Fn(&mut Communicator) -> Result<Option<T>, TrainError> + Sync,
+) -> Result<T, TrainError> {
+    let ended: Vec<_> = unisono::threads(ranks, |mut comm| on_rank(&mut comm));
+    let mut ended = ended.into_iter();
+    let first = ended.next().expect("there is a rank 0")?.expect("rank 0 has a summary");
+    ended.try_for_each(|other| other.map(drop))?;
+    Ok(first)
+}
+
+fn serve(
+    ranks: usize,
+    settings: &Settings,
+    servers: ServerSettings,
+) -> Result<(Summary, Vec<WorkersReport>), TrainError> {
+    on_rank_0(ranks, |comm| {
+        let mut workers = Vec::new();
+        let run = settings.parameter_server(comm, servers)?;
+        let summary = run.run(|event| {
+            if let Event::Workers(report) = event {
+                workers.push(report);
+            }
+        })?;
+        Ok(summary.map(|summary| (summary, workers)))
+    })
+}
+
+/// The same by mirrored training.
+fn mirror(ranks: usize, settings: &Settings) -> Summary {
+    on_rank_0(ranks, |comm| {
+        comm.set_choice(Algorithm::MasterWorker)?;
+        settings.trainer(comm)?.run(|_| ()).map(Some)
+    })
+    .unwrap()
+}
+
+fn without_staleness_the_bits_are_those_of_master_worker() {
+    for (workers, servers) in [(1, 1), (2, 1), (3, 2)] {
+        let mirrored = mirror(workers, &settings());
+        let servers = ServerSettings { servers, ..SYNCHRONOUS };
+        let (served, _) = serve(workers + servers.servers, &settings(), servers).unwrap();
+        assert_eq!(served.parameters_hash, mirrored.parameters_hash, "{workers} workers");
+        assert_eq!(served.last.test_loss, mirrored.last.test_loss);
+        assert!((served.last.loss - mirrored.last.loss).abs() < 1e-6);
+    }
+}
+
+fn stale_gradients_train_and_none_misses_more_than_it_may() {
+    // At half the usual rate, since momentum and delay together are unstable.
+    let two_epochs = Settings { epochs: 2, learning_rate: 0.05, ..settings() };
+    let steps = SAMPLES.div_ceil(3 * two_epochs.batch_size) as u64;
+    // Each kind of staleness once, and damped or not in alternation, unless there is time for all pairs.
+    for (at, (staleness, most)) in
+        [(Staleness::Steps(1), 3), (Staleness::Steps(8), 24), (Staleness::Unbounded, u64::MAX)]
+            .into_iter()
+            .enumerate()
+    {
+        for damps in [false, true].into_iter().filter(|damps| suite::is_deep() || *damps == (at == 1)) {
+            let servers = ServerSettings { servers: 2, staleness, damps };
+            let (summary, workers) = serve(5, &two_epochs, servers).unwrap();
+            assert!(summary.last.test_accuracy > 0.75, "{staleness}: {}", summary.last.test_accuracy);
+            for report in &workers {
+                let missed = report.staleness.keys().max().unwrap();
+                assert!(*missed <= most, "{staleness}: {missed}");
+                assert_eq!(report.workers.iter().map(|worker| worker.shares).sum::<u64>(), 3 * steps);
+                assert_eq!(report.staleness.values().sum::<u64>(), 3 * steps);
+            }
+        }
+    }
+}
+
+fn gradients_may_travel_in_half_the_bytes() {
+    let bits = |wire| {
+        let settings = Settings { wire, ..settings() };
+        let (summary, _) = serve(3, &settings, SYNCHRONOUS).unwrap();
+        (summary.parameters_hash, summary.last.test_loss)
+    };
+    let (whole, loss) = bits(Wire::F32);
+    for wire in [Wire::Bf16, Wire::F16] {
+        let (rounded, near) = bits(wire);
+        assert_ne!(rounded, whole, "{wire}: nothing was rounded");
+        assert!((near - loss).abs() < 0.02, "{wire}: {near}, unrounded {loss}");
+        if wire == Wire::Bf16 || suite::is_deep() {
+            assert_eq!(bits(wire).0, rounded, "{wire}: the bits differ from run to run");
+        }
+    }
+}
+
+/// A run of two epochs that saves at every 50th step, and may be asked to stop.
+fn saving(directory: &std::path::Path, stop: Stop) -> Settings {
+    let when = When { every_steps: Some(50), every: None };
+    let directory = directory.to_owned();
+    let checkpoints = Checkpoints { directory, keep: 9, overwrites: false, when };
+    let optimizer = OptimizerSettings::new(AdamW::default());
+    let learning_rate = 1e-3;
+    Settings {
+        epochs: 2,
+        global_batch: Some(128),
+        checkpoints: Some(checkpoints),
+        resumes: true,
+        stop,
+        optimizer,
+        learning_rate,
+        ..settings()
+    }
+}
+
+fn a_run_goes_on_under_another_strategy_bit_for_bit() {
+    let directory = tempfile::tempdir().unwrap();
+    let undisturbed = mirror(2, &Settings { checkpoints: None, ..saving(directory.path(), Stop::default()) });
+    for mirrored_first in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let stop = Stop::default();
+        let first = saving(directory.path(), stop.clone());
+        let stops = |event| {
+            if let Event::Step(step) = event
+                && step.epoch == 1
+                && step.step == 70
+            {
+                stop.ask();
+            }
+        };
+        let stopped = on_rank_0(if mirrored_first { 2 } else { 4 }, |comm| {
+            comm.set_choice(if mirrored_first {
+                Algorithm::MasterWorker.into()
+            } else {
+                unisono::Choice::Auto
+            })?;
+            match mirrored_first {
+                true => first.trainer(comm)?.run(stops).map(Some),
+                false => {
+                    first.parameter_server(comm, ServerSettings { servers: 2, ..SYNCHRONOUS })?.run(stops)
+                }
+            }
+        });
+        let step = stopped.unwrap().stopped.expect("it was asked to stop").step;
+        assert!((70..156).contains(&step), "it stopped after step {step}");
+        let then = saving(directory.path(), Stop::default());
+        let ended = match mirrored_first {
+            true => serve(3, &then, SYNCHRONOUS).unwrap().0,
+            false => mirror(2, &then),
+        };
+        assert_eq!(ended.parameters_hash, undisturbed.parameters_hash, "mirrored first: {mirrored_first}");
+        assert_eq!(ended.last.test_accuracy, undisturbed.last.test_accuracy);
+    }
+}
+
+fn evaluations_in_an_epoch_change_nothing_and_end_a_run_early() {
+    let (plain, _) = serve(3, &settings(), SYNCHRONOUS).unwrap();
+    let evaluating = Settings { evaluate_every: Some(40), ..settings() };
+    let (evaluated, evaluations) = on_rank_0(3, |comm| {
+        let mut evaluations = Vec::new();
+        let run = evaluating.parameter_server(comm, SYNCHRONOUS)?;
+        let summary = run.run(|event| {
+            if let Event::Evaluation(found) = event {
+                evaluations.push(found.step);
+            }
+        })?;
+        Ok(summary.map(|summary| (summary, evaluations)))
+    })
+    .unwrap();
+    assert_eq!((evaluated.parameters_hash, evaluations), (plain.parameters_hash, vec![40, 80, 120]));
+    let early_stopping = Some(EarlyStopping { patience: 1, min_delta: 100.0 });
+    let (early, _) = serve(3, &Settings { early_stopping, ..evaluating }, SYNCHRONOUS).unwrap();
+    assert_eq!(early.ended_early.unwrap().step, 80);
+}
+
+fn what_does_not_go_together_is_refused_on_all_ranks() {
+    let servers = |servers| ServerSettings { servers, ..SYNCHRONOUS };
+    let clipping = Settings { clip_norm: Some(1.0), ..settings() };
+    let resnet = Settings { hidden: None, ..Settings::new(Source::Digits, ModelKind::ResNet) };
+    let compressed = Settings { wire: "int8".parse().unwrap(), ..settings() };
+    let undecided = Settings { wires: vec![Wire::F32, Wire::Bf16], ..settings() };
+    let damped = ServerSettings { damps: true, ..SYNCHRONOUS };
+    for (settings, servers, expected) in [
+        (&settings(), servers(3), "3 of 3 ranks serve"),
+        (&settings(), servers(0), "0 of 3 ranks serve"),
+        (&clipping, servers(1), "norm"),
+        (&resnet, servers(1), "batch norm"),
+        (&compressed, servers(1), "sends gradients as f32, bf16 or f16, and not as int8"),
+        (&undecided, servers(1), "does not go with --wire auto"),
+        (&settings(), damped, "damp"),
+    ] {
+        let refused = unisono::threads(3, |mut comm| settings.parameter_server(&mut comm, servers).map(drop));
+        let lowest = refused[0].as_ref().unwrap_err().to_string();
+        assert!(lowest.contains(expected), "{lowest}");
+        assert!(refused.iter().all(Result::is_err));
+    }
+    let alone = unisono::threads(1, |mut comm| {
+        let strategy = Some(Strategy::Mirrored);
+        Settings { strategy, ..settings() }.trainer(&mut comm).map(drop)
+    });
+    assert!(alone[0].is_ok(), "one rank is one node");
+    let two = unisono::threads(2, |mut comm| {
+        let strategy = Some(Strategy::OneDevice);
+        Settings { strategy, ..settings() }.trainer(&mut comm).map(drop).unwrap_err().to_string()
+    });
+    assert!(two[1].contains("one-device is for one rank"), "{}", two[1]);
+}
+
+/// A model of one number, whose passes take a time, and diverge at a step.
+struct Slow {
+    parameters: Vec<Parameter>,
+    value: f32,
+    takes: Duration,
+    diverges_at: Option<usize>,
+    /// The step with a gradient that is not finite.
+    spoils_at: Option<usize>,
+}
+
+impl Slow {
+    fn new(takes: Duration) -> Self {
+        let parameters = vec![Parameter::new("value", [1])];
+        Self { parameters, value: 0.0, takes, diverges_at: None, spoils_at: None }
+    }
+}
+
+impl Replica for Slow {
+    type Batch = usize;
+
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    fn pass(&mut self, &step: &usize, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        thread::sleep(self.takes);
+        let loss = if self.diverges_at == Some(step) { f64::NAN } else { 1.0 };
+        gradients.weigh(Tally { targets: 1.0, loss, correct: 0.0 });
+        let slope = if self.spoils_at == Some(step) { f32::INFINITY } else { 1.0 };
+        gradients.put(0, &mut |gradient, _: Fill| gradient[0] = slope);
+        Ok(())
+    }
+
+    fn evaluate(&mut self, _: &usize) -> Result<Tally, ReplicaError> {
+        Ok(Tally::default())
+    }
+
+    fn with_values(&mut self, _: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        see(std::slice::from_mut(&mut self.value));
+        Ok(())
+    }
+}
+
+/// Steps, each share of which is its number.
+struct Numbers(usize);
+
+impl Feed for Numbers {
+    type Batch = usize;
+
+    fn steps(&self) -> Option<usize> {
+        Some(self.0)
+    }
+
+    fn epoch(&mut self, _: usize, skipped: usize) -> Result<Steps<usize>, DataError> {
+        Ok(Box::new((skipped..self.0).map(|step| Ok(vec![Some(step)]))))
+    }
+
+    fn evaluation(&mut self, _: Range<usize>) -> Result<Batches<usize>, DataError> {
+        Ok(Box::new(std::iter::empty()))
+    }
+}
+
+impl AnyShare for Numbers {
+    fn share(&mut self, _: usize, step: usize, _: usize, _: usize) -> Result<Vec<Option<usize>>, DataError> {
+        Ok(vec![Some(step)])
+    }
+}
+
+fn numbers(
+    steps: usize,
+    staleness: Staleness,
+    replica: impl Fn(usize) -> Slow + Sync,
+) -> Result<WorkersReport, TrainError> {
+    let rate = Rate::new(Schedule::Constant, 0.01, 0.0, 1);
+    let run = RunSettings::new(1, 4, OptimizerSettings::new(Sgd::default()), rate);
+    on_rank_0(5, |comm| {
+        let (replica, mut report) = (replica(comm.rank()), None);
+        let servers = ServerSettings { servers: 1, staleness, damps: false };
+        let server = ParameterServer::new(comm, replica, Numbers(steps), run.clone(), servers, None)?;
+        let ended = server.run(|event| {
+            if let Event::Workers(found) = event {
+                report = Some(found);
+            }
+        })?;
+        Ok(ended.and(report))
+    })
+}
+
+/// One of four workers takes five times as long: alone they would make 3.2 times what a fast one does.
+fn nobody_waits_for_a_slow_worker() {
+    const STEPS: usize = 50;
+    let takes = Duration::from_millis(10);
+    let slow = |rank| Slow::new(takes * if rank == 4 { 5 } else { 1 });
+    let timed = |staleness| {
+        let began = Instant::now();
+        let report = numbers(STEPS, staleness, slow).unwrap();
+        (began.elapsed(), report)
+    };
+    let (asynchronous, report) = timed(Staleness::Steps(8));
+    let together = 4.0 * STEPS as f64 / asynchronous.as_secs_f64();
+    let alone = 3.2 / takes.as_secs_f64();
+    println!(
+        "counted: server: {:.0} % of what the workers make alone; {:?}",
+        100.0 * together / alone,
+        report.staleness
+    );
+    assert!(*report.staleness.keys().max().unwrap() <= 32, "{:?}", report.staleness);
+    let shares: Vec<u64> = report.workers.iter().map(|worker| worker.shares).collect();
+    assert!(shares[3] * 2 < shares[0], "{shares:?}");
+    // In the same time, or nearly: a loaded machine makes both slow.
+    let (synchronous, _) = timed(Staleness::Steps(0));
+    assert!(asynchronous * 5 < synchronous * 4, "{asynchronous:?}, and {synchronous:?} where all wait");
+}
+
+fn a_share_that_diverges_ends_the_run_and_is_named() {
+    for staleness in [Staleness::Steps(0), Staleness::Unbounded] {
+        let diverging = |_| Slow { diverges_at: Some(7), ..Slow::new(Duration::ZERO) };
+        let error = numbers(20, staleness, diverging).unwrap_err().to_string();
+        assert!(error.contains("is not finite") && error.contains("epoch 1, step 8"), "{error}");
+    }
+}
+
+fn a_parameter_that_diverges_ends_the_run_and_is_named_with_its_server() {
+    for staleness in [Staleness::Steps(0), Staleness::Unbounded] {
+        let spoiling = |_| Slow { spoils_at: Some(7), ..Slow::new(Duration::ZERO) };
+        let error = numbers(20, staleness, spoiling).unwrap_err();
+        let TrainError::NotFinite { parameter, rank: 0, found, .. } = &error else { panic!("{error}") };
+        assert!(parameter == "value" && !found.is_finite(), "{error}");
+    }
+}
+
+/// With AdamW, whose steps depend on their number.
+fn checkpoints_of_servers_count_steps_and_not_shares() {
+    let directory = tempfile::tempdir().unwrap();
+    let when = When { every_steps: Some(10), every: None };
+    let checkpoints =
+        Checkpoints { directory: directory.path().to_owned(), keep: 1, overwrites: false, when };
+    let rate = Rate::new(Schedule::Constant, 0.01, 0.0, 1);
+    let servers = ServerSettings { servers: 1, staleness: Staleness::Unbounded, damps: false };
+    for epochs in [1, 2] {
+        let settings = RunSettings {
+            checkpoints: Some(checkpoints.clone()),
+            ..RunSettings::new(epochs, 3, OptimizerSettings::new(AdamW::default()), rate)
+        };
+        on_rank_0(4, |comm| {
+            let resumed = Resumed::find(comm, directory.path())?;
+            let replica = Slow::new(Duration::ZERO);
+            ParameterServer::new(comm, replica, Numbers(20), settings.clone(), servers, resumed)?.run(|_| ())
+        })
+        .unwrap();
+        let saved = load_newest::<Progress>(directory.path()).unwrap().unwrap().checkpoint;
+        assert_eq!((saved.step, saved.state.updates), (20 * epochs as u64, 20 * epochs as u64));
+    }
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    let mut tests = tests![
+        without_staleness_the_bits_are_those_of_master_worker,
+        stale_gradients_train_and_none_misses_more_than_it_may,
+        gradients_may_travel_in_half_the_bytes,
+        a_run_goes_on_under_another_strategy_bit_for_bit,
+        evaluations_in_an_epoch_change_nothing_and_end_a_run_early,
+        what_does_not_go_together_is_refused_on_all_ranks,
+        a_share_that_diverges_ends_the_run_and_is_named,
+        a_parameter_that_diverges_ends_the_run_and_is_named_with_its_server,
+        checkpoints_of_servers_count_steps_and_not_shares,
+    ];
+    tests.push(Test::new("nobody_waits_for_a_slow_worker", nobody_waits_for_a_slow_worker).timed());
+    tests
+}

@@ -1,0 +1,158 @@
+//! What a model and the trainer exchange in a pass: parameters and their values, gradients and tallies.
+
+use std::any::Any;
+use std::error::Error;
+use std::ops::AddAssign;
+
+use unisono::copy;
+
+/// An error of a framework.
+pub type ReplicaError = Box<dyn Error + Send + Sync>;
+
+/// An array of a model: a trained parameter, or a buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its name, unique in the model.
+    pub name: String,
+    /// Its dimensions.
+    pub shape: Vec<usize>,
+    /// Whether it has a gradient. A buffer without one (the running mean of a normalisation) is broadcast and saved like
+    /// all others, but neither reduced nor updated.
+    pub is_trained: bool,
+}
+
+impl Parameter {
+    /// A trained parameter.
+    pub fn new(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
+        Self { name: name.into(), shape: shape.into(), is_trained: true }
+    }
+
+    /// The number of elements.
+    pub fn count(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// Calls a function with the values of the parameter with this index: [`Replica::with_values`](crate::Replica::with_values).
+pub type Values<'a> = &'a mut dyn FnMut(usize, See<'_>) -> Result<(), ReplicaError>;
+
+/// Reads or changes the values of a parameter, in place and in row-major order.
+pub(crate) type See<'a> = &'a mut dyn FnMut(&mut [f32]);
+
+/// Receives the gradients of a pass.
+pub trait Gradients {
+    /// Waits for the gradient of this parameter from the step before, and updates these values with it, unless that was done. A replica
+    /// that [says so](Replica::brings_values) calls it before its forward pass uses the values.
+    ///
+    /// # Errors
+    /// The gradient does not arrive, or is not finite: the pass must end with this error.
+    fn bring(&mut self, _index: usize, _values: &mut [f32]) -> Result<(), ReplicaError> {
+        Ok(())
+    }
+
+    /// Reports the loss and its number of targets. Called once per pass, before the first gradient.
+    fn weigh(&mut self, tally: Tally);
+
+    /// Calls `write` with the place of the gradient of this parameter, in row-major order. The gradient
+    /// is then complete, and may be on its way to the other ranks before this returns.
+    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill));
+
+    /// The same for a gradient on a device, in the form of the framework and with the parameter's shape. Returns whether it was taken: if
+    /// not, which is the default, it must be [put](Gradients::put) from the host.
+    ///
+    /// # Errors
+    /// What keeps the gradient from its way: the pass must end with this error.
+    #[doc(hidden)]
+    fn put_on_device(&mut self, _index: usize, _gradient: &dyn Any) -> Result<bool, ReplicaError> {
+        Ok(false)
+    }
+}
+
+/// What to do with the existing values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fill {
+    /// The values are undefined: overwrite them.
+    Set,
+    /// The values are the gradient of earlier micro-batches: add to them.
+    Add,
+}
+
+impl Fill {
+    /// Sets `target` to zeros, or adds none to it: the gradient of what the loss does not depend on.
+    pub(crate) fn write_zeros(self, target: &mut [f32]) {
+        if self == Self::Set {
+            target.fill(0.0);
+        }
+    }
+
+    /// Sets `target` to these values, or adds them to it.
+    ///
+    /// # Panics
+    /// If the number of values differs from the length of `target`.
+    pub fn write(self, target: &mut [f32], values: &[f32]) {
+        match self {
+            Self::Set => copy(target, values),
+            Self::Add => {
+                assert_eq!(target.len(), values.len(), "a gradient has as many values as its parameter");
+                target.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+            }
+        }
+    }
+}
+
+/// What a model says of some targets, and what they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Outputs<'a> {
+    /// A figure for each class, the higher the likelier (logits): `targets x classes`.
+    pub values: &'a [f32],
+    /// The number of classes.
+    pub classes: usize,
+    /// The classes; if there is one, the [bits](f32::to_bits) of the numbers that a regression should predict.
+    pub targets: &'a [u32],
+}
+
+impl<'a> Outputs<'a> {
+    /// The outputs for each target, and its class.
+    pub fn rows(&self) -> impl Iterator<Item = (&'a [f32], usize)> + use<'a> {
+        self.values.chunks_exact(self.classes).zip(self.targets).map(|(row, &target)| (row, target as usize))
+    }
+
+    /// The output and the target of each row of a regression.
+    pub fn numbers(&self) -> impl Iterator<Item = (f64, f64)> + use<'a> {
+        let pair = |(&output, &bits): (&f32, &u32)| (f64::from(output), f64::from(f32::from_bits(bits)));
+        self.values.iter().zip(self.targets).map(pair)
+    }
+}
+
+/// Sums over targets: images, or characters of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Tally {
+    /// The number of targets: the weight of a gradient in the mean.
+    pub targets: f64,
+    /// The sum of their losses: in nats, or squared errors of a regression.
+    #[serde(deserialize_with = "crate::report::null_is_nan")]
+    pub loss: f64,
+    /// How many of them the model predicts correctly; a training pass may leave it 0, and it is NaN for a regression.
+    #[serde(deserialize_with = "crate::report::null_is_nan")]
+    pub correct: f64,
+}
+
+impl Tally {
+    /// The mean loss per target.
+    pub fn mean_loss(&self) -> f64 {
+        self.loss / self.targets
+    }
+
+    /// The fraction of targets that the model predicts correctly, 0 to 1.
+    pub fn accuracy(&self) -> f64 {
+        self.correct / self.targets
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.targets += other.targets;
+        self.loss += other.loss;
+        self.correct += other.correct;
+    }
+}

@@ -1,0 +1,27 @@
+//! Parts that `unisono-candle` uses, each for the reason that it states; not part of the stable API.
+
+/// On a GPU, the last stage of the input pipeline copies batches there.
+pub use crate::ahead::Ahead;
+
+/// A GPU takes the place of the host in a step: it fills buckets in the same order, and updates the values of its replica.
+pub use crate::backend::{Backend, Run, State};
+pub use crate::buckets::{Ledger, Place};
+pub use crate::gradients::Values;
+/// The constants of a step of Adam, for its tensor form.
+pub use crate::optimizer::adamw::Adam;
+
+/// Settings are checked before a model is built: for an order of additions that does not depend on the number of ranks, for what a GPU
+/// does not support, and for the directories of the run.
+pub use crate::buckets::IN_TREE;
+pub use crate::device::refusal;
+pub use crate::places::Places;
+
+/// Ranks compare and exchange what they found, so that all know of an error of one.
+pub use crate::compare::{broadcast, hash_with_buffers, lowest, parameters};
+
+/// The averages of a saved model's parameters are entries of the optimizer's state.
+pub use crate::optimizer::averaged::AVERAGE;
+pub use crate::resume::moment_name;
+
+/// Predictions, and estimates of memory, are for batches as evaluations have them.
+pub use crate::sampled::EVALUATION_BATCH;
