@@ -92,7 +92,7 @@ pub use fit::fit;
 pub use local::{LocalSteps, Outer, UnknownOuter};
 #[cfg(feature = "candle")]
 pub use needs::Needs;
-pub use optimizer::{AdamW, Lamb, Lion, OptimizerSettings, Sgd};
+pub use optimizer::{AdamW, Lamb, Lion, NamedRule, OptimizerSettings, Sgd};
 pub use replica::{Fill, Gradients, Parameter, Parts, Replica, ReplicaError, Tally};
 pub use report::{
     Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Summary, WorkerReport,
@@ -106,12 +106,12 @@ pub use samples::{Loader, Samples};
 pub use saved::{Guess, Part, Predictor, Sampling, Saved};
 pub use server::{ParameterServer, ServerSettings, Staleness, UnknownStaleness};
 #[cfg(feature = "candle")]
-pub use settings::{Falling, Settings};
+pub use settings::{Augment, ImageSize, Origin, Settings, Size};
 pub use share::{Share, StepReport, Times};
 pub use starvation::explain_bottleneck;
 pub use step::Mirror;
 pub use straggler::{RankTimes, Straggler, StragglerReport};
-pub use strategy::{PipelineSettings, Strategy};
+pub use strategy::{PipelineSettings, Strategy, StrategyKind};
 pub use streamed::Streamed;
 pub use trainer::{Test, Trainer, evaluate, measure};
 pub use unisono_data::Stop;
