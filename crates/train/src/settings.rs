@@ -1,7 +1,6 @@
 //! The configuration of a run of a built-in model: what a file, the command line and code say, with defaults that suit the model.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
@@ -321,7 +320,7 @@ impl Settings {
             ModelKind::Transformer => Self {
                 epochs: 2,
                 batch_size: 8,
-                optimizer: NamedRule(Arc::new(AdamW::default())),
+                optimizer: NamedRule::new(AdamW::default()),
                 weight_decay: 0.1,
                 learning_rate: 3e-3,
                 ..for_mlp

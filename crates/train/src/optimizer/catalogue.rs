@@ -14,6 +14,13 @@ use super::{AdamW, Lamb, Lion, Sgd, UpdateRule};
 #[derive(Debug, Clone)]
 pub struct NamedRule(pub Arc<dyn UpdateRule>);
 
+impl NamedRule {
+    /// This optimizer.
+    pub fn new(rule: impl UpdateRule) -> Self {
+        Self(Arc::new(rule))
+    }
+}
+
 impl FromStr for NamedRule {
     type Err = UnknownRule;
 

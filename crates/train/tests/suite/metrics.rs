@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::metrics::{F1, Measured, Metrics, TopK};
+use unisono_train::metrics::{F1, Measured, Metrics, Named, TopK};
 use unisono_train::model::ModelKind;
-use unisono_train::{EpochReport, Evaluation, Event, Settings};
+use unisono_train::{EpochReport, Evaluation, Event, Order, Settings};
 
 /// What each evaluation says, and the report of the last epoch.
 fn run(ranks: usize, metrics: Metrics) -> (Vec<Evaluation>, EpochReport) {
@@ -15,10 +15,11 @@ fn run(ranks: usize, metrics: Metrics) -> (Vec<Evaluation>, EpochReport) {
         epochs: 1,
         hidden: Some(vec![16]),
         // The same bits on any number of ranks.
-        world_invariant: Some(4),
+        order: Order::Tree,
+        shards: 4,
         global_batch: Some(256),
         evaluate_every: Some(30),
-        metrics,
+        metrics: metrics.into_iter().map(Named).collect(),
         ..Settings::new(Source::Digits, ModelKind::Mlp)
     };
     let told = Mutex::new(Vec::new());

@@ -11,13 +11,11 @@ use unisono_data::{Depth, Options, Source, Threads};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::candle::{Dropout, Linear, Loss, Network, Parameters, SyncBatchNorm};
-use unisono_train::checkpoint::When;
 use unisono_train::model::ModelKind;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    BucketSettings, Checkpoints, Event, Fill, Gradients, LocalSteps, Mirror, OptimizerSettings, Order, Outer,
-    Overlap, Part, Replica, RunSettings, Sampled, Saved, Settings, Sgd, Share, Shares, Stop, Summary, Tally,
-    Trainer,
+    BucketSettings, Event, Fill, Gradients, LocalSteps, Mirror, OptimizerSettings, Order, Outer, Overlap,
+    Part, Replica, RunSettings, Sampled, Saved, Settings, Sgd, Share, Shares, Stop, Summary, Tally, Trainer,
 };
 
 const SAMPLES: usize = 32;
