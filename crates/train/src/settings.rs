@@ -58,7 +58,8 @@ pub struct Settings {
     #[arg(long, default_value = "64", value_name = "N")]
     pub context: usize,
     /// Read the images of images:, tfrecord: and webdataset: in colour (yes) or as grey (no) [default: in colour if they have any]
-    #[arg(long, value_name = "YES_OR_NO", num_args = 0..=1, default_missing_value = "yes", value_parser = BoolishValueParser::new())]
+    #[arg(long, value_name = "YES_OR_NO", num_args = 0..=1, default_missing_value = "yes")]
+    #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub colour: Option<bool>,
     /// Resize and crop the images of images:, tfrecord: and webdataset: to this height and width, such as 64 or 64x48 [default: the medians]
     #[arg(long, value_name = "HxW")]

@@ -147,8 +147,10 @@ impl<const MOST: usize> FromArgMatches for Options<MOST> {
         if !missing.is_empty() {
             return Err(invalid(format!("--data {} {}", settings.data, needs(&missing))));
         }
-        let tell = CacheArgs { data_cache: None }.cache().tell;
-        Ok(Self { settings: Settings { tell, ..settings }, epochs: matches.get_one("epochs").copied() })
+        Ok(Self {
+            settings: Settings { tell: Some(tell), ..settings },
+            epochs: matches.get_one("epochs").copied(),
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -167,6 +169,11 @@ pub(crate) struct CacheArgs {
 
 impl CacheArgs {
     pub(crate) fn cache(&self) -> Cache {
-        Cache { folder: self.data_cache.clone(), tell: Some(|text| eprintln!("unisono: {text}")) }
+        Cache { folder: self.data_cache.clone(), tell: Some(tell) }
     }
+}
+
+/// Says what happens to data.
+fn tell(text: &str) {
+    eprintln!("unisono: {text}");
 }

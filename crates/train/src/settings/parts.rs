@@ -258,7 +258,9 @@ impl Settings {
         }
     }
 
-    pub(super) fn run_settings(&self, global_batch: usize, steps: usize) -> RunSettings {
+    /// The settings of a run with this global batch and so many steps in an epoch, also of a model of your own; call
+    /// [`Settings::check`] before.
+    pub fn run_settings(&self, global_batch: usize, steps: usize) -> RunSettings {
         let schedule = match self.schedule {
             ScheduleKind::Constant => Schedule::Constant,
             ScheduleKind::Step => {

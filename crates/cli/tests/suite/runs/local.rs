@@ -52,7 +52,11 @@ fn a_checkpoint_waits_for_the_end_of_a_round_and_a_run_goes_on_with_the_same_bit
                 &["--resume"],
             ]
             .concat(),
-            &[if outer == "average" { "its local steps is" } else { "--outer has no effect without --local-steps" }],
+            &[if outer == "average" {
+                "its local steps is"
+            } else {
+                "--outer has no effect without --local-steps"
+            }],
         );
     }
 }
