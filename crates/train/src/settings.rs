@@ -35,8 +35,19 @@ pub use file::Origin;
 pub use parts::{Augment, ImageSize, Size};
 
 /// Everything that determines a run, except the number of ranks. A field is an option of `unisono train`, and a key of its
-/// [file](Self::read): the text of each is in their help. A program of your own flattens it into its options with clap's
-/// `#[command(flatten)]`, by [`Settings::options`].
+/// [file](Self::read): their help is the documentation of the field. A program of your own has them on its command line by
+/// [`Settings::options`].
+///
+/// ```
+/// use unisono_data::Source;
+/// use unisono_train::Settings;
+/// use unisono_train::model::ModelKind;
+///
+/// let settings = Settings { epochs: 2, ..Settings::new(Source::Digits, ModelKind::Cnn) };
+/// settings.check()?;
+/// assert!(settings.to_toml()?.contains("\nepochs = 2\n"));
+/// # Ok::<(), unisono_train::TrainError>(())
+/// ```
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct Settings {

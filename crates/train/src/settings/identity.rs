@@ -53,7 +53,12 @@ impl Settings {
 
     fn optimizer_identity(&self) -> Value {
         let base = Self { ema: None, ..self.clone() }.optimizer().rule;
-        json!({ "rule": NamedRule(base).to_string(), "average": self.ema, "weight decay": self.weight_decay })
+        // As texts: in `f64` they would have digits that not every reader of JSON keeps.
+        json!({
+            "rule": NamedRule(base).to_string(),
+            "average": self.ema.map(|decay| decay.to_string()),
+            "weight decay": self.weight_decay.to_string(),
+        })
     }
 
     fn schedule_identity(&self) -> Value {
