@@ -41,5 +41,5 @@ pub use network::{
     cross_entropy,
 };
 pub use saved::{Guess, Part, Predictor, Sampling, Saved};
-pub use settings::{Falling, Settings};
+pub use settings::{Augment, ImageSize, Origin, Settings, Size};
 pub use tensors::{TensorForm, TensorRule};

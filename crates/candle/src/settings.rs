@@ -1,214 +1,337 @@
-//! The settings of a run of a built-in model, with defaults that suit the model.
+//! The configuration of a run of a built-in model: what a file, the command line and code say, with defaults that suit the model.
 
 use std::path::PathBuf;
 
-use super::device::DeviceKind;
-use super::model::ModelKind;
-use unisono_data::{
-    Augmentation, Dataset, Depth, Normalize, OnBadSample, SnapshotOptions, SnapshotReport, Source, Stop,
-    Threads,
-};
-use unisono_train::metrics::Metrics;
-use unisono_train::optimizer::{AdamW, OptimizerSettings, Sgd};
-use unisono_train::rate::{Rate, Schedule};
-use unisono_train::{
-    BucketBytes, BucketSettings, Checkpoints, EarlyStopping, LocalSteps, Order, Overlap, RunSettings,
-    Strategy, TrainError, Wire,
-};
+use clap::Args;
+use clap::builder::BoolishValueParser;
+use serde::{Deserialize, Serialize};
+
+use crate::device::DeviceKind;
+use crate::model::ModelKind;
+use unisono::Choice;
+use unisono_data::{Compression, Normalize, OnBadSample, Source, Stop};
+use unisono_steps::pipeline::PipelineSchedule;
+use unisono_train::metrics::Named;
+use unisono_train::optimizer::{AdamW, Factors, NamedRule};
+use unisono_train::rate::ScheduleKind;
+use unisono_train::{BucketBytes, Order, Outer, Overlap, Staleness, StrategyKind, Wires};
 
 mod check;
+mod effect;
+mod file;
 mod identity;
 mod input;
 mod needs;
+mod parts;
 mod pipeline;
 mod prepare;
+mod text;
 
 pub(super) use check::Figure;
+pub use file::Origin;
+pub use parts::{Augment, ImageSize, Size};
 
-/// Everything that determines a run, except the number of ranks.
-#[derive(Debug, Clone)]
+/// Everything that determines a run, except the number of ranks. A field is an option of `unisono train`, and a key of its
+/// [file](Self::read): their help is the documentation of the field. A program of your own has them on its command line by
+/// [`Settings::options`].
+///
+/// ```
+/// use unisono_data::Source;
+/// use unisono_candle::Settings;
+/// use unisono_candle::model::ModelKind;
+///
+/// let settings = Settings { epochs: 2, ..Settings::new(Source::Digits, ModelKind::Cnn) };
+/// settings.check()?;
+/// assert!(settings.to_toml()?.contains("\nepochs = 2\n"));
+/// # Ok::<(), unisono_train::TrainError>(())
+/// ```
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct Settings {
-    /// The data set.
-    pub source: Source,
-    /// The model.
-    pub model: ModelKind,
-    /// The widths of the MLP's hidden layers, or of the blocks of the residual network or the transformer; `None` for the default.
-    pub hidden: Option<Vec<usize>>,
-    /// The probability with which hidden values of the MLP and the transformer are dropped in training, from 0 to below 1.
-    pub dropout: f64,
-    /// The number of epochs.
-    pub epochs: usize,
-    /// The micro-batch size: samples per rank and pass.
-    pub batch_size: usize,
-    /// The global batch size: samples per step over all ranks, in as many passes as needed. `None` means one pass
-    /// per rank or, in a resumed run, the same as before.
-    pub global_batch: Option<usize>,
-    /// The optimizer and its constants.
-    pub optimizer: OptimizerSettings,
-    /// The learning rate after warm-up, for a global batch of `reference_batch`; see
-    /// [`Settings::scaled_rate`].
-    pub learning_rate: f64,
-    /// The global batch that the learning rate belongs to.
-    pub reference_batch: usize,
-    /// The schedule of the learning rate after warm-up.
-    pub schedule: Falling,
-    /// The fraction of all steps spent on warm-up.
-    pub warm_up: f64,
-    /// The maximum norm of the mean gradient.
-    pub clip_norm: Option<f64>,
-    /// The random seed.
-    pub seed: u64,
-    /// Characters per text sample.
-    pub context: usize,
-    /// The column of a table that a regression predicts; `None` for classes. See [`unisono_data::Options::target`].
+    /// Data set: digits (generated), idx:DIR (MNIST format), cifar:DIR (CIFAR-10's binary files), images:DIR (one folder per class),
+    /// tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR (tar files), npy:DIR (NumPy's arrays), csv:FILES, parquet:FILES, arrow:FILES,
+    /// text:FILES or service:HOST:PORT,… (servers started by serve-data). FILES are separated by commas, or patterns such as train-*.tar and
+    /// train-{000..119}.tar; instead of a file or directory also s3://BUCKET/FOLDER_OR_OBJECT or https://HOST/FILE
+    #[arg(long, default_value = "digits")]
+    #[serde(with = "text")]
+    pub data: Source,
+    /// Folder in which the files of data sets on servers are kept [default: one in the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    pub data_cache: Option<PathBuf>,
+    /// With --data csv:, parquet: or arrow: the column of numbers to predict, a regression [default: classes, of the column `label` or the
+    /// last one]
+    #[arg(long, value_name = "COLUMN")]
     pub target: Option<String>,
-    /// Whether to read images from files in colour, and not as grey; `None` if training images have any.
+    /// Characters per text sample
+    #[arg(long, default_value = "64", value_name = "N")]
+    pub context: usize,
+    /// Read the images of images:, tfrecord: and webdataset: in colour (yes) or as grey (no) [default: in colour if they have any]
+    #[arg(long, value_name = "YES_OR_NO", num_args = 0..=1, default_missing_value = "yes")]
+    #[arg(value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     pub colour: Option<bool>,
-    /// The height and width that images from files are resized and cropped to; `None` for the medians of the training images.
-    pub image_size: Option<[usize; 2]>,
-    /// The statistics that images are normalised by. `None` measures those of images from files, and takes those of MNIST for others.
+    /// Resize and crop the images of images:, tfrecord: and webdataset: to this height and width, such as 64 or 64x48 [default: the medians]
+    #[arg(long, value_name = "HxW")]
+    #[serde(with = "text::option")]
+    pub image_size: Option<ImageSize>,
+    /// Normalise images by means and deviations for each channel, such as 0.485,0.456,0.406/0.229,0.224,0.225, or by measured ones
+    /// [default: measured for images:, tfrecord: and webdataset:, MNIST's 0.1307/0.3081 for others]
+    #[arg(long, value_name = "MEANS/DEVIATIONS")]
+    #[serde(with = "text::option")]
     pub normalize: Option<Normalize>,
-    /// Where the objects of a source on a server are kept.
-    pub cache: unisono_data::Cache,
-    /// The augmentation of images from files in training.
-    pub augmentation: Augmentation,
-    /// What becomes of damaged images.
+    /// Vary training images at random by these transforms: affine (shifts and rotations), crop, mirror, jitter (of colours) and erase, separated
+    /// by commas, also with amounts as in crop:4 [default of --augment alone: mirror,crop for cifar:, affine for others]
+    #[arg(long, value_name = "TRANSFORMS", num_args = 0..=1, default_missing_value = "usual")]
+    #[serde(with = "text::option")]
+    pub augment: Option<Augment>,
+    /// Keep the images of images:, tfrecord: and webdataset: in this directory as they are when decoded, and read them from there in every epoch
+    /// and run
+    #[arg(long, value_name = "DIR")]
+    pub snapshot: Option<PathBuf>,
+    /// How a snapshot is stored: none (as it is) or lz4
+    #[arg(long, default_value = "none", value_name = "NAME")]
+    #[serde(with = "text")]
+    pub snapshot_compression: Compression,
+    /// Random seed
+    #[arg(long, default_value = "0", value_name = "N")]
+    pub seed: u64,
+    /// What becomes of damaged images: error, skip (they are left out, counted and named), or skip:N for at most N on each rank
+    #[arg(long, default_value = "error", value_name = "POLICY")]
+    #[serde(with = "text")]
     pub on_bad_sample: OnBadSample,
-    /// Where decoded images are kept, to be read in every epoch and run; `None` to decode them each time.
-    pub snapshot: Option<SnapshotOptions>,
-    /// The most bytes of batches that are prepared at once on a rank; `None` for no bound.
-    pub input_memory: Option<u64>,
-    /// The number of input pipeline threads.
-    pub input_threads: Threads,
-    /// The number of steps whose batches are prefetched.
-    pub prefetch: Depth,
-    /// The device.
+    /// The most memory for batches that are prepared at once, on each rank, such as 512M [default: no bound]
+    #[arg(long, value_name = "BYTES")]
+    #[serde(with = "text::option")]
+    pub input_memory: Option<Size>,
+    /// With --data service: the file with the servers' token
+    #[arg(long, value_name = "FILE")]
+    pub data_token_file: Option<PathBuf>,
+    /// Input pipeline threads per rank [default: adjusted while running]
+    #[arg(long, value_name = "N")]
+    pub input_threads: Option<usize>,
+    /// Steps whose batches are prefetched [default: adjusted while running]
+    #[arg(long, value_name = "N")]
+    pub prefetch: Option<usize>,
+    /// Model: mlp, cnn or resnet for images, mlp for tables, transformer for text [default: mlp or transformer]
+    #[arg(long, default_value = "mlp")]
+    #[serde(with = "text")]
+    pub model: ModelKind,
+    /// Widths of the hidden layers of the MLP, or of the blocks of the resnet, comma-separated
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    pub hidden: Option<Vec<usize>>,
+    /// Probability with which hidden values of the MLP or the transformer are dropped in training, from 0 to below 1
+    #[arg(long, default_value = "0", value_name = "P")]
+    pub dropout: f64,
+    /// Number of epochs [default: depends on the model]
+    #[arg(long, default_value = "10", value_name = "N")]
+    pub epochs: usize,
+    /// Micro-batch size: samples per rank and pass [default: depends on the model]
+    #[arg(long, default_value = "64", value_name = "PER_RANK")]
+    pub batch_size: usize,
+    /// Global batch size: samples per step over all ranks; gradients accumulate over several passes if needed
+    /// [default: one pass per rank, or that of the run that is resumed]
+    #[arg(long, value_name = "N")]
+    pub global_batch: Option<usize>,
+    /// Device: cpu, cuda, or auto for GPUs if every rank finds one
+    #[arg(long, default_value = "auto")]
+    #[serde(with = "text")]
     pub device: DeviceKind,
-    /// The wire format of gradients.
-    pub wire: Wire,
-    /// If not empty, the run takes the wire format among these that is predicted to be the fastest, and does not read `wire`. A resumed
-    /// run keeps that of its checkpoint, if it is among them.
-    pub wires: Vec<Wire>,
-    /// How many steps send gradients as `f32` before a compressed wire format is used ([`BucketSettings::uncompressed_steps`]).
-    pub uncompressed_steps: Option<u64>,
-    /// How ranks share the work; `None` for the mirrored strategy that [suits](Strategy::suited) the world.
-    pub strategy: Option<Strategy>,
-    /// Whether bucket all-reduces overlap the backward pass.
+    /// Optimizer, perhaps with its constants, such as adamw:beta2=0.95,amsgrad=true [default: depends on the model]
+    #[arg(long, default_value = "sgd")]
+    #[serde(with = "text")]
+    pub optimizer: NamedRule,
+    /// Learning rate for the model's usual global batch; scaled to the actual one [default: depends on the model]
+    #[arg(long, default_value = "0.1", value_name = "RATE")]
+    pub learning_rate: f64,
+    /// Learning rate schedule after warm-up: constant, step or cosine
+    #[arg(long, default_value = "cosine")]
+    #[serde(with = "text")]
+    pub schedule: ScheduleKind,
+    /// Epochs between drops of the learning rate, with --schedule step
+    #[arg(long, default_value = "3", value_name = "EPOCHS")]
+    pub step_epochs: usize,
+    /// Factor by which the learning rate drops, with --schedule step
+    #[arg(long, default_value = "0.1", value_name = "FACTOR")]
+    pub step_factor: f64,
+    /// Fraction of all steps spent on warm-up [default: depends on the model]
+    #[arg(long, default_value = "0.05", value_name = "SHARE")]
+    pub warm_up: f64,
+    /// Weight decay [default: depends on the model]
+    #[arg(long, default_value = "5e-4", value_name = "RATE")]
+    pub weight_decay: f32,
+    /// Momentum, with --optimizer sgd [default: 0.9]
+    #[arg(long, value_name = "SHARE")]
+    pub momentum: Option<f32>,
+    /// Use Nesterov momentum, with --optimizer sgd
+    #[arg(long)]
+    pub nesterov: bool,
+    /// Evaluate and save an exponential moving average of the parameters, which every step decays by this factor, such as 0.999
+    #[arg(long, value_name = "DECAY")]
+    pub ema: Option<f32>,
+    /// Clip the norm of the mean gradient to this value [default: no clipping]
+    #[arg(long, value_name = "NORM")]
+    pub clip_norm: Option<f64>,
+    /// How ranks share the work: one-device (one rank alone), mirrored (every rank of one node holds the same model), multi-worker-mirrored (of
+    /// any number of nodes), central-storage (the ranks of one node share one copy of the parameters, their gradients and the optimizer state),
+    /// parameter-server (some ranks hold the parameters, the others compute gradients) or pipeline (the model is cut into stages, each on a
+    /// rank of its own, which pass on micro-batches) [default: one-device, mirrored or multi-worker-mirrored, by the ranks and nodes there are]
+    #[arg(long, value_name = "STRATEGY")]
+    #[serde(with = "text::option")]
+    pub strategy: Option<StrategyKind>,
+    /// With --strategy parameter-server: the number of ranks that serve, the first ones; the others work
+    #[arg(long, default_value = "1", value_name = "N")]
+    pub servers: usize,
+    /// With --strategy parameter-server: how many steps of updates a gradient may miss: 0 (synchronous), a number, or unbounded
+    #[arg(long, default_value = "0", value_name = "STEPS")]
+    #[serde(with = "text")]
+    pub staleness: Staleness,
+    /// With --strategy parameter-server, under unisono launch --elastic: go on without a worker that is lost, and let it join when it is
+    /// started again
+    #[arg(long)]
+    pub elastic: bool,
+    /// With --staleness: apply a gradient that missed the updates of n steps at 1/(1+n) of the learning rate
+    #[arg(long)]
+    pub damp_stale: bool,
+    /// With --strategy pipeline: the ranks of a pipeline, each with a stage of the model; several pipelines are replicas of each other
+    /// [default: all ranks]
+    #[arg(long, value_name = "N")]
+    pub stages: Option<usize>,
+    /// With --strategy pipeline: into how many micro-batches a pipeline cuts its samples of a step [default: 4 per stage]
+    #[arg(long, value_name = "N")]
+    pub micro_batches: Option<usize>,
+    /// With --strategy pipeline: the order of passes: gpipe, 1f1b or interleaved:STAGES (of each rank)
+    #[arg(long, default_value = "1f1b", value_name = "SCHEDULE")]
+    #[serde(with = "text")]
+    pub pipeline_schedule: PipelineSchedule,
+    /// With --strategy pipeline: the layers that stages begin with, but for the first, comma-separated [default: measured, and cut evenly]
+    #[arg(long, value_name = "LAYER,LAYER", value_delimiter = ',')]
+    pub split_at: Option<Vec<String>>,
+    /// All-reduce algorithm, auto, mpi, or rules by size, such as "tree:0-8K;ring:8K-" [default:
+    /// UNISONO_ALGORITHM, or auto if it is not set]
+    #[arg(long)]
+    #[serde(with = "text::option")]
+    pub algorithm: Option<Choice>,
+    /// Wire format of gradients: f32, bf16, f16, or, between nodes alone, int8, int4, int8:stochastic, int4:stochastic, onebit,
+    /// topk:FRACTION, threshold:MAGNITUDE or powersgd:RANK; or that of several which is predicted to be the fastest, such as
+    /// auto:f32,bf16,int8
+    #[arg(long, default_value = "f32", value_name = "FORMAT")]
+    #[serde(with = "text")]
+    pub wire: Wires,
+    /// Send gradients as f32 in the first N steps, with a --wire that compresses them: the same loss in fewer steps
+    #[arg(long, default_value = "0", value_name = "N")]
+    pub uncompressed_steps: u64,
+    /// Gradient all-reduce: beside (overlaps the backward pass), across (and the next forward pass), in-turn (follows it) or auto
+    #[arg(long, default_value = "auto")]
+    #[serde(with = "text")]
     pub overlap: Overlap,
-    /// The size of buckets.
+    /// Bucket size: bytes of gradients per all-reduce; auto is 25M on one node, and between nodes the smallest that is
+    /// predicted to be about as cheap
+    #[arg(long, default_value = "auto", value_name = "BYTES")]
+    #[serde(with = "text")]
     pub bucket_bytes: BucketBytes,
-    /// Whether each rank updates its part of the parameters and holds the optimizer state of that part alone
-    /// ([`BucketSettings::shard_optimizer`]).
+    /// Divide the update and the optimizer state among the ranks, each with its part of the parameters (ZeRO stage 1); the
+    /// result has the same bits
+    #[arg(long)]
     pub shard_optimizer: bool,
-    /// If set, ranks step alone, and average their parameters after so many steps ([`BucketSettings::local_steps`]).
-    pub local_steps: Option<LocalSteps>,
-    /// If set, the bits do not depend on the number of ranks: the gradients of this many equal shards of each
-    /// step are added in a tree. A power of two, and a multiple of the number of ranks.
-    pub world_invariant: Option<usize>,
-    /// Check every so many steps that all replicas are identical.
+    /// Step alone N times, then average parameters: another algorithm, which communicates less (local SGD)
+    #[arg(long, value_name = "N")]
+    pub local_steps: Option<u64>,
+    /// The end of a round, with --local-steps: average, or nesterov:RATE,MOMENTUM (DiLoCo)
+    #[arg(long, default_value = "average", value_name = "STEP")]
+    #[serde(with = "text")]
+    pub outer: Outer,
+    /// Order of additions: free (the fastest; results may depend on the number of ranks) or world-invariant (the same bits on any number of
+    /// ranks that divides --shards)
+    #[arg(long, default_value = "free")]
+    #[serde(with = "text")]
+    pub order: Order,
+    /// Shards per step, with --order world-invariant: a power of two and a multiple of the number of ranks
+    #[arg(long, default_value = "8", value_name = "N")]
+    pub shards: usize,
+    /// Check every STEPS steps that all replicas are identical
+    #[arg(long, value_name = "STEPS")]
     pub verify_replicas_every: Option<u64>,
-    /// Compare the ranks' step times every so many steps.
+    /// Compare the step times of all ranks every STEPS steps, and report a straggler
+    #[arg(long, value_name = "STEPS")]
     pub straggler_every: Option<u64>,
-    /// Evaluate the model every so many steps, besides the end of every epoch.
+    /// Evaluate on the held-out samples every STEPS steps, besides the end of every epoch
+    #[arg(long, value_name = "STEPS")]
     pub evaluate_every: Option<u64>,
-    /// What is measured in evaluations, besides loss and accuracy.
-    pub metrics: Metrics,
-    /// When to end before the last epoch.
-    pub early_stopping: Option<EarlyStopping>,
-    /// Where and when to save checkpoints.
-    pub checkpoints: Option<Checkpoints>,
-    /// Whether to resume from the newest checkpoint, if there is one.
-    pub resumes: bool,
-    /// Asks the run to save and stop, if it is set on any rank.
-    pub stop: Stop,
-    /// The directory for TensorBoard files.
-    pub log_directory: Option<PathBuf>,
-    /// The file for a trace of all ranks.
+    /// What else to measure in evaluations, comma-separated: top-K (the accuracy if any of K guesses may be right), f1 (macro F1);
+    /// of a regression r2 and mae (the mean absolute error in standard deviations of the target), which are its default
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
+    pub metrics: Vec<Named>,
+    /// End after N evaluations in a row whose loss was not less than the least before them
+    #[arg(long, value_name = "N")]
+    pub patience: Option<u32>,
+    /// With --patience: how much less the loss must be to count
+    #[arg(long, default_value = "0", value_name = "NATS")]
+    pub min_delta: f64,
+    /// Directory for checkpoints; one is always saved at the end
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint_dir: Option<PathBuf>,
+    /// Save a checkpoint every STEPS steps
+    #[arg(long, value_name = "STEPS")]
+    pub checkpoint_every: Option<u64>,
+    /// Save a checkpoint when SECONDS have passed since the last
+    #[arg(long, default_value = "600", value_name = "SECONDS")]
+    pub checkpoint_every_s: u64,
+    /// Number of newest checkpoints to keep; the one with the lowest training loss is kept besides
+    #[arg(long, default_value = "3", value_name = "N")]
+    pub keep: usize,
+    /// Resume from the newest checkpoint, or start afresh if there is none: one command for the first start and every restart
+    #[arg(long)]
+    pub resume: bool,
+    /// Delete the checkpoints of another run in the directory and start afresh; without this or --resume the command refuses
+    /// such a directory
+    #[arg(long)]
+    pub overwrite: bool,
+    /// Write TensorBoard curves to this directory
+    #[arg(long, value_name = "DIR")]
+    pub log_dir: Option<PathBuf>,
+    /// Write a timeline of all ranks to this file, for chrome://tracing or Perfetto
+    #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Where a file has its values, which errors name.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub origin: Origin,
+    /// The factors of a parameter's weight decay and learning rate by its name and shape; [`Factors::of_shape`] by default.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub factors: Option<fn(&str, &[usize]) -> Factors>,
+    /// Is told of downloads and of waits for data ([`unisono_data::Cache::tell`]).
+    #[arg(skip)]
+    #[serde(skip)]
+    pub tell: Option<fn(&str)>,
+    /// Asks the run to save and stop, if it is set on any rank.
+    #[arg(skip)]
+    #[serde(skip)]
+    pub stop: Stop,
 }
 
-/// The schedule of the learning rate after warm-up.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Falling {
-    /// Constant.
-    Constant,
-    /// Multiplied by a factor after every so many epochs.
-    Step {
-        /// The number of epochs.
-        epochs: usize,
-        /// The factor.
-        factor: f64,
-    },
-    /// Falls to zero along half a cosine.
-    Cosine,
+impl Default for Settings {
+    /// The default model on generated digits.
+    fn default() -> Self {
+        Self::new(Source::Digits, ModelKind::Mlp)
+    }
 }
 
 impl Settings {
     /// Defaults that suit this model, found on two ranks.
-    pub fn new(source: Source, model: ModelKind) -> Self {
-        let for_mlp = Self {
-            source,
-            model,
-            hidden: None,
-            dropout: 0.0,
-            epochs: 10,
-            batch_size: 64,
-            global_batch: None,
-            optimizer: OptimizerSettings { weight_decay: 5e-4, ..OptimizerSettings::new(Sgd::default()) },
-            learning_rate: 0.1,
-            reference_batch: 128,
-            schedule: Falling::Cosine,
-            warm_up: 0.05,
-            clip_norm: None,
-            seed: 0,
-            context: unisono_data::Options::default().context,
-            target: None,
-            colour: None,
-            image_size: None,
-            normalize: None,
-            cache: unisono_data::Cache::default(),
-            augmentation: Augmentation::default(),
-            on_bad_sample: OnBadSample::Error,
-            snapshot: None,
-            input_memory: None,
-            input_threads: Threads::Auto,
-            prefetch: Depth::Auto,
-            device: DeviceKind::Auto,
-            wire: Wire::F32,
-            wires: Vec::new(),
-            uncompressed_steps: None,
-            strategy: None,
-            overlap: Overlap::Auto,
-            bucket_bytes: BucketBytes::Auto,
-            shard_optimizer: false,
-            local_steps: None,
-            world_invariant: None,
-            verify_replicas_every: None,
-            straggler_every: None,
-            evaluate_every: None,
-            metrics: Vec::new(),
-            early_stopping: None,
-            checkpoints: None,
-            resumes: false,
-            stop: Stop::default(),
-            log_directory: None,
-            trace: None,
-        };
+    pub fn new(data: Source, model: ModelKind) -> Self {
+        let for_mlp = Self { data, model, ..Self::of_nothing() };
         match model {
             ModelKind::Mlp => for_mlp,
-            ModelKind::Cnn | ModelKind::ResNet => {
-                let (epochs, learning_rate) = if model == ModelKind::Cnn { (8, 0.05) } else { (4, 0.1) };
-                Self { epochs, batch_size: 32, learning_rate, reference_batch: 64, warm_up: 0.1, ..for_mlp }
+            ModelKind::Cnn => {
+                Self { epochs: 8, batch_size: 32, learning_rate: 0.05, warm_up: 0.1, ..for_mlp }
             }
+            ModelKind::ResNet => Self { epochs: 4, batch_size: 32, warm_up: 0.1, ..for_mlp },
             ModelKind::Transformer => Self {
                 epochs: 2,
                 batch_size: 8,
-                optimizer: OptimizerSettings {
-                    weight_decay: 0.1,
-                    ..OptimizerSettings::new(AdamW::default())
-                },
+                optimizer: NamedRule::new(AdamW::default()),
+                weight_decay: 0.1,
                 learning_rate: 3e-3,
-                reference_batch: 16,
                 ..for_mlp
             },
         }
@@ -219,95 +342,6 @@ impl Settings {
         match source {
             Source::Text(_) => ModelKind::Transformer,
             _ => ModelKind::Mlp,
-        }
-    }
-
-    /// The learning rate for this global batch.
-    ///
-    /// A larger batch has a less noisy gradient and permits a larger step:
-    /// [`UpdateRule::scaled_rate`](unisono_train::optimizer::UpdateRule::scaled_rate). The same global batch has the same rate on any number of
-    /// ranks.
-    pub fn scaled_rate(&self, global_batch: usize) -> f64 {
-        let factor = global_batch as f64 / self.reference_batch as f64;
-        self.optimizer.rule.scaled_rate(self.learning_rate, factor)
-    }
-
-    /// The data set for these settings.
-    ///
-    /// # Errors
-    /// [`TrainError::Data`].
-    pub fn dataset(&self) -> Result<Dataset, TrainError> {
-        self.kept_dataset().map(|(dataset, _)| dataset)
-    }
-
-    /// The same, and what was read or written of a [snapshot](Self::snapshot).
-    ///
-    /// # Errors
-    /// [`TrainError::Data`].
-    pub fn kept_dataset(&self) -> Result<(Dataset, Option<SnapshotReport>), TrainError> {
-        let dataset = unisono_data::load(&self.source, &self.data_options())?;
-        let Some(snapshot) = &self.snapshot else { return Ok((dataset, None)) };
-        let (dataset, report) = dataset.with_snapshot(&self.source, snapshot)?;
-        Ok((dataset, Some(report)))
-    }
-
-    /// The options that the data set is loaded with.
-    pub fn data_options(&self) -> unisono_data::Options {
-        let measured = self.source.has_image_files().then_some(Normalize::Measured);
-        unisono_data::Options {
-            seed: self.seed,
-            context: self.context,
-            target: self.target.clone(),
-            augmentation: self.augmentation.clone(),
-            colour: self.colour,
-            image_size: self.image_size,
-            normalize: self.normalize.clone().or(measured),
-            on_bad_sample: self.on_bad_sample,
-            cache: self.cache.clone(),
-            stop: self.stop.clone(),
-            ..unisono_data::Options::default()
-        }
-    }
-
-    fn run_settings(&self, global_batch: usize, steps: usize) -> RunSettings {
-        let schedule = match self.schedule {
-            Falling::Constant => Schedule::Constant,
-            Falling::Step { epochs, factor } => {
-                Schedule::Step { every: epochs.saturating_mul(steps) as u64, factor }
-            }
-            Falling::Cosine => Schedule::Cosine,
-        };
-        let all_steps = steps.saturating_mul(self.epochs) as u64;
-        let rate = Rate::new(schedule, self.scaled_rate(global_batch), self.warm_up, all_steps);
-        RunSettings {
-            buckets: self.buckets(global_batch),
-            clip_norm: self.clip_norm,
-            verify_replicas_every: self.verify_replicas_every,
-            straggler_every: self.straggler_every,
-            metrics: self.metrics.clone(),
-            evaluate_every: self.evaluate_every,
-            early_stopping: self.early_stopping,
-            checkpoints: self.checkpoints.clone(),
-            stop: self.stop.clone(),
-            log_directory: self.log_directory.clone(),
-            trace: self.trace.clone(),
-            ..RunSettings::new(self.epochs, global_batch, self.optimizer.clone(), rate)
-        }
-    }
-
-    fn buckets(&self, global_batch: usize) -> BucketSettings {
-        BucketSettings {
-            bucket_bytes: self.bucket_bytes,
-            wire: self.wire,
-            uncompressed_steps: self.uncompressed_steps.unwrap_or(0),
-            seed: self.seed,
-            overlap: self.overlap,
-            shard_optimizer: self.shard_optimizer,
-            local_steps: self.local_steps,
-            order: if self.world_invariant.is_some() { Order::Tree } else { Order::Free },
-            // The power of two below: f16 then holds the mean over a global batch of the sums.
-            f16_scale: (global_batch as f32).log2().floor().exp2().recip(),
-            ..BucketSettings::default()
         }
     }
 }

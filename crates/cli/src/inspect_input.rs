@@ -10,25 +10,23 @@ use unisono_data::DataError;
 use unisono_data::pipeline::StageReport;
 use unisono_train::{Feed, Sampled, Shares, explain_bottleneck};
 
-use super::train::{self, SourceArgs};
-use super::values::whole;
+use super::train::{self, InputOptions};
 use super::{Failure, Figures, output};
 
 /// The input pipeline, as `unisono train` with the same options has it on one rank.
 #[derive(Debug, ClapArgs)]
+#[command(mut_arg("epochs", |option| option.help(EPOCHS)))]
 pub(super) struct Args {
     #[command(flatten)]
-    input: SourceArgs,
-    /// Samples of a batch [default: depends on the model]
-    #[arg(long, value_name = "N", value_parser = whole(1, usize::MAX))]
-    batch_size: Option<usize>,
-    /// Times to read all training samples; from the second on, the system has files in memory
-    #[arg(long, value_name = "N", default_value = "2", value_parser = whole(1, usize::MAX))]
-    epochs: usize,
+    input: InputOptions,
     /// Output format
     #[arg(long, default_value = "human")]
     format: Figures,
 }
+
+/// The meaning of an option that is another one in training.
+const EPOCHS: &str =
+    "Times to read all training samples; from the second on, the system has files in memory [default: 2]";
 
 /// What an epoch took.
 #[derive(Debug, Serialize)]
@@ -42,10 +40,8 @@ struct Line {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    if let Some(why) = args.input.without_effect() {
-        return Err(Failure::BadInput(why));
-    }
-    let settings = Settings { epochs: args.epochs, ..args.input.settings(None) };
+    let settings = Settings { epochs: args.input.epochs.unwrap_or(2), ..args.input.settings.clone() };
+    settings.check().map_err(train::failure)?;
     let (dataset, kept) = settings.kept_dataset().map_err(train::failure)?;
     if let Figures::Human = args.format {
         dataset.notices().iter().for_each(|notice| println!("{notice}"));
@@ -53,10 +49,10 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     }
     let dataset = Arc::new(dataset);
     let samples = dataset.train.len();
-    let batch = args.batch_size.unwrap_or(settings.batch_size);
+    let batch = settings.batch_size;
     let shares = Shares { rank: 0, ranks: 1, global_batch: batch, micro_batch: batch, fixed_passes: None };
     let mut feed = settings.feed(dataset, shares).map_err(train::failure)?;
-    for epoch in 1..=args.epochs {
+    for epoch in 1..=settings.epochs {
         let samples_per_s =
             measure(&mut feed, epoch, samples).map_err(|error| train::failure(error.into()))?;
         let (event, stages) = ("input", feed.stages());

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use clap::Args as ClapArgs;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use unisono_data::DataError;
+use unisono_candle::Settings;
 use unisono_data::service::{Counts, Server, ServerSettings, Token};
+use unisono_data::{DataError, Source};
 
 use super::Failure;
 use super::family::POLL;
-use super::train::{self, DatasetArgs};
+use super::train::{self, DataOptions};
 use super::values::size_or_none;
 
 /// A server of batches, which any number of jobs may ask.
@@ -37,19 +38,18 @@ pub(super) struct Args {
     #[arg(long, value_name = "HOST:PORT", requires = "join")]
     advertise: Option<String>,
     #[command(flatten)]
-    dataset: DatasetArgs,
+    dataset: DataOptions,
 }
 
 /// How often a server says what it has done.
 const TOLD: Duration = Duration::from_secs(60);
 
 pub(super) fn run(args: Args) -> Result<(), Failure> {
-    if let Some(why) = args.dataset.without_effect().or_else(|| args.dataset.unservable()) {
-        return Err(Failure::BadInput(why));
-    }
+    let settings = args.dataset.settings;
+    settings.check().map_err(train::failure)?;
+    unservable(&settings)?;
     let failed = |error: std::io::Error| Failure::Error(format!("cannot install signal handlers: {error}"));
-    let settings = args.dataset.settings(None);
-    let (source, options) = (&settings.source, settings.data_options());
+    let (source, options) = (&settings.data, settings.data_options());
     let refused = |error: DataError| train::failure(error.into());
     let server = ServerSettings {
         listen: args.listen,
@@ -97,6 +97,23 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     }
     println!("{}", server.stop());
     Ok(())
+}
+
+/// Refuses what cannot be served.
+fn unservable(settings: &Settings) -> Result<(), Failure> {
+    match &settings.data {
+        Source::Service(servers) => Err(Failure::BadInput(format!(
+            "serve-data cannot serve what `{servers}` serve: it reads its data itself; --join them instead"
+        ))),
+        Source::Digits => Ok(()),
+        _ if settings.target.is_some() => Err(Failure::BadInput(
+            "serve-data serves classes, and no numbers to predict: remove --target".to_owned(),
+        )),
+        _ if settings.seed != 0 => Err(Failure::BadInput(
+            "--seed has no effect without --data digits: remove it, or add --data digits".to_owned(),
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn cores() -> usize {

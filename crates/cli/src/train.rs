@@ -17,30 +17,35 @@ use super::{Failure, Figures, speaks};
 
 mod args;
 mod elastic;
-mod source;
-mod strategy;
 mod tell;
 mod tensorflow;
 
-pub(super) use args::{Args, USUAL};
 #[cfg(feature = "service")]
-pub(super) use source::DatasetArgs;
-pub(super) use source::{CacheArgs, SourceArgs};
+pub(super) use args::DataOptions;
+pub(super) use args::{Args, CacheArgs, InputOptions, USUAL};
 use tell::Teller;
 pub(super) use tell::measured;
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let settings = args.settings();
+    let settings = &args.options.settings;
+    if args.write_config {
+        settings.check().map_err(failure)?;
+        let text = settings.to_toml().map_err(failure)?;
+        if speaks() {
+            print!("{text}");
+        }
+        return Ok(());
+    }
     if args.world.is_alone() {
         tensorflow::refuse_other_workers().map_err(Failure::BadInput)?;
     }
     heed_signals(&settings.stop)?;
     // SAFETY: the command line was read, and nothing has started a thread yet.
     unsafe { share_cores(args.world.local_ranks()) };
-    if args.is_elastic() {
-        return elastic::run(args, &settings);
+    if settings.elastic {
+        return elastic::run(args, settings);
     }
-    args.world.run(|comm| on_rank(comm, args, &settings, None))
+    args.world.run(|comm| on_rank(comm, args, settings, None))
 }
 
 /// Makes signals request a stop. Must come first: until then they kill this process. A launcher forwards signals to its
@@ -65,22 +70,15 @@ fn on_rank(
     settings: &Settings,
     folder: Option<&Path>,
 ) -> Result<(), Failure> {
-    if let Some(why) = args.without_effect(settings) {
-        return Err(bad_input(comm.rank(), why));
-    }
-    if let Some(choice) = args.algorithm() {
-        let chosen = comm.set_choice(choice);
-        chosen.map_err(|error| bad_input(comm.rank(), error.to_string()))?;
-    }
-    let summary = match &settings.strategy {
-        Some(Strategy::ParameterServer(servers)) => serve(comm, args.format, settings, *servers, folder),
+    let summary = match settings.strategy() {
+        Some(Strategy::ParameterServer(servers)) => serve(comm, args.format, settings, servers, folder),
         Some(Strategy::Pipeline(pipeline)) => {
             let world = RunWorld::of(comm);
             if world.rank == 0 && pipeline.length(world.ranks) == 1 {
                 eprintln!("unisono: {UNCUT}");
             }
             settings
-                .pipeline(comm, pipeline)
+                .pipeline(comm, &pipeline)
                 .and_then(|run| train(run, world, args.format, settings))
                 .map(Some)
         }
@@ -195,7 +193,7 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
             "unisono: onebit sends large gradients late: if the loss does not fall, try a fifth of the --learning-rate"
         );
     }
-    if let Some(local) = settings.local_steps {
+    if let Some(local) = settings.local_steps() {
         println!("each rank steps alone, and parameters are averaged: {local}");
     }
     if let Some((buckets, scattered)) = trainer.sharded().filter(|_| settings.shard_optimizer) {
@@ -255,10 +253,10 @@ fn opening(
     global_batch: usize,
     rate: Rate,
 ) -> String {
-    let Settings { source, model, optimizer, .. } = settings;
+    let Settings { data, model, optimizer, .. } = settings;
     let samples = samples.map_or(String::new(), |samples| format!("{samples} samples in "));
-    let (name, rate) = (optimizer.rule.name(), rate.peak());
+    let (name, rate) = (optimizer.0.name(), rate.peak());
     format!(
-        "{model} of {parameters} parameters on {source}, {samples}batches of {global_batch}; {name} at up to {rate:.3e}"
+        "{model} of {parameters} parameters on {data}, {samples}batches of {global_batch}; {name} at up to {rate:.3e}"
     )
 }

@@ -61,7 +61,7 @@ fn asked(command: &Command, words: &[OsString]) -> String {
 
 /// Clap's error in one line, without the usage and the hint at `--help`.
 fn line(error: &Error) -> String {
-    let text = error.to_string();
+    let text = error.to_string().replace("invalid digit found in string", "expected a whole number from 0");
     let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let said = said.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
     said.fold(String::new(), |told, line| joined(told, &advice(line.strip_prefix("error: ").unwrap_or(line))))

@@ -149,6 +149,15 @@ impl fmt::Display for Normalization {
     }
 }
 
+impl fmt::Display for Normalize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::By(normalization) => normalization.fmt(f),
+            Self::Measured => f.write_str("measured"),
+        }
+    }
+}
+
 impl FromStr for Normalize {
     type Err = DataError;
 
@@ -180,9 +189,8 @@ mod tests {
 
     #[test]
     fn normalisations_read_as_they_are_written() {
-        for text in ["0.1307/0.3081", "0.5,0,1/0.25,1,2"] {
-            let Ok(Normalize::By(found)) = text.parse() else { panic!("{text}") };
-            assert_eq!(found.to_string(), text);
+        for text in ["0.1307/0.3081", "0.5,0,1/0.25,1,2", "measured"] {
+            assert_eq!(text.parse::<Normalize>().unwrap().to_string(), text);
         }
         assert_eq!("measured".parse::<Normalize>().unwrap(), Normalize::Measured);
         for text in ["", "0.5", "0.5/0", "0.5/-1", "0.5,0.5/0.5", "NaN/1", "a/b"] {

@@ -64,7 +64,7 @@ pub use error::TrainError;
 pub use feed::{AnyShare, Batches, Feed, OutOfData, Shares, Steps, Stream};
 pub use gradients::{Fill, Gradients, Parameter, ReplicaError, Tally};
 pub use local::{LocalSteps, Outer, UnknownOuter};
-pub use optimizer::{AdamW, Lamb, Lion, OptimizerSettings, Sgd};
+pub use optimizer::{AdamW, Lamb, Lion, NamedRule, OptimizerSettings, Sgd};
 pub use replica::{Parts, Replica};
 pub use report::{
     Best, EndedEarly, EpochReport, Evaluation, Event, StepEvent, Stopped, Summary, WorkerReport,
@@ -79,7 +79,7 @@ pub use share::{Share, StepReport, Times};
 pub use starvation::explain_bottleneck;
 pub use step::Mirror;
 pub use straggler::{RankTimes, Straggler, StragglerReport};
-pub use strategy::{PipelineSettings, Strategy};
+pub use strategy::{PipelineSettings, Strategy, StrategyKind};
 pub use streamed::Streamed;
 pub use trainer::{Test, Trainer, evaluate, measure};
 pub use unisono_data::Stop;

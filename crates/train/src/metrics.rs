@@ -37,6 +37,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use unisono::{Communicator, ReduceOp};
 
 mod regression;
@@ -166,8 +167,23 @@ impl Metric for F1 {
 }
 
 /// A metric that ships with the library, by its name: `top-K`, `f1`, `r2` or `mae`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Named(pub Arc<dyn Metric>);
+
+impl TryFrom<String> for Named {
+    type Error = UnknownMetric;
+
+    fn try_from(name: String) -> Result<Self, UnknownMetric> {
+        name.parse()
+    }
+}
+
+impl From<Named> for String {
+    fn from(Named(metric): Named) -> Self {
+        metric.name()
+    }
+}
 
 /// A name of no metric that ships with the library.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

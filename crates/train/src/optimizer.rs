@@ -35,7 +35,7 @@ use unisono::internals::Level;
 
 pub use adamw::AdamW;
 pub use averaged::Averaged;
-pub use catalogue::{UnknownRule, by_name, names};
+pub use catalogue::{NamedRule, UnknownRule, by_name, names};
 pub use lamb::Lamb;
 pub use lion::Lion;
 use passes::{LANES, SquareSum};

@@ -3,10 +3,54 @@
 use std::fmt;
 
 use unisono::Communicator;
+use unisono_collectives::named;
 
 use crate::error::TrainError;
 use crate::server::ServerSettings;
 use unisono_steps::pipeline::PipelineSchedule;
+
+/// The kind of a strategy, without its settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StrategyKind {
+    /// [`Strategy::OneDevice`].
+    OneDevice,
+    /// [`Strategy::Mirrored`].
+    Mirrored,
+    /// [`Strategy::MultiWorkerMirrored`].
+    MultiWorkerMirrored,
+    /// [`Strategy::CentralStorage`].
+    CentralStorage,
+    /// [`Strategy::ParameterServer`].
+    ParameterServer,
+    /// [`Strategy::Pipeline`].
+    Pipeline,
+}
+
+impl StrategyKind {
+    /// All variants.
+    pub const ALL: [Self; 6] = [
+        Self::OneDevice,
+        Self::Mirrored,
+        Self::MultiWorkerMirrored,
+        Self::CentralStorage,
+        Self::ParameterServer,
+        Self::Pipeline,
+    ];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OneDevice => "one-device",
+            Self::Mirrored => "mirrored",
+            Self::MultiWorkerMirrored => "multi-worker-mirrored",
+            Self::CentralStorage => "central-storage",
+            Self::ParameterServer => "parameter-server",
+            Self::Pipeline => "pipeline",
+        }
+    }
+}
+
+named!(StrategyKind, "strategy");
 
 /// How ranks train together: TensorFlow's strategies, by their names. The model, the data and the loop are the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,18 +100,23 @@ impl PipelineSettings {
 
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::OneDevice => "one-device",
-            Self::Mirrored => "mirrored",
-            Self::MultiWorkerMirrored => "multi-worker-mirrored",
-            Self::CentralStorage => "central-storage",
-            Self::ParameterServer(_) => "parameter-server",
-            Self::Pipeline(_) => "pipeline",
-        })
+        self.kind().fmt(f)
     }
 }
 
 impl Strategy {
+    /// The kind of the strategy.
+    pub fn kind(&self) -> StrategyKind {
+        match self {
+            Self::OneDevice => StrategyKind::OneDevice,
+            Self::Mirrored => StrategyKind::Mirrored,
+            Self::MultiWorkerMirrored => StrategyKind::MultiWorkerMirrored,
+            Self::CentralStorage => StrategyKind::CentralStorage,
+            Self::ParameterServer(_) => StrategyKind::ParameterServer,
+            Self::Pipeline(_) => StrategyKind::Pipeline,
+        }
+    }
+
     /// The mirrored strategy that suits a world.
     pub fn suited(comm: &Communicator) -> Self {
         match (comm.ranks(), comm.topology().nodes()) {

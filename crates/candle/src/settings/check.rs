@@ -4,99 +4,88 @@ use std::fmt;
 
 use candle_core::Device;
 
-use super::{Falling, Settings};
+use super::Settings;
 use crate::model::ModelKind;
 use unisono::{Choice, Vendor};
 use unisono_data::{Dataset, Kind, OnBadSample};
 use unisono_train::internals::IN_TREE;
-use unisono_train::{BucketBytes, Overlap, Strategy, TrainError, Wire, metrics};
+use unisono_train::{BucketBytes, Order, Overlap, Strategy, TrainError, Wire, Wires, metrics};
 
 impl Settings {
-    /// Refuses settings that are invalid for any data, or would have no effect.
-    pub(super) fn check(&self) -> Result<(), TrainError> {
-        self.check_counts()?;
-        self.check_rates()?;
-        self.check_effect()
+    /// Refuses a configuration that is invalid for any data and any world, or options that would have no effect.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] names the option, and its place if it is from a file.
+    pub fn check(&self) -> Result<(), TrainError> {
+        let checked = self.check_counts().and_then(|()| self.check_rates());
+        let checked = checked.and_then(|()| self.check_effect()).and_then(|()| self.check_together());
+        checked.map_err(|error| self.placed(error))
     }
 
     fn check_counts(&self) -> Result<(), TrainError> {
-        let positive = |name: &str, value: usize| match value {
-            0 => refuse(format!("{name} is 0: it must be at least 1")),
-            _ => Ok(()),
-        };
-        positive("the number of epochs", self.epochs)?;
-        positive("the batch size", self.batch_size)?;
-        positive("the global batch", self.global_batch.unwrap_or(1))?;
-        positive("the reference batch", self.reference_batch)?;
         let bucket = match self.bucket_bytes {
-            BucketBytes::Fixed(bytes) => bytes,
+            BucketBytes::Fixed(bytes) => bytes as u64,
             BucketBytes::Auto => 1,
         };
-        positive("the bytes of a bucket", bucket)?;
-        positive("the context", self.context)?;
-        positive("the size of a hidden layer", self.hidden.iter().flatten().copied().min().unwrap_or(1))?;
-        let comparisons = self.verify_replicas_every.unwrap_or(1).min(self.straggler_every.unwrap_or(1));
-        positive("the number of steps between comparisons", comparisons as usize)?;
-        positive("the number of steps between evaluations", self.evaluate_every.unwrap_or(1) as usize)?;
-        positive("the patience", self.early_stopping.map_or(1, |early| early.patience as usize))?;
-        match self.schedule {
-            Falling::Step { epochs, .. } => {
-                positive("the number of epochs between drops of the learning rate", epochs)
-            }
-            Falling::Constant | Falling::Cosine => Ok(()),
+        let whole = |count: Option<usize>| count.unwrap_or(1) as u64;
+        let counts = [
+            ("epochs", self.epochs as u64),
+            ("batch-size", self.batch_size as u64),
+            ("global-batch", whole(self.global_batch)),
+            ("bucket-bytes", bucket),
+            ("context", self.context as u64),
+            ("hidden", whole(self.hidden.iter().flatten().copied().min())),
+            ("input-threads", whole(self.input_threads)),
+            ("prefetch", whole(self.prefetch)),
+            ("servers", self.servers as u64),
+            ("stages", whole(self.stages)),
+            ("micro-batches", whole(self.micro_batches)),
+            ("local-steps", self.local_steps.unwrap_or(1)),
+            ("shards", self.shards as u64),
+            ("verify-replicas-every", self.verify_replicas_every.unwrap_or(1)),
+            ("straggler-every", self.straggler_every.unwrap_or(1)),
+            ("evaluate-every", self.evaluate_every.unwrap_or(1)),
+            ("patience", self.patience.unwrap_or(1).into()),
+            ("checkpoint-every", self.checkpoint_every.unwrap_or(1)),
+            ("keep", self.keep as u64),
+            ("step-epochs", self.step_epochs as u64),
+        ];
+        match counts.iter().find(|(_, count)| *count == 0) {
+            Some((option, _)) => refuse(format!("--{option} is 0: it must be at least 1")),
+            None => Ok(()),
         }
     }
 
     fn check_rates(&self) -> Result<(), TrainError> {
-        Range::Above(0.0, 1e6).check("learning rate", self.learning_rate)?;
-        Range::From(0.0, 1e6).check("weight decay", f64::from(self.optimizer.weight_decay))?;
-        self.optimizer.rule.check().or_else(refuse)?;
-        Range::Above(0.0, 1e30).check("norm to clip to", self.clip_norm.unwrap_or(1.0))?;
-        Range::From(0.0, 1.0).check("share of warm-up", self.warm_up)?;
-        let min_delta = self.early_stopping.map_or(0.0, |early| early.min_delta);
-        Range::From(0.0, 1e6).check("least fall of the loss", min_delta)?;
-        if !(0.0..1.0).contains(&self.dropout) {
-            return refuse(format!("the dropout is {}: it must be from 0 to below 1", Figure(self.dropout)));
-        }
-        match self.schedule {
-            Falling::Step { factor, .. } => {
-                Range::From(0.0, 1.0).check("factor of the step schedule", factor)
-            }
-            Falling::Constant | Falling::Cosine => Ok(()),
-        }
+        Range::Above(0.0, 1e6).check("learning-rate", self.learning_rate)?;
+        Range::From(0.0, 1e6).check("weight-decay", f64::from(self.weight_decay))?;
+        self.optimizer().rule.check().or_else(refuse)?;
+        Range::Above(0.0, 1e30).check("clip-norm", self.clip_norm.unwrap_or(1.0))?;
+        Range::From(0.0, 1.0).check("warm-up", self.warm_up)?;
+        Range::From(0.0, 1e6).check("min-delta", self.min_delta)?;
+        Range::Below(0.0, 1.0).check("dropout", self.dropout)?;
+        Range::From(0.0, 1.0).check("step-factor", self.step_factor)
     }
 
-    /// Refuses settings that would have no effect.
-    fn check_effect(&self) -> Result<(), TrainError> {
-        if self.world_invariant.is_some() && (self.wire != Wire::F32 || !self.wires.is_empty()) {
+    /// Refuses options that do not go together.
+    fn check_together(&self) -> Result<(), TrainError> {
+        let is_invariant = self.order == Order::Tree;
+        if is_invariant && self.compresses() {
             return refuse(format!(
                 "gradients are rounded to {} between ranks, so the bits depend on the number of ranks: use --wire f32 \
                  with --order world-invariant",
                 self.wire
             ));
         }
-        if self.target.is_some() && !self.source.is_table() {
-            return refuse(format!(
-                "a target is a column of a table, and {} is none: remove --target",
-                self.source
-            ));
-        }
         if let Some(why) = self.buckets(1).conflict() {
             return refuse(why);
         }
-        if self.hidden.is_some() && !self.model.has_widths() {
-            return refuse(format!(
-                "the hidden layers of the {} are fixed: remove --hidden, or use another model",
-                self.model
-            ));
+        if self.overwrite && self.resume {
+            return refuse(
+                "--overwrite deletes what --resume would resume from: remove one of them".to_owned(),
+            );
         }
-        if self.dropout != 0.0 && !self.model.has_dropout() {
-            return refuse(format!(
-                "the {} drops no values: remove --dropout, or use the mlp or the transformer",
-                self.model
-            ));
-        }
-        if self.model == ModelKind::ResNet && self.world_invariant.is_some() {
+        if self.model == ModelKind::ResNet && is_invariant {
             return refuse(
                 "the resnet normalises over the samples of all ranks, so the bits depend on the number of ranks: use another \
                  model, or remove --order world-invariant"
@@ -109,8 +98,8 @@ impl Settings {
     /// Refuses what a strategy cannot do.
     pub(super) fn check_strategy(&self, strategy: &Strategy) -> Result<(), TrainError> {
         let is_across = self.overlap == Overlap::Across;
-        let is_invariant = self.world_invariant.is_some();
-        let compresses = self.wire != Wire::F32 || !self.wires.is_empty();
+        let is_invariant = self.order == Order::Tree;
+        let is_undecided = matches!(self.wire, Wires::Auto(_));
         let refused = match strategy {
             Strategy::Pipeline(_) => vec![
                 (
@@ -125,13 +114,13 @@ impl Settings {
                     "stages add the gradients of micro-batches in turn",
                 ),
                 (self.local_steps.is_some(), "--local-steps", "the stages of a model step together"),
-                (!self.wires.is_empty(), "--wire auto", "stages would choose differently: name one format"),
+                (is_undecided, "--wire auto", "stages would choose differently: name one format"),
                 (is_across, "--overlap across", "a stage's update ends before its next pass"),
             ],
             Strategy::CentralStorage => vec![
                 (is_invariant, "--order world-invariant", "ranks add their gradients in turn"),
                 (self.local_steps.is_some(), "--local-steps", "there is one copy of the parameters"),
-                (compresses, "--wire", "no gradient travels"),
+                (self.compresses(), "--wire", "no gradient travels"),
                 (
                     self.shard_optimizer,
                     "--shard-optimizer",
@@ -141,7 +130,7 @@ impl Settings {
             ],
             Strategy::ParameterServer(_) => {
                 vec![
-                    (!self.wires.is_empty(), "--wire auto", "it compares all-reduces: name one format"),
+                    (is_undecided, "--wire auto", "it compares all-reduces: name one format"),
                     (
                         self.on_bad_sample != OnBadSample::Error,
                         "--on-bad-sample skip",
@@ -154,14 +143,12 @@ impl Settings {
         if let Some((_, option, why)) = refused.into_iter().find(|(is_so, _, _)| *is_so) {
             return refuse(format!("{strategy} does not go with {option}: {why}"));
         }
-        match strategy {
-            Strategy::Pipeline(pipeline)
-                if pipeline.ranks == Some(0) || pipeline.micro_batches == Some(0) =>
-            {
-                refuse("a pipeline has one rank and one micro-batch at least".to_owned())
-            }
-            _ => Ok(()),
-        }
+        Ok(())
+    }
+
+    /// Whether gradients are sent in fewer bits than they have.
+    fn compresses(&self) -> bool {
+        self.wire != Wires::One(Wire::F32)
     }
 
     /// Refuses an algorithm that would not be used.
@@ -178,9 +165,10 @@ impl Settings {
             )),
             Choice::Auto => Ok(()),
             choice if *choice == IN_TREE.into() => Ok(()),
-            choice if self.world_invariant.is_some() => refuse(format!(
-                "the algorithm {choice} would not be used: a result independent of the number of ranks requires {IN_TREE}; \
-                 remove --algorithm"
+            choice if self.order == Order::Tree => refuse(format!(
+                "the algorithm {choice} would not be used: a result independent of the number of ranks requires {}; remove \
+                 --algorithm",
+                IN_TREE
             )),
             _ => Ok(()),
         }
@@ -188,7 +176,7 @@ impl Settings {
 
     /// Refuses a number of shards that the ranks cannot divide.
     pub(super) fn check_world(&self, ranks: usize) -> Result<(), TrainError> {
-        match self.world_invariant {
+        match self.world_invariant() {
             Some(parts) if !parts.is_power_of_two() || !parts.is_multiple_of(ranks) => refuse(format!(
                 "{parts} shards per step on {ranks} ranks: the number of shards must be a power of two and a multiple of the \
                  number of ranks"
@@ -209,39 +197,41 @@ impl Settings {
             Kind::Text { vocabulary, .. } => vocabulary.len(),
         };
         if classes == 1 && dataset.schema.target.is_none() {
-            return refuse(format!("{} has one class alone: there is nothing to learn", self.source));
+            return refuse(format!("{} has one class alone: there is nothing to learn", self.data));
         }
-        metrics::check(&self.metrics, Some(classes))?;
+        metrics::check(&self.metrics(), Some(classes))?;
         let samples = dataset.train.len();
         if global_batch > samples {
             return refuse(format!(
                 "a global batch of {global_batch} samples on {ranks} ranks, but {} has only {samples} to train on: choose a \
                  smaller batch",
-                self.source
+                self.data
             ));
         }
         Ok(dataset)
     }
 }
 
-fn refuse<T>(why: String) -> Result<T, TrainError> {
+pub(super) fn refuse<T>(why: String) -> Result<T, TrainError> {
     Err(TrainError::Setting(why))
 }
 
-/// A range of numbers: from or above the first, up to the second.
+/// A range of numbers: from or above the first, up to or below the second.
 #[derive(Debug, Clone, Copy)]
 enum Range {
     From(f64, f64),
     Above(f64, f64),
+    Below(f64, f64),
 }
 
 impl Range {
-    fn check(self, name: &str, value: f64) -> Result<(), TrainError> {
+    fn check(self, option: &str, value: f64) -> Result<(), TrainError> {
         let is_inside = match self {
             Self::From(least, most) => (least..=most).contains(&value),
             Self::Above(least, most) => least < value && value <= most,
+            Self::Below(least, most) => (least..most).contains(&value),
         };
-        if is_inside { Ok(()) } else { refuse(format!("the {name} is {}: it must be {self}", Figure(value))) }
+        if is_inside { Ok(()) } else { refuse(format!("--{option} is {}: it must be {self}", Figure(value))) }
     }
 }
 
@@ -250,6 +240,7 @@ impl fmt::Display for Range {
         match *self {
             Self::From(least, most) => write!(f, "from {} to {}", Figure(least), Figure(most)),
             Self::Above(least, most) => write!(f, "above {}, and at most {}", Figure(least), Figure(most)),
+            Self::Below(least, most) => write!(f, "from {} to below {}", Figure(least), Figure(most)),
         }
     }
 }

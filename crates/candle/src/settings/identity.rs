@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 
 use super::Settings;
 use unisono_data::{Dataset, OnBadSample, Schema, Source};
+use unisono_train::optimizer::NamedRule;
+use unisono_train::rate::ScheduleKind;
 use unisono_train::{Resumed, TrainError};
 
 /// The entries on data, which are compared separately.
@@ -14,7 +16,7 @@ impl Settings {
     /// The description of the run: what must be the same to resume it, and what determines its model.
     pub(super) fn description(&self, dataset: &Dataset, fingerprint: Option<u64>) -> Value {
         json!({
-            "data": self.source.to_string(),
+            "data": self.data.to_string(),
             "kind": dataset.kind,
             "schema": dataset.schema,
             "fingerprint": fingerprint.map(|hash| format!("{hash:016x}")),
@@ -24,28 +26,58 @@ impl Settings {
             "dropout": (self.dropout != 0.0).then_some(self.dropout),
             "seed": self.seed,
             "context": self.context,
-            "optimizer": self.optimizer.describe(),
+            "optimizer": self.optimizer_identity(),
             "learning rate": self.learning_rate,
-            "schedule": format!("{:?}", self.schedule),
+            "schedule": self.schedule_identity(),
             "warm-up": self.warm_up,
             "epochs": self.epochs,
             "norm to clip to": self.clip_norm,
             "augmentation": self.augmentation_identity(),
             "damaged samples": (self.on_bad_sample != OnBadSample::Error).then(|| self.on_bad_sample.to_string()),
-            "wire format": self.wire.to_string(),
-            "uncompressed steps": self.uncompressed_steps,
-            "parts of a step": self.world_invariant,
-            "local steps": self.local_steps.map(|local| local.to_string()),
+            "wire format": self.wires()[0].to_string(),
+            "uncompressed steps": (self.uncompressed_steps != 0).then_some(self.uncompressed_steps),
+            "parts of a step": self.world_invariant(),
+            "local steps": self.local_steps().map(|local| local.to_string()),
         })
     }
 
     /// The transforms of images, or whether there are the usual ones.
     fn augmentation_identity(&self) -> Value {
-        match &self.augmentation {
+        match self.augmentation() {
             none if none.is_empty() => false.into(),
-            usual if *usual == self.source.usual_augmentation() => true.into(),
+            usual if usual == self.data.usual_augmentation() => true.into(),
             others => others.to_string().into(),
         }
+    }
+
+    fn optimizer_identity(&self) -> Value {
+        let base = Self { ema: None, ..self.clone() }.optimizer().rule;
+        // As texts: in `f64` they would have digits that not every reader of JSON keeps.
+        json!({
+            "rule": NamedRule(base).to_string(),
+            "average": self.ema.map(|decay| decay.to_string()),
+            "weight decay": self.weight_decay.to_string(),
+        })
+    }
+
+    fn schedule_identity(&self) -> Value {
+        match self.schedule {
+            ScheduleKind::Step => {
+                json!({ "step": { "epochs": self.step_epochs, "factor": self.step_factor } })
+            }
+            kind => kind.name().into(),
+        }
+    }
+
+    /// The entries that checkpoints had as text before they had them as data.
+    fn former_description(&self) -> Value {
+        let schedule = match self.schedule {
+            ScheduleKind::Step => {
+                format!("Step {{ epochs: {}, factor: {:?} }}", self.step_epochs, self.step_factor)
+            }
+            kind => format!("{kind:?}"),
+        };
+        json!({ "optimizer": self.optimizer().describe(), "schedule": schedule })
     }
 
     /// Whether a checkpoint is of such a run.
@@ -67,12 +99,13 @@ impl Settings {
             fields.map(|(name, own)| (name.as_str(), own.clone(), saved[name].clone())).collect();
         pairs.push(("global batch", global_batch.into(), resumed.progress.global_batch.into()));
         let theirs = saved["data"].as_str().and_then(|name| name.parse().ok());
-        if !theirs.is_some_and(|source: Source| source.is_same(&self.source)) {
+        if !theirs.is_some_and(|source: Source| source.is_same(&self.data)) {
             pairs.insert(0, ("data", own["data"].clone(), saved["data"].clone()));
         } else if let Some(why) = self.changed_data(own, saved) {
             return other_run(why);
         }
-        match pairs.into_iter().find(|(_, own, saved)| own != saved) {
+        let former = self.former_description();
+        match pairs.into_iter().find(|(name, own, saved)| own != saved && former.get(*name) != Some(saved)) {
             None => Ok(()),
             Some((name, own, saved)) => other_run(format!(
                 "its {name} is {saved}, and this run's is {own}: use the same, or train without --resume"
@@ -89,7 +122,7 @@ impl Settings {
         let is_other = hash(saved).zip(hash(own)).is_some_and(|(theirs, own)| theirs != own);
         let what = renamed
             .or_else(|| is_other.then(|| "the samples are not those that it was trained on".to_owned()))?;
-        let source = &self.source;
+        let source = &self.data;
         Some(format!(
             "{source} has changed since: {what}; bring back what was there, or train without --resume"
         ))

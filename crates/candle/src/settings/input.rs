@@ -1,6 +1,6 @@
 //! The input pipeline of a run, within its memory.
 
-use super::Settings;
+use super::{Settings, Size};
 use std::sync::Arc;
 use unisono::size::approximate;
 use unisono_data::pipeline::{LEAST_HELD, holding};
@@ -13,49 +13,47 @@ impl Settings {
     /// # Errors
     /// [`TrainError::Setting`] if that is too little, or too little for the threads and the depth that were asked for.
     pub fn feed(&self, dataset: Arc<Dataset>, shares: Shares) -> Result<Sampled, TrainError> {
+        let threads = self.input_threads.map_or(Threads::Auto, Threads::Fixed);
+        let depth = self.prefetch.map_or(Depth::Auto, Depth::Fixed);
         let (threads, depth) = match self.input_memory {
-            Some(bytes) => self.within(bytes, step_bytes(&dataset.kind, shares))?,
-            None => (self.input_threads, self.prefetch),
+            Some(Size(bytes)) => within(bytes, step_bytes(&dataset.kind, shares), threads, depth)?,
+            None => (threads, depth),
         };
         Ok(Sampled::new(dataset, self.seed, shares, threads, depth).up_to_epoch(self.epochs))
     }
+}
 
-    /// The threads and the depth of a pipeline whose steps have so many bytes each.
-    fn within(&self, bytes: u64, of_step: u64) -> Result<(Threads, Depth), TrainError> {
-        let held = (bytes / of_step.max(1)).min(1 << 20) as usize;
-        let most_threads = match self.input_threads {
-            Threads::Auto => None,
-            Threads::AtMost(threads) | Threads::Fixed(threads) => Some(threads),
-        };
-        let most_ready = match self.prefetch {
-            Depth::Auto => None,
-            Depth::AtMost(depth) | Depth::Fixed(depth) => Some(depth),
-        };
-        // A thread may have one in progress and one that is finished, and one is the trainer's.
-        let spare = |used: usize| held.checked_sub(1 + used);
-        let is_some = |count: &usize| *count > 0;
-        let found = match (most_threads, most_ready) {
-            (None, None) => holding(held),
-            (Some(threads), None) => {
-                spare(2 * threads).filter(is_some).map(|depth| (self.input_threads, Depth::AtMost(depth)))
-            }
-            (None, Some(depth)) => {
-                let threads = spare(depth).map(|steps| steps / 2).filter(is_some);
-                threads.map(|threads| (Threads::AtMost(threads), self.prefetch))
-            }
-            (Some(threads), Some(depth)) => {
-                spare(2 * threads + depth).map(|_| (self.input_threads, self.prefetch))
-            }
-        };
-        found.ok_or_else(|| {
-            TrainError::Setting(format!(
-                "the input memory of {} holds {held} step(s) of {}: it must hold {LEAST_HELD} at least, and one more than two for each \
-                 thread and one for each prefetched step; allow more, or choose a smaller batch",
-                approximate(bytes),
-                approximate(of_step)
-            ))
-        })
-    }
+/// The threads and the depth of a pipeline whose steps have so many bytes each.
+fn within(bytes: u64, of_step: u64, threads: Threads, depth: Depth) -> Result<(Threads, Depth), TrainError> {
+    let held = (bytes / of_step.max(1)).min(1 << 20) as usize;
+    let most_threads = match threads {
+        Threads::Auto => None,
+        Threads::AtMost(threads) | Threads::Fixed(threads) => Some(threads),
+    };
+    let most_ready = match depth {
+        Depth::Auto => None,
+        Depth::AtMost(depth) | Depth::Fixed(depth) => Some(depth),
+    };
+    // A thread may have one in progress and one that is finished, and one is the trainer's.
+    let spare = |used: usize| held.checked_sub(1 + used);
+    let is_some = |count: &usize| *count > 0;
+    let found = match (most_threads, most_ready) {
+        (None, None) => holding(held),
+        (Some(most), None) => spare(2 * most).filter(is_some).map(|depth| (threads, Depth::AtMost(depth))),
+        (None, Some(most)) => {
+            let threads = spare(most).map(|steps| steps / 2).filter(is_some);
+            threads.map(|threads| (Threads::AtMost(threads), depth))
+        }
+        (Some(most), Some(ready)) => spare(2 * most + ready).map(|_| (threads, depth)),
+    };
+    found.ok_or_else(|| {
+        TrainError::Setting(format!(
+            "the input memory of {} holds {held} step(s) of {}: it must hold {LEAST_HELD} at least, and one more than two for each \
+             thread and one for each prefetched step; allow more, or choose a smaller batch",
+            approximate(bytes),
+            approximate(of_step)
+        ))
+    })
 }
 
 /// The size of a rank's batches in a step.
@@ -72,17 +70,10 @@ fn step_bytes(kind: &Kind, shares: Shares) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ModelKind;
-    use unisono_data::Source;
 
     #[test]
     fn threads_and_depth_fit_the_memory() {
-        let settings = |input_threads, prefetch| Settings {
-            input_threads,
-            prefetch,
-            ..Settings::new(Source::Digits, ModelKind::Mlp)
-        };
-        let within = |threads, depth, held: u64| settings(threads, depth).within(held * 100 + 99, 100).ok();
+        let within = |threads, depth, held: u64| super::within(held * 100 + 99, 100, threads, depth).ok();
         let (auto, fixed) = (Threads::Auto, Threads::Fixed);
         assert_eq!(within(auto, Depth::Auto, 4), Some((Threads::AtMost(1), Depth::AtMost(1))));
         assert_eq!(within(fixed(3), Depth::Auto, 10), Some((fixed(3), Depth::AtMost(3))));
@@ -99,7 +90,7 @@ mod tests {
         ] {
             assert_eq!(within(threads, depth, held), None);
         }
-        let refused = settings(auto, Depth::Auto).within(1 << 20, 1 << 19).unwrap_err().to_string();
+        let refused = super::within(1 << 20, 1 << 19, auto, Depth::Auto).unwrap_err().to_string();
         assert!(refused.contains("1024 KiB holds 2 step(s) of 512 KiB: it must hold 4"), "{refused}");
     }
 }

@@ -3,16 +3,16 @@
 use super::Settings;
 use crate::model;
 use crate::needs::{NUMBER, Needs};
-use unisono_data::{Dataset, Depth, Options, Source};
+use unisono_data::{Dataset, Options, Source};
 use unisono_train::internals::EVALUATION_BATCH;
 use unisono_train::{Outer, Shares, Strategy};
 
 impl Settings {
     /// The data set, as far as known before it is read, by the size of its files. What is larger than the limit stays in files.
     pub(super) fn needs_of_data(&self) -> Needs {
-        let files = self.source.size_bytes() as f64;
+        let files = self.data.size_bytes() as f64;
         let limit = Options::default().in_memory_bytes as f64;
-        let data = match &self.source {
+        let data = match &self.data {
             Source::Digits => 22_000.0 * 785.0,
             // Two files, each up to the limit.
             Source::Idx(_) => files.min(2.0 * limit),
@@ -63,7 +63,7 @@ impl Settings {
 
     /// The most samples of a pass.
     fn pass_of(&self, Shares { ranks, global_batch, .. }: Shares) -> usize {
-        match self.world_invariant {
+        match self.world_invariant() {
             Some(parts) => global_batch.div_ceil(parts),
             None => self.batch_size.min(global_batch.div_ceil(ranks)),
         }
@@ -76,21 +76,20 @@ impl Settings {
             return Needs::default();
         };
         let depth = match self.prefetch {
-            Depth::Auto => 2,
-            Depth::AtMost(most) => most.min(2),
-            Depth::Fixed(depth) => depth.min(dataset.train.len().div_ceil(global_batch)),
+            None => 2,
+            Some(depth) => depth.min(dataset.train.len().div_ceil(global_batch)),
         };
         let ready = depth as f64 * global_batch.div_ceil(ranks) as f64 * size.inputs;
         let measured = EVALUATION_BATCH.min(dataset.test.len()) as f64;
-        let mut needs = Needs::of(&size, pass, self.optimizer.rule.state_names().len(), self.wire);
+        let mut needs = Needs::of(&size, pass, self.optimizer().rule.state_names().len(), self.wires()[0]);
         // Sums that wait for their counterpart in a tree over the shards of a rank.
-        let waiting = self.world_invariant.map_or(0, |parts| (parts / ranks).max(1).ilog2());
+        let waiting = self.world_invariant().map_or(0, |parts| (parts / ranks).max(1).ilog2());
         needs.gradients += f64::from(waiting) * needs.parameters;
         needs.batches = NUMBER * ready + needs.batches.max(NUMBER * measured * size.activations);
-        if self.checkpoints.is_some() {
+        if self.checkpoint_dir.is_some() {
             needs.checkpoint = needs.parameters + needs.optimizer;
         }
-        if self.local_steps.is_some_and(|local| local.outer != Outer::Average) {
+        if self.local_steps.is_some() && self.outer != Outer::Average {
             // The values at the start of a round, and the velocity.
             needs.optimizer += 2.0 * needs.parameters;
         }

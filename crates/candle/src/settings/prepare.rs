@@ -10,11 +10,11 @@ use crate::model::{self, Input, ModelKind, Placed};
 use crate::network::Parameters;
 use candle_core::Device;
 use unisono::{Communicator, Rank, Unisono};
-use unisono_data::{Batch, Cache, Dataset, SnapshotReport, Source};
+use unisono_data::{Batch, Dataset, SnapshotReport, Source};
 use unisono_train::internals::{Places, refusal};
 use unisono_train::{
-    Parameter, ParameterServer, Replica, Resumed, RunSettings, Sampled, ServerSettings, Shares, Strategy,
-    TrainError, Trainer, Wire, WireChoice, agree,
+    Checkpoints, Parameter, ParameterServer, Replica, Resumed, RunSettings, Sampled, ServerSettings, Shares,
+    Strategy, TrainError, Trainer, Wire, WireChoice, Wires, agree,
 };
 
 /// A run that has not begun.
@@ -45,7 +45,7 @@ impl Settings {
         &self,
         comm: &'a mut Communicator,
     ) -> Result<Trainer<'a, impl Replica<Batch = Placed> + use<>, Sampled<Placed>>, TrainError> {
-        let strategy = self.strategy.clone().unwrap_or_else(|| Strategy::suited(comm));
+        let strategy = self.strategy().unwrap_or_else(|| Strategy::suited(comm));
         strategy.check(comm)?;
         if let Strategy::ParameterServer(_) | Strategy::Pipeline(_) = strategy {
             return Err(TrainError::Setting(format!(
@@ -89,14 +89,13 @@ impl Settings {
     ) -> Result<(), TrainError> {
         // The others are in the midst of the run, and have settled all that ranks settle together.
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
-        let global_batch = match &self.checkpoints {
-            Some(kept) if self.resumes => Resumed::find(&mut alone, &kept.directory)?
+        let global_batch = match &self.checkpoint_dir {
+            Some(directory) if self.resume => Resumed::find(&mut alone, directory)?
                 .map(|resumed| resumed.progress.global_batch)
                 .or(self.global_batch),
             _ => self.global_batch,
         };
-        let own =
-            Self { global_batch, checkpoints: None, log_directory: None, resumes: false, ..self.clone() };
+        let own = Self { global_batch, log_dir: None, ..self.without_checkpoints() };
         let strategy = Strategy::ParameterServer(servers);
         let Prepared { replica, feed, run, .. } =
             own.prepare(&mut alone, &strategy, (rank, ranks), |comm, of| {
@@ -134,9 +133,14 @@ impl Settings {
         make: impl FnOnce(&mut Communicator, &Made<'_>) -> Result<(R, Option<String>), TrainError>,
     ) -> Result<Prepared<R>, TrainError> {
         agree(comm, self.check().and_then(|()| self.check_strategy(strategy)))?;
-        self.places().check(comm)?;
-        let mut resumed = match &self.checkpoints {
-            Some(kept) if self.resumes => Resumed::find(comm, &kept.directory)?,
+        if let Some(choice) = self.algorithm.clone() {
+            let chosen = comm.set_choice(choice);
+            agree(comm, chosen.map_err(|error| TrainError::Setting(error.to_string())))?;
+        }
+        let kept = self.checkpoints();
+        self.places(kept.as_ref()).check(comm)?;
+        let mut resumed = match &self.checkpoint_dir {
+            Some(directory) if self.resume => Resumed::find(comm, directory)?,
             _ => None,
         };
         let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
@@ -152,7 +156,7 @@ impl Settings {
         }
         let (replica, strategy) = make(comm, &Made { dataset: &dataset, device: &device, shares })?;
         let choice = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
-        let chosen = Self { wire: choice.wire, ..self.clone() };
+        let chosen = Self { wire: Wires::One(choice.wire), ..self.clone() };
         let description = chosen.describe(comm, &dataset, global_batch, resumed.as_mut())?;
         let steps = shares.steps(dataset.train.len());
         let run = RunSettings {
@@ -189,7 +193,7 @@ impl Settings {
                 ranks: replicas,
                 global_batch,
                 micro_batch: self.batch_size,
-                fixed_passes: self.world_invariant,
+                fixed_passes: self.world_invariant(),
             },
         }
     }
@@ -209,11 +213,11 @@ impl Settings {
         refused.or_else(|| (self.model == ModelKind::ResNet).then(of_model))
     }
 
-    fn places(&self) -> Places<'_> {
+    fn places<'a>(&'a self, checkpoints: Option<&'a Checkpoints>) -> Places<'a> {
         Places {
-            checkpoints: self.checkpoints.as_ref(),
-            resumes: self.resumes,
-            log_directory: self.log_directory.as_deref(),
+            checkpoints,
+            resumes: self.resume,
+            log_directory: self.log_dir.as_deref(),
             trace: self.trace.as_deref(),
         }
     }
@@ -228,11 +232,10 @@ impl Settings {
         agree(comm, self.check_world(ranks))?;
         self.needs_of_data().check(comm)?;
         // A snapshot may have to be written.
-        let loaded = match self.source {
+        let loaded = match self.data {
             // All ranks wait for the same servers, and one tells it.
             Source::Service(_) if comm.rank() > 0 => {
-                let cache = Cache { tell: None, ..self.cache.clone() };
-                comm.quiet("loading the data set", |_| Self { cache, ..self.clone() }.kept_dataset())
+                comm.quiet("loading the data set", |_| Self { tell: None, ..self.clone() }.kept_dataset())
             }
             _ => comm.quiet("loading the data set", |_| self.kept_dataset()),
         };
@@ -250,7 +253,7 @@ impl Settings {
         resumed: Option<&mut Resumed>,
     ) -> Result<serde_json::Value, TrainError> {
         // Rank 0 saves, so it checks the directory.
-        let keeps = self.checkpoints.is_some() && comm.rank() == 0;
+        let keeps = self.checkpoint_dir.is_some() && comm.rank() == 0;
         let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
         let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
         let description = self.description(dataset, fingerprint);
@@ -269,14 +272,15 @@ impl Settings {
         parameters: &[Parameter],
         resumed: Option<&Resumed>,
     ) -> Result<WireChoice, TrainError> {
-        if self.wires.is_empty() {
-            return Ok(WireChoice { wire: self.wire, why: None });
-        }
+        let wires = match &self.wire {
+            Wires::One(wire) => return Ok(WireChoice { wire: *wire, why: None }),
+            Wires::Auto(wires) => wires,
+        };
         let before = resumed.and_then(|resumed| resumed.progress.description["wire format"].as_str());
         let before = before.and_then(|name| name.parse().ok());
-        match before.filter(|wire| self.wires.contains(wire) || *wire == Wire::F32) {
+        match before.filter(|wire| wires.contains(wire) || *wire == Wire::F32) {
             Some(wire) => Ok(WireChoice { wire, why: Some("as before the run was resumed".to_owned()) }),
-            None => WireChoice::among(comm, &self.wires, parameters),
+            None => WireChoice::among(comm, wires, parameters),
         }
     }
 }

@@ -7,13 +7,12 @@ use unisono_candle::model::ModelKind;
 use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::checkpoint::When;
-use unisono_train::{AdamW, Checkpoints, Event, OptimizerSettings, Stop, Strategy, Summary, TrainError};
+use unisono_train::{AdamW, Event, NamedRule, Order, Stop, StrategyKind, Summary, TrainError};
 
 /// How far losses may be apart that are added up in another order.
 const TOLERANCE: f64 = 1e-5;
 
-fn settings(strategy: Option<Strategy>) -> Settings {
+fn settings(strategy: Option<StrategyKind>) -> Settings {
     Settings {
         epochs: 1,
         hidden: Some(vec![32, 16]),
@@ -41,7 +40,7 @@ fn losses_are_those_of_mirrored_training_and_bits_are_always_the_same() {
     let alone = last(1, &settings(None));
     assert!(alone.last.test_accuracy > 0.5, "{alone:?}");
     for ranks in [1, 2, 3] {
-        let central = settings(Some(Strategy::CentralStorage));
+        let central = settings(Some(StrategyKind::CentralStorage));
         let shared = last(ranks, &central);
         assert!((shared.last.loss - alone.last.loss).abs() < TOLERANCE, "{ranks}: {shared:?}, {alone:?}");
         assert!((shared.last.test_loss - alone.last.test_loss).abs() < TOLERANCE, "{ranks}: {shared:?}");
@@ -62,7 +61,7 @@ fn every_model_trains() {
             learning_rate: 0.005,
             ..settings(strategy)
         };
-        let losses = [None, Some(Strategy::CentralStorage)].map(|strategy| {
+        let losses = [None, Some(StrategyKind::CentralStorage)].map(|strategy| {
             let settings = Settings { stop: Stop::default(), ..of(strategy) };
             let ended = unisono::threads(2, |mut comm| {
                 settings.trainer(&mut comm)?.run(|event| {
@@ -78,14 +77,15 @@ fn every_model_trains() {
 }
 
 /// A run of two epochs that saves at every 30th step, and may be asked to stop.
-fn saving(directory: &Path, strategy: Option<Strategy>) -> Settings {
-    let when = When { every_steps: Some(30), every: None };
+fn saving(directory: &Path, strategy: Option<StrategyKind>) -> Settings {
     Settings {
         epochs: 2,
-        optimizer: OptimizerSettings::new(AdamW::default()),
+        optimizer: NamedRule::new(AdamW::default()),
+        weight_decay: 0.0,
         learning_rate: 1e-3,
-        checkpoints: Some(Checkpoints { directory: directory.to_owned(), keep: 9, overwrites: false, when }),
-        resumes: true,
+        checkpoint_dir: Some(directory.to_owned()),
+        checkpoint_every: Some(30),
+        resume: true,
         ..settings(strategy)
     }
 }
@@ -106,8 +106,8 @@ fn until(ranks: usize, step: usize, settings: &Settings) {
 
 fn a_run_goes_on_under_mirrored_training_and_back_bit_for_bit_on_one_rank() {
     let directory = tempfile::tempdir().unwrap();
-    let central = saving(directory.path(), Some(Strategy::CentralStorage));
-    let undisturbed = last(1, &Settings { checkpoints: None, resumes: false, ..central.clone() });
+    let central = saving(directory.path(), Some(StrategyKind::CentralStorage));
+    let undisturbed = last(1, &central.without_checkpoints());
     until(1, 20, &central);
     until(1, 50, &saving(directory.path(), None));
     assert_eq!(last(1, &central).parameters_hash, undisturbed.parameters_hash);
@@ -115,26 +115,23 @@ fn a_run_goes_on_under_mirrored_training_and_back_bit_for_bit_on_one_rank() {
 
 fn a_run_resumed_on_as_many_ranks_has_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
-    let central = saving(directory.path(), Some(Strategy::CentralStorage));
-    let undisturbed = last(2, &Settings { checkpoints: None, resumes: false, ..central.clone() });
+    let central = saving(directory.path(), Some(StrategyKind::CentralStorage));
+    let undisturbed = last(2, &central.without_checkpoints());
     until(2, 50, &central);
     assert_eq!(last(2, &central).parameters_hash, undisturbed.parameters_hash);
     // Another number of ranks adds in another order.
     let directory = tempfile::tempdir().unwrap();
-    let central = saving(directory.path(), Some(Strategy::CentralStorage));
+    let central = saving(directory.path(), Some(StrategyKind::CentralStorage));
     until(3, 50, &central);
     let ended = last(2, &central);
     assert!((ended.last.test_loss - undisturbed.last.test_loss).abs() < 1e-3, "{ended:?} {undisturbed:?}");
 }
 
 fn what_would_have_no_effect_is_refused() {
-    let central = settings(Some(Strategy::CentralStorage));
+    let central = settings(Some(StrategyKind::CentralStorage));
     for (settings, said) in [
         (Settings { shard_optimizer: true, ..central.clone() }, "does not go with --shard-optimizer"),
-        (
-            Settings { world_invariant: Some(8), ..central.clone() },
-            "does not go with --order world-invariant",
-        ),
+        (Settings { order: Order::Tree, ..central.clone() }, "does not go with --order world-invariant"),
     ] {
         let errors: Vec<_> =
             run(2, &settings).into_iter().map(|ended| ended.unwrap_err().to_string()).collect();
@@ -144,7 +141,7 @@ fn what_would_have_no_effect_is_refused() {
 
 fn a_loss_that_diverges_ends_the_run_on_all_ranks() {
     let settings =
-        Settings { learning_rate: 1e6, clip_norm: None, ..settings(Some(Strategy::CentralStorage)) };
+        Settings { learning_rate: 1e6, clip_norm: None, ..settings(Some(StrategyKind::CentralStorage)) };
     for error in run(3, &settings).into_iter().map(Result::unwrap_err) {
         assert!(error.to_string().contains("finite") || error.to_string().contains("diverge"), "{error}");
     }

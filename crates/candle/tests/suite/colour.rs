@@ -8,8 +8,7 @@ use unisono_candle::{Part, Saved, Settings};
 use unisono_data::{Kind, Pass, Source};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::checkpoint::When;
-use unisono_train::{AdamW, Checkpoints, OptimizerSettings};
+use unisono_train::{AdamW, NamedRule};
 
 const SIDE: usize = 32;
 
@@ -45,9 +44,10 @@ fn settings(directory: &Path, model: ModelKind) -> Settings {
     Settings {
         epochs: 2,
         batch_size: 16,
-        optimizer: OptimizerSettings::new(AdamW::default()),
+        optimizer: NamedRule::new(AdamW::default()),
+        weight_decay: 0.0,
         learning_rate: 3e-3,
-        augmentation: "mirror,crop".parse().unwrap(),
+        augment: Some("mirror,crop".parse().unwrap()),
         hidden: model.eq(&ModelKind::ResNet).then(|| vec![8]),
         ..Settings::new(Source::Cifar(directory.to_owned()), model)
     }
@@ -55,10 +55,9 @@ fn settings(directory: &Path, model: ModelKind) -> Settings {
 
 fn a_model_of_colours_takes_colours_alone() {
     let directory = tempfile::tempdir().unwrap();
-    let when = When { every_steps: None, every: None };
     let place = directory.path().join("checkpoints");
-    let checkpoints = Some(Checkpoints { directory: place.clone(), keep: 1, overwrites: false, when });
-    let settings = Settings { epochs: 1, checkpoints, ..settings(directory.path(), ModelKind::Cnn) };
+    let checkpoint_dir = Some(place.clone());
+    let settings = Settings { epochs: 1, checkpoint_dir, ..settings(directory.path(), ModelKind::Cnn) };
     unisono::threads(1, |mut comm| settings.trainer(&mut comm).unwrap().run(|_| ()).map(drop).unwrap());
     let saved = Saved::open(&place).unwrap();
     let held_out = saved.dataset(None).unwrap().test;
@@ -110,12 +109,11 @@ fn the_default_model_tells_red_from_blue_in_photos_of_several_sizes() {
     let place = directory.path().join("checkpoints");
     let discs = directory.path().join("discs");
     draw_discs(&discs);
-    let when = When { every_steps: None, every: None };
-    let checkpoints = Some(Checkpoints { directory: place.clone(), keep: 1, overwrites: false, when });
+    let checkpoint_dir = Some(place.clone());
     let source = Source::Images(discs.clone());
     let settings = Settings {
         hidden: Some(vec![32]),
-        checkpoints,
+        checkpoint_dir,
         ..Settings::new(source.clone(), Settings::default_model(&source))
     };
     let trained = unisono::threads(2, |mut comm| {

@@ -7,8 +7,8 @@ use unisono_candle::model::ModelKind;
 use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::metrics::{F1, Measured, Metrics, TopK};
-use unisono_train::{EpochReport, Evaluation, Event};
+use unisono_train::metrics::{F1, Measured, Metrics, Named, TopK};
+use unisono_train::{EpochReport, Evaluation, Event, Order};
 
 /// What each evaluation says, and the report of the last epoch.
 fn run(ranks: usize, metrics: Metrics) -> (Vec<Evaluation>, EpochReport) {
@@ -16,10 +16,11 @@ fn run(ranks: usize, metrics: Metrics) -> (Vec<Evaluation>, EpochReport) {
         epochs: 1,
         hidden: Some(vec![16]),
         // The same bits on any number of ranks.
-        world_invariant: Some(4),
+        order: Order::Tree,
+        shards: 4,
         global_batch: Some(256),
         evaluate_every: Some(30),
-        metrics,
+        metrics: metrics.into_iter().map(Named).collect(),
         ..Settings::new(Source::Digits, ModelKind::Mlp)
     };
     let told = Mutex::new(Vec::new());

@@ -12,11 +12,10 @@ use unisono_candle::{Dropout, Linear, Loss, Network, Parameters, Part, Saved, Se
 use unisono_data::{Depth, Options, Source, Threads};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::checkpoint::When;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    BucketSettings, Checkpoints, Event, Fill, Gradients, LocalSteps, Mirror, OptimizerSettings, Order, Outer,
-    Overlap, Replica, RunSettings, Sampled, Sgd, Share, Shares, Stop, Summary, Tally, Trainer,
+    BucketSettings, Event, Fill, Gradients, LocalSteps, Mirror, OptimizerSettings, Order, Outer, Overlap,
+    Replica, RunSettings, Sampled, Sgd, Share, Shares, Stop, Summary, Tally, Trainer,
 };
 
 const SAMPLES: usize = 32;

@@ -8,16 +8,18 @@ use unisono_candle::{Part, Saved, Settings};
 use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::checkpoint::When;
 use unisono_train::optimizer::{Averaged, UpdateRule, by_name};
-use unisono_train::{
-    Checkpoints, Event, LocalSteps, OptimizerSettings, Outer, ServerSettings, Staleness, Stop, Strategy,
-    Summary,
-};
+use unisono_train::{Event, NamedRule, ServerSettings, Staleness, Stop, StrategyKind, Summary};
 
 fn settings(rule: Arc<dyn UpdateRule>) -> Settings {
     let hidden = Some(vec![12]);
-    Settings { epochs: 1, hidden, optimizer: rule.into(), ..Settings::new(Source::Digits, ModelKind::Mlp) }
+    Settings {
+        epochs: 1,
+        hidden,
+        optimizer: NamedRule(rule),
+        weight_decay: 0.0,
+        ..Settings::new(Source::Digits, ModelKind::Mlp)
+    }
 }
 
 fn averaged(decay: f32) -> Arc<dyn UpdateRule> {
@@ -25,9 +27,8 @@ fn averaged(decay: f32) -> Arc<dyn UpdateRule> {
 }
 
 fn at(directory: &Path, settings: &Settings) -> Settings {
-    let when = When { every_steps: None, every: None };
-    let checkpoints = Checkpoints { directory: directory.to_owned(), keep: 2, overwrites: false, when };
-    Settings { checkpoints: Some(checkpoints), resumes: true, stop: Stop::default(), ..settings.clone() }
+    let checkpoint_dir = Some(directory.to_owned());
+    Settings { checkpoint_dir, resume: true, stop: Stop::default(), ..settings.clone() }
 }
 
 /// Runs until this step, or to the end.
@@ -44,7 +45,7 @@ fn averages_are_evaluated_saved_and_resumed() {
     let settings = Settings { learning_rate: 0.01, ..settings(averaged(0.95)) };
     let kept = tempfile::tempdir().unwrap();
     let ended = run(&at(kept.path(), &settings), None);
-    let plain = run(&Settings { optimizer: by_name("adamw").unwrap().into(), ..settings.clone() }, None);
+    let plain = run(&Settings { optimizer: "adamw".parse().unwrap(), ..settings.clone() }, None);
     assert_eq!(ended.parameters_hash, plain.parameters_hash, "an average does not change the parameters");
     assert_ne!(ended.last.test_loss, plain.last.test_loss);
 
@@ -66,13 +67,12 @@ fn averages_are_evaluated_saved_and_resumed() {
 fn what_does_not_go_with_an_optimizer_is_refused_by_name_on_all_ranks() {
     let lamb = settings(by_name("lamb").unwrap());
     let average = settings(averaged(0.9));
-    let central = Some(Strategy::CentralStorage);
-    let local = Some(LocalSteps { steps: 2, outer: Outer::Average });
+    let central = Some(StrategyKind::CentralStorage);
     for (settings, said) in [
         (Settings { shard_optimizer: true, ..lamb.clone() }, "lamb needs the norms of whole parameters"),
-        (Settings { strategy: central.clone(), ..lamb }, "with central storage a rank updates parts"),
+        (Settings { strategy: central, ..lamb }, "with central storage a rank updates parts"),
         (Settings { strategy: central, ..average.clone() }, "remove --ema"),
-        (Settings { local_steps: local, ..average }, "remove --ema"),
+        (Settings { local_steps: Some(2), ..average }, "remove --ema"),
         (self::settings(averaged(1.0)), "the decay of the average is 1: it must be from 0 to below 1"),
     ] {
         let refused = unisono::threads(2, |mut comm| settings.trainer(&mut comm).map(drop));
@@ -98,9 +98,8 @@ fn learning_rates_and_decay_follow_the_rule_of_a_user() {
     use unisono_train::optimizer::Factors;
     let usual = settings(by_name("sgd").unwrap());
     let with = |factors: fn(&str, &[usize]) -> Factors| {
-        let optimizer = OptimizerSettings { factors: Arc::new(factors), ..usual.optimizer.clone() };
         let directory = tempfile::tempdir().unwrap();
-        run(&at(directory.path(), &Settings { optimizer, ..usual.clone() }), None);
+        run(&at(directory.path(), &Settings { factors: Some(factors), ..usual.clone() }), None);
         let saved = Saved::open(directory.path()).unwrap();
         saved.parameters.into_iter().map(|array| (array.shape.len(), array.values)).collect::<Vec<_>>()
     };

@@ -13,9 +13,9 @@ use unisono_testing::tests;
 use unisono_train::checkpoint::{When, load_newest};
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    AdamW, AnyShare, Batches, Checkpoints, EarlyStopping, Event, Feed, Fill, Gradients, OptimizerSettings,
+    AdamW, AnyShare, Batches, Checkpoints, Event, Feed, Fill, Gradients, NamedRule, OptimizerSettings,
     Parameter, ParameterServer, Progress, Replica, ReplicaError, Resumed, RunSettings, ServerSettings, Sgd,
-    Staleness, Steps, Stop, Strategy, Summary, Tally, TrainError, Wire, WorkersReport,
+    Staleness, Steps, Stop, StrategyKind, Summary, Tally, TrainError, Wire, Wires, WorkersReport,
 };
 
 const SYNCHRONOUS: ServerSettings =
@@ -101,7 +101,7 @@ fn stale_gradients_train_and_none_misses_more_than_it_may() {
 
 fn gradients_may_travel_in_half_the_bytes() {
     let bits = |wire| {
-        let settings = Settings { wire, ..settings() };
+        let settings = Settings { wire: Wires::One(wire), ..settings() };
         let (summary, _) = serve(3, &settings, SYNCHRONOUS).unwrap();
         (summary.parameters_hash, summary.last.test_loss)
     };
@@ -118,26 +118,23 @@ fn gradients_may_travel_in_half_the_bytes() {
 
 /// A run of two epochs that saves at every 50th step, and may be asked to stop.
 fn saving(directory: &std::path::Path, stop: Stop) -> Settings {
-    let when = When { every_steps: Some(50), every: None };
-    let directory = directory.to_owned();
-    let checkpoints = Checkpoints { directory, keep: 9, overwrites: false, when };
-    let optimizer = OptimizerSettings::new(AdamW::default());
-    let learning_rate = 1e-3;
     Settings {
         epochs: 2,
         global_batch: Some(128),
-        checkpoints: Some(checkpoints),
-        resumes: true,
+        checkpoint_dir: Some(directory.to_owned()),
+        checkpoint_every: Some(50),
+        resume: true,
         stop,
-        optimizer,
-        learning_rate,
+        optimizer: NamedRule::new(AdamW::default()),
+        weight_decay: 0.0,
+        learning_rate: 1e-3,
         ..settings()
     }
 }
 
 fn a_run_goes_on_under_another_strategy_bit_for_bit() {
     let directory = tempfile::tempdir().unwrap();
-    let undisturbed = mirror(2, &Settings { checkpoints: None, ..saving(directory.path(), Stop::default()) });
+    let undisturbed = mirror(2, &saving(directory.path(), Stop::default()).without_checkpoints());
     for mirrored_first in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let stop = Stop::default();
@@ -190,8 +187,8 @@ fn evaluations_in_an_epoch_change_nothing_and_end_a_run_early() {
     })
     .unwrap();
     assert_eq!((evaluated.parameters_hash, evaluations), (plain.parameters_hash, vec![40, 80, 120]));
-    let early_stopping = Some(EarlyStopping { patience: 1, min_delta: 100.0 });
-    let (early, _) = serve(3, &Settings { early_stopping, ..evaluating }, SYNCHRONOUS).unwrap();
+    let stopping = Settings { patience: Some(1), min_delta: 100.0, ..evaluating };
+    let (early, _) = serve(3, &stopping, SYNCHRONOUS).unwrap();
     assert_eq!(early.ended_early.unwrap().step, 80);
 }
 
@@ -200,7 +197,7 @@ fn what_does_not_go_together_is_refused_on_all_ranks() {
     let clipping = Settings { clip_norm: Some(1.0), ..settings() };
     let resnet = Settings { hidden: None, ..Settings::new(Source::Digits, ModelKind::ResNet) };
     let compressed = Settings { wire: "int8".parse().unwrap(), ..settings() };
-    let undecided = Settings { wires: vec![Wire::F32, Wire::Bf16], ..settings() };
+    let undecided = Settings { wire: "auto:f32,bf16".parse().unwrap(), ..settings() };
     let damped = ServerSettings { damps: true, ..SYNCHRONOUS };
     for (settings, servers, expected) in [
         (&settings(), servers(3), "3 of 3 ranks serve"),
@@ -217,12 +214,12 @@ fn what_does_not_go_together_is_refused_on_all_ranks() {
         assert!(refused.iter().all(Result::is_err));
     }
     let alone = unisono::threads(1, |mut comm| {
-        let strategy = Some(Strategy::Mirrored);
+        let strategy = Some(StrategyKind::Mirrored);
         Settings { strategy, ..settings() }.trainer(&mut comm).map(drop)
     });
     assert!(alone[0].is_ok(), "one rank is one node");
     let two = unisono::threads(2, |mut comm| {
-        let strategy = Some(Strategy::OneDevice);
+        let strategy = Some(StrategyKind::OneDevice);
         Settings { strategy, ..settings() }.trainer(&mut comm).map(drop).unwrap_err().to_string()
     });
     assert!(two[1].contains("one-device is for one rank"), "{}", two[1]);

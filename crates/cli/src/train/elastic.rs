@@ -9,8 +9,8 @@ use crate::{refused, speaks};
 
 /// Runs this rank, which may have been started again in the midst of the run.
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
-    if let Some(why) = args.without_effect(settings) {
-        return Err(if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere });
+    if let Err(error) = settings.check() {
+        return Err(if speaks() { failure(error) } else { Failure::SaidElsewhere });
     }
     let launcher = Launcher::detect();
     let place = launcher.rank.zip(launcher.ranks).filter(|_| launcher.starter == Some(Starter::Variables));
@@ -21,9 +21,9 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
                 .to_owned(),
         ));
     };
-    match &settings.strategy {
+    match settings.strategy() {
         Some(Strategy::ParameterServer(servers)) if joins() => {
-            settings.join_parameter_server(&folder, (rank, ranks), *servers).map_err(failure)
+            settings.join_parameter_server(&folder, (rank, ranks), servers).map_err(failure)
         }
         _ => args.world.run_elastic(|comm| on_rank(comm, args, settings, Some(&folder))),
     }

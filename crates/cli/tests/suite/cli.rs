@@ -156,8 +156,8 @@ fn bad_training_is_refused_once() {
     refused(3, &["train", "--data", "idx:no/such/place"], "no directory `no/such/place`");
     refused(2, &["train", "--data", "text:no-such.txt"], "cannot read `no-such.txt`");
     refused(2, &["train", "--data", "cifar"], "unknown data set `cifar`");
-    refused(2, &["train", "--epochs", "0"], "the number of epochs is 0");
-    refused(2, &["train", "--batch-size", "0"], "the batch size is 0");
+    refused(2, &["train", "--epochs", "0"], "--epochs is 0");
+    refused(2, &["train", "--batch-size", "0"], "--batch-size is 0");
     refused(2, &["train", "--batch-size", "10001"], "a global batch of 20002 samples on 2 ranks");
     refused(2, &["train", "--model", "transformer"], "use the mlp, the cnn or the resnet");
     refused(2, &["train", "--algorithm", "rimg"], "did you mean \"ring\"?");
@@ -165,7 +165,7 @@ fn bad_training_is_refused_once() {
     refused(2, &["train", "--trace", "no/such/trace.json"], "cannot write a trace to `no/such/trace.json`");
     refused(2, &["train", "--shards", "4"], "--shards has no effect without --order world-invariant");
     let ended = unisono(&["train", "--threads", "2", "--batch-size", "0"]);
-    assert_eq!((ended.status.code(), count(&ended.stderr, "the batch size is 0")), (Some(2), 1));
+    assert_eq!((ended.status.code(), count(&ended.stderr, "--batch-size is 0")), (Some(2), 1));
 }
 
 #[cfg(feature = "candle")]

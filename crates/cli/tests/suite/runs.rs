@@ -11,6 +11,7 @@ use serde_json::Value;
 pub(crate) mod across;
 pub(crate) mod buckets;
 pub(crate) mod compressed;
+pub(crate) mod config;
 pub(crate) mod evaluated;
 pub(crate) mod input;
 pub(crate) mod interrupted;

@@ -12,8 +12,7 @@ use unisono_candle::{Part, Sampling, Saved, Settings};
 use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::checkpoint::When;
-use unisono_train::{Checkpoints, Summary};
+use unisono_train::Summary;
 
 use crate::UNISONO;
 
@@ -21,9 +20,7 @@ pub(crate) mod predicted;
 
 /// Trains for an epoch on four ranks, and saves the end.
 fn trained(directory: &Path, settings: &Settings) -> Summary {
-    let checkpoints =
-        Checkpoints { directory: directory.into(), keep: 2, overwrites: false, when: When::default() };
-    let settings = Settings { epochs: 1, checkpoints: Some(checkpoints), ..settings.clone() };
+    let settings = Settings { epochs: 1, checkpoint_dir: Some(directory.into()), ..settings.clone() };
     let summaries = unisono::threads(4, |mut comm| settings.trainer(&mut comm).unwrap().run(|_| ()).unwrap());
     summaries.into_iter().next().unwrap()
 }

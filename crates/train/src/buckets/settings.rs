@@ -220,6 +220,21 @@ pub enum Order {
     Tree,
 }
 
+impl Order {
+    /// All variants.
+    pub const ALL: [Self; 2] = [Self::Free, Self::Tree];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Tree => "world-invariant",
+        }
+    }
+}
+
+unisono_collectives::named!(Order, "order of additions");
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use unisono::internals::{Lanes, Level, Pass};
 
+use super::catalogue::constants;
 use super::passes::magnitude;
 use super::rule::{StepInfo, UpdateRule, check_fraction};
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019, algorithm 2), with the constants of PyTorch's `AdamW`.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AdamW {
     /// The decay rate of the mean of gradients.
@@ -32,6 +33,10 @@ impl Default for AdamW {
 impl UpdateRule for AdamW {
     fn name(&self) -> &'static str {
         "adamw"
+    }
+
+    fn constants(&self) -> String {
+        constants(self)
     }
 
     fn state_names(&self) -> &[&'static str] {

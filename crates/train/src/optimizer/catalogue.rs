@@ -1,11 +1,45 @@
 //! The optimizers that the command line knows.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{AdamW, Lamb, Lion, Sgd, UpdateRule};
+
+/// An optimizer by its name and constants, as [`by_name`] reads them.
+#[derive(Debug, Clone)]
+pub struct NamedRule(pub Arc<dyn UpdateRule>);
+
+impl NamedRule {
+    /// This optimizer.
+    pub fn new(rule: impl UpdateRule) -> Self {
+        Self(Arc::new(rule))
+    }
+}
+
+impl FromStr for NamedRule {
+    type Err = UnknownRule;
+
+    fn from_str(text: &str) -> Result<Self, UnknownRule> {
+        by_name(text).map(Self)
+    }
+}
+
+impl fmt::Display for NamedRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.0.name(), self.0.constants())
+    }
+}
+
+/// Constants as [`by_name`] takes them.
+pub(super) fn constants(rule: &impl Serialize) -> String {
+    let json = serde_json::to_string(rule).expect("constants are numbers and names");
+    json.trim_matches(['{', '}']).replace('"', "").replace(':', "=")
+}
 
 type Build = fn(Value) -> serde_json::Result<Arc<dyn UpdateRule>>;
 

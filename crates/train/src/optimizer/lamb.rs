@@ -1,14 +1,15 @@
 //! LAMB, for large batches.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::adamw::{Adam, check_constants};
+use super::catalogue::constants;
 use super::rule::{StepInfo, UpdateRule, largest};
 use super::square_sum;
 
 /// LAMB (You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020, algorithm 2): steps of AdamW, scaled
 /// for each parameter to its norm. If the parameter or its step is zero, the step is not scaled.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lamb {
     /// The decay rate of the mean of gradients.
@@ -29,6 +30,10 @@ impl Default for Lamb {
 impl UpdateRule for Lamb {
     fn name(&self) -> &'static str {
         "lamb"
+    }
+
+    fn constants(&self) -> String {
+        constants(self)
     }
 
     fn state_names(&self) -> &[&'static str] {

@@ -1,12 +1,13 @@
 //! Lion, which steps by signs.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
+use super::catalogue::constants;
 use super::rule::{StepInfo, UpdateRule, check_fraction, largest};
 
 /// Lion (Chen et al., "Symbolic discovery of optimization algorithms", 2023, algorithm 2). It wants a learning rate some 3 to 10
 /// times less than AdamW's, and as many times the weight decay.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Lion {
     /// The share of the mean in the direction of a step.
@@ -25,6 +26,10 @@ impl Default for Lion {
 impl UpdateRule for Lion {
     fn name(&self) -> &'static str {
         "lion"
+    }
+
+    fn constants(&self) -> String {
+        constants(self)
     }
 
     fn state_names(&self) -> &[&'static str] {

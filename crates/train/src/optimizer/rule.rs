@@ -86,7 +86,13 @@ pub trait UpdateRule: Any + Debug + Send + Sync {
         None
     }
 
-    /// Describes the rule with a weight decay. A run can resume from checkpoints with the same description.
+    /// The constants as [`by_name`](super::by_name) takes them, such as `beta1=0.9,beta2=0.99`. A run can resume from checkpoints with the
+    /// same constants.
+    fn constants(&self) -> String {
+        format!("{self:?}")
+    }
+
+    /// Describes the rule with a weight decay, as checkpoints did before they had its constants, and runs can still resume from those.
     fn describe(&self, weight_decay: f32) -> String {
         format!("{self:?}, weight decay {weight_decay:?}")
     }

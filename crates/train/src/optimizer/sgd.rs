@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use unisono::internals::{Lanes, Level, Pass};
 
+use super::catalogue::constants;
 use super::passes::magnitude;
 use super::rule::{StepInfo, UpdateRule, check_fraction};
 
@@ -12,7 +13,7 @@ use super::rule::{StepInfo, UpdateRule, check_fraction};
 ///
 /// v = momentum v + (g + decay w), then w −= rate v, or with Nesterov momentum w −= rate (g + decay w + momentum v). As in PyTorch,
 /// the learning rate is not part of the velocity.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sgd {
     /// The fraction of the velocity that is kept from step to step.
@@ -31,6 +32,10 @@ impl Default for Sgd {
 impl UpdateRule for Sgd {
     fn name(&self) -> &'static str {
         "sgd"
+    }
+
+    fn constants(&self) -> String {
+        constants(self)
     }
 
     fn state_names(&self) -> &[&'static str] {

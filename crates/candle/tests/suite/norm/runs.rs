@@ -58,22 +58,17 @@ fn a_resumed_run_ends_with_the_same_bits_and_evaluates_to_the_same_on_any_number
         Settings { hidden: Some(vec![24]), dropout: 0.3, ..Settings::new(source.clone(), ModelKind::Mlp) };
     for settings in [resnet, mlp] {
         let settings = Settings { epochs: 4, batch_size: 5, learning_rate: 0.4, seed: 5, ..settings };
-        let kept = |name: &str| Checkpoints {
-            directory: directory.path().join(format!("{name}-{}", settings.model)),
-            keep: 2,
-            overwrites: false,
-            when: When::default(),
-        };
-        let in_one = Settings { checkpoints: Some(kept("one")), ..settings.clone() };
+        let kept = |name: &str| directory.path().join(format!("{name}-{}", settings.model));
+        let in_one = Settings { checkpoint_dir: Some(kept("one")), ..settings.clone() };
         let whole = trained(3, &in_one, None);
-        let in_two = Settings { checkpoints: Some(kept("two")), ..settings.clone() };
+        let in_two = Settings { checkpoint_dir: Some(kept("two")), ..settings.clone() };
         assert!(trained(3, &in_two, Some(11)).stopped.is_some());
-        let resumed = trained(3, &Settings { resumes: true, ..in_two }, None);
+        let resumed = trained(3, &Settings { resume: true, ..in_two }, None);
         assert_eq!(resumed.parameters_hash, whole.parameters_hash, "{}", settings.model);
         assert_eq!(resumed.last.test_loss.to_bits(), whole.last.test_loss.to_bits());
         assert!(whole.last.test_accuracy > 0.9, "{}: {whole:?}", settings.model);
 
-        let saved = Saved::open(&kept("one").directory).unwrap();
+        let saved = Saved::open(&kept("one")).unwrap();
         assert_eq!(saved.parameters_hash().unwrap(), whole.parameters_hash);
         for ranks in 1..=3 {
             let tallies =
@@ -83,7 +78,7 @@ fn a_resumed_run_ends_with_the_same_bits_and_evaluates_to_the_same_on_any_number
             }
         }
         // On another number of ranks it goes on from the same values.
-        let more = Settings { checkpoints: Some(kept("one")), resumes: true, ..settings.clone() };
+        let more = Settings { checkpoint_dir: Some(kept("one")), resume: true, ..settings.clone() };
         let more = Settings { global_batch: Some(15), ..more };
         assert_eq!(trained(2, &more, None).parameters_hash, whole.parameters_hash);
     }

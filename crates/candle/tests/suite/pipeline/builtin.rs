@@ -8,11 +8,9 @@ use unisono_candle::{Part, Saved, Settings};
 use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::checkpoint::When;
-use unisono_train::metrics::{F1, TopK};
+use unisono_train::metrics::{F1, Named, TopK};
 use unisono_train::{
-    AdamW, Checkpoints, EpochReport, Event, OptimizerSettings, PipelineSettings, Stop, Strategy, Summary,
-    TrainError,
+    AdamW, EpochReport, Event, NamedRule, Order, Stop, Strategy, StrategyKind, Summary, TrainError,
 };
 
 /// How far losses may be apart that are added up in another order.
@@ -24,25 +22,27 @@ fn settings() -> Settings {
         hidden: Some(vec![32, 24, 16]),
         global_batch: Some(250),
         learning_rate: 0.02,
-        metrics: vec![Arc::new(TopK(2)), Arc::new(F1)],
+        metrics: vec![Named(Arc::new(TopK(2))), Named(Arc::new(F1))],
         // Over all stages.
         clip_norm: Some(0.5),
         ..Settings::new(Source::Digits, ModelKind::Mlp)
     }
 }
 
-fn pipeline(ranks: usize, schedule: &str) -> PipelineSettings {
-    PipelineSettings {
-        ranks: Some(ranks),
-        schedule: schedule.parse().unwrap(),
-        ..PipelineSettings::default()
+/// The run, cut into so many stages.
+fn cut(settings: Settings, stages: usize, schedule: &str) -> Settings {
+    Settings {
+        strategy: Some(StrategyKind::Pipeline),
+        stages: Some(stages),
+        pipeline_schedule: schedule.parse().unwrap(),
+        ..settings
     }
 }
 
 /// The summary on each rank.
 fn run(ranks: usize, settings: &Settings) -> Vec<Result<Summary, TrainError>> {
-    unisono::threads(ranks, |mut comm| match &settings.strategy {
-        Some(Strategy::Pipeline(pipeline)) => settings.pipeline(&mut comm, pipeline)?.run(|_| ()),
+    unisono::threads(ranks, |mut comm| match settings.strategy() {
+        Some(Strategy::Pipeline(pipeline)) => settings.pipeline(&mut comm, &pipeline)?.run(|_| ()),
         _ => settings.trainer(&mut comm)?.run(|_| ()),
     })
 }
@@ -70,15 +70,13 @@ fn losses_and_metrics_are_those_of_one_rank() {
     for (ranks, length, schedule) in
         [(1, 1, "1f1b"), (2, 2, "gpipe"), (4, 2, "1f1b"), (3, 3, "1f1b"), (4, 2, "interleaved:2")]
     {
-        let strategy = Some(Strategy::Pipeline(pipeline(length, schedule)));
-        let staged = last(ranks, &Settings { strategy, ..settings() });
+        let staged = last(ranks, &cut(settings(), length, schedule));
         assert_near(&staged.last, &alone, &format!("{ranks} ranks, {length} stages by {schedule}"));
     }
 }
 
 fn optimizer_state_is_sharded_among_the_replicas_of_a_stage() {
-    let strategy = Some(Strategy::Pipeline(pipeline(2, "1f1b")));
-    let whole = Settings { strategy, ..settings() };
+    let whole = cut(settings(), 2, "1f1b");
     let sharded = Settings { shard_optimizer: true, ..whole.clone() };
     assert_near(&last(4, &sharded).last, &last(4, &whole).last, "sharded");
 }
@@ -100,8 +98,8 @@ fn the_transformer_and_the_cnn_are_cut() {
         ..Settings::new(Source::Digits, ModelKind::Cnn)
     };
     for settings in [of_text, of_images] {
-        let strategy = Some(Strategy::Pipeline(pipeline(2, "1f1b")));
-        let staged = until(2, 6, &Settings { strategy, stop: Stop::default(), ..settings.clone() });
+        let staged = Settings { stop: Stop::default(), ..cut(settings.clone(), 2, "1f1b") };
+        let staged = until(2, 6, &staged);
         let (staged, alone) = (staged.last.loss, until(1, 6, &settings).last.loss);
         assert!((staged - alone).abs() < TOLERANCE, "{}: {staged}, on one rank {alone}", settings.model);
     }
@@ -109,14 +107,14 @@ fn the_transformer_and_the_cnn_are_cut() {
 
 /// A run of two epochs that saves at every 30th step, and may be asked to stop.
 fn saving(directory: &Path, stop: Stop) -> Settings {
-    let when = When { every_steps: Some(30), every: None };
-    let directory = directory.to_owned();
     Settings {
         epochs: 2,
-        optimizer: OptimizerSettings::new(AdamW::default()),
+        optimizer: NamedRule::new(AdamW::default()),
+        weight_decay: 0.0,
         learning_rate: 1e-3,
-        checkpoints: Some(Checkpoints { directory, keep: 9, overwrites: false, when }),
-        resumes: true,
+        checkpoint_dir: Some(directory.to_owned()),
+        checkpoint_every: Some(30),
+        resume: true,
         stop,
         ..settings()
     }
@@ -131,8 +129,8 @@ fn until(ranks: usize, step: usize, settings: &Settings) -> Summary {
             settings.stop.ask();
         }
     };
-    let ended = unisono::threads(ranks, |mut comm| match &settings.strategy {
-        Some(Strategy::Pipeline(pipeline)) => settings.pipeline(&mut comm, pipeline)?.run(asks),
+    let ended = unisono::threads(ranks, |mut comm| match settings.strategy() {
+        Some(Strategy::Pipeline(pipeline)) => settings.pipeline(&mut comm, &pipeline)?.run(asks),
         _ => settings.trainer(&mut comm)?.run(asks),
     });
     let mut ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
@@ -141,17 +139,13 @@ fn until(ranks: usize, step: usize, settings: &Settings) -> Summary {
 }
 
 fn a_run_goes_on_under_other_strategies_and_its_checkpoints_are_whole() {
-    let undisturbed =
-        last(1, &Settings { checkpoints: None, resumes: false, ..saving(Path::new(""), Stop::default()) });
     let directory = tempfile::tempdir().unwrap();
-    let with = |strategy: Option<PipelineSettings>| Settings {
-        strategy: strategy.map(Strategy::Pipeline),
-        ..saving(directory.path(), Stop::default())
-    };
-    until(2, 20, &with(None));
-    until(4, 70, &with(Some(pipeline(2, "interleaved:2"))));
-    until(3, 110, &with(None));
-    let ended = last(2, &with(Some(pipeline(2, "1f1b"))));
+    let whole = || saving(directory.path(), Stop::default());
+    let undisturbed = last(1, &whole().without_checkpoints());
+    until(2, 20, &whole());
+    until(4, 70, &cut(whole(), 2, "interleaved:2"));
+    until(3, 110, &whole());
+    let ended = last(2, &cut(whole(), 2, "1f1b"));
     assert_near(&ended.last, &undisturbed.last, "over four worlds");
     // One rank has it all.
     let saved = Saved::open(directory.path()).unwrap();
@@ -162,22 +156,14 @@ fn a_run_goes_on_under_other_strategies_and_its_checkpoints_are_whole() {
 
 fn a_run_resumed_in_the_same_world_has_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
-    let strategy = Some(Strategy::Pipeline(pipeline(2, "1f1b")));
-    let with = |checkpoints| Settings {
-        strategy: strategy.clone(),
-        checkpoints,
+    let run = || Settings {
         // What layers cost may be measured differently.
-        ..saving(directory.path(), Stop::default())
+        split_at: Some(vec!["hidden3".to_owned()]),
+        ..cut(saving(directory.path(), Stop::default()), 2, "1f1b")
     };
-    let kept = saving(directory.path(), Stop::default()).checkpoints;
-    let named = |settings: Settings| {
-        let Some(Strategy::Pipeline(pipeline)) = settings.strategy else { unreachable!("it is one") };
-        let split_at = Some(vec!["hidden3".to_owned()]);
-        Settings { strategy: Some(Strategy::Pipeline(PipelineSettings { split_at, ..pipeline })), ..settings }
-    };
-    let undisturbed = last(4, &named(Settings { resumes: false, ..with(None) }));
-    until(4, 50, &named(with(kept.clone())));
-    assert_eq!(last(4, &named(with(kept))).parameters_hash, undisturbed.parameters_hash);
+    let undisturbed = last(4, &run().without_checkpoints());
+    until(4, 50, &run());
+    assert_eq!(last(4, &run()).parameters_hash, undisturbed.parameters_hash);
 }
 
 fn what_cannot_be_cut_is_refused_on_all_ranks() {
@@ -185,41 +171,29 @@ fn what_cannot_be_cut_is_refused_on_all_ranks() {
         let errors: Vec<_> = run(ranks, settings).into_iter().map(Result::unwrap_err).collect();
         errors.iter().map(ToString::to_string).min_by_key(|said| said.contains("on rank")).unwrap()
     };
-    let of =
-        |pipeline: PipelineSettings| Settings { strategy: Some(Strategy::Pipeline(pipeline)), ..settings() };
+    let of = |stages| cut(settings(), stages, "1f1b");
     let split_at = |names: &[&str]| {
         let names = names.iter().map(|&name| name.to_owned()).collect();
-        of(PipelineSettings { split_at: Some(names), ..pipeline(2, "1f1b") })
+        Settings { split_at: Some(names), ..of(2) }
     };
     for (ranks, settings, said) in [
-        (3, of(pipeline(2, "1f1b")), "a multiple of the 2 ranks of a pipeline; this world has 3 ranks"),
-        (
-            5,
-            of(pipeline(5, "1f1b")),
-            "has 4 layers (hidden1, hidden2, hidden3, output), which cannot be cut into 5",
-        ),
+        (3, of(2), "a multiple of the 2 ranks of a pipeline; this world has 3 ranks"),
+        (5, of(5), "has 4 layers (hidden1, hidden2, hidden3, output), which cannot be cut into 5"),
         (2, split_at(&["hidden9"]), "no layer is called \"hidden9\""),
         (2, split_at(&["hidden1"]), "no stage can begin at hidden1"),
         (2, split_at(&["hidden2", "output"]), "2 names are given: 2 stages need the names of 1 layers"),
-        (2, Settings { dropout: 0.1, ..of(pipeline(2, "1f1b")) }, "does not go with --dropout"),
-        (2, Settings { world_invariant: Some(8), ..of(pipeline(2, "1f1b")) }, "does not go with --order"),
+        (2, Settings { dropout: 0.1, ..of(2) }, "does not go with --dropout"),
+        (2, Settings { order: Order::Tree, ..of(2) }, "does not go with --order"),
     ] {
         let found = refused(ranks, &settings);
         assert!(found.contains(said), "{found}");
     }
-    let said = unisono::threads(2, |mut comm| {
-        of(pipeline(2, "1f1b")).trainer(&mut comm).map(drop).unwrap_err().to_string()
-    });
+    let said = unisono::threads(2, |mut comm| of(2).trainer(&mut comm).map(drop).unwrap_err().to_string());
     assert!(said[0].contains("call Settings::parameter_server or Settings::pipeline"), "{said:?}");
 }
 
 fn a_loss_that_diverges_ends_the_run_on_all_ranks() {
-    let settings = Settings {
-        learning_rate: 1e6,
-        clip_norm: None,
-        strategy: Some(Strategy::Pipeline(pipeline(2, "1f1b"))),
-        ..settings()
-    };
+    let settings = Settings { learning_rate: 1e6, clip_norm: None, ..cut(settings(), 2, "1f1b") };
     for error in run(4, &settings).into_iter().map(Result::unwrap_err) {
         let said = error.to_string();
         let causes = ["finite", "diverge", "the largest value of"];

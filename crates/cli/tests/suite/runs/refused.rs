@@ -44,15 +44,12 @@ fn a_world_invariant_run_says_what_adds_up() {
 
 fn numbers_are_refused_as_people_write_them() {
     for (words, said) in [
-        (&["--learning-rate", "0"][..], "the learning rate is 0: it must be above 0, and at most 1e6"),
-        (&["--learning-rate", "-1"], "the learning rate is -1: it must be above 0"),
-        (&["--learning-rate", "nan"], "the learning rate is NaN"),
-        (
-            &["--schedule", "step", "--step-factor", "nan"],
-            "factor of the step schedule is NaN: it must be from 0 to 1",
-        ),
-        (&["--weight-decay", "-1"], "the weight decay is -1: it must be from 0 to 1e6"),
-        (&["--clip-norm", "-1"], "the norm to clip to is -1: it must be above 0, and at most 1e30"),
+        (&["--learning-rate", "0"][..], "--learning-rate is 0: it must be above 0, and at most 1e6"),
+        (&["--learning-rate", "-1"], "--learning-rate is -1: it must be above 0"),
+        (&["--learning-rate", "nan"], "--learning-rate is NaN"),
+        (&["--schedule", "step", "--step-factor", "nan"], "--step-factor is NaN: it must be from 0 to 1"),
+        (&["--weight-decay", "-1"], "--weight-decay is -1: it must be from 0 to 1e6"),
+        (&["--clip-norm", "-1"], "--clip-norm is -1: it must be above 0, and at most 1e30"),
     ] {
         refused(&[&["train", "--threads", "2"], words].concat(), &[said]);
     }

@@ -59,7 +59,7 @@ fn one_place_has_many_names() {
     }
 }
 
-/// As they were saved before names and a fingerprint were kept.
+/// As they were saved before names and a fingerprint were kept, and constants as data.
 fn older_checkpoints_still_serve() {
     let directory = tempfile::tempdir().unwrap();
     let (file, kept, old) =
@@ -70,6 +70,11 @@ fn older_checkpoints_still_serve() {
     let description = saved.state.description.as_object_mut().unwrap();
     for name in ["schema", "fingerprint"] {
         assert!(description.remove(name).is_some_and(|value| !value.is_null()), "{name} is kept");
+    }
+    // Constants were the text of their types.
+    let sgd = "OptimizerSettings { kind: Sgd, momentum: 0.9, nesterov: false, weight_decay: 0.0005, betas: (0.9, 0.999), epsilon: 1e-8 }";
+    for (name, text) in [("optimizer", sgd), ("schedule", "Cosine")] {
+        assert_ne!(description.insert(name.to_owned(), text.into()), None, "{name} is kept");
     }
     Store::open(&old, 1).unwrap().save(saved).unwrap();
 

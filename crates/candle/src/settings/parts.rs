@@ -1,0 +1,305 @@
+//! What several options of a configuration say together.
+
+use std::any::Any;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Settings;
+use crate::model::ModelKind;
+use unisono::size;
+use unisono_data::{
+    Augmentation, Cache, DataError, Dataset, Normalize, Service, SnapshotOptions, SnapshotReport, Source,
+};
+use unisono_train::checkpoint::When;
+use unisono_train::metrics::{Metrics, Named, Regression};
+use unisono_train::optimizer::{Averaged, OptimizerSettings, Sgd};
+use unisono_train::rate::{Rate, Schedule, ScheduleKind};
+use unisono_train::{
+    BucketSettings, Checkpoints, EarlyStopping, LocalSteps, Order, PipelineSettings, RunSettings,
+    ServerSettings, Strategy, StrategyKind, TrainError, Wire, Wires,
+};
+
+/// The augmentation of training images.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Augment {
+    /// The usual one of the source: `usual`.
+    Usual,
+    /// By these transforms.
+    By(Augmentation),
+}
+
+impl FromStr for Augment {
+    type Err = DataError;
+
+    fn from_str(names: &str) -> Result<Self, DataError> {
+        if names == "usual" { Ok(Self::Usual) } else { names.parse().map(Self::By) }
+    }
+}
+
+impl fmt::Display for Augment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usual => f.write_str("usual"),
+            Self::By(augmentation) => augmentation.fmt(f),
+        }
+    }
+}
+
+/// The height and width of images: `64x48`, or `64` for both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageSize(pub [usize; 2]);
+
+/// The longest side of an image.
+const MOST_SIDE: usize = 1 << 15;
+
+impl FromStr for ImageSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (height, width) = text.split_once('x').unwrap_or((text, text));
+        let side = |text: &str| text.parse().ok().filter(|side| (1..=MOST_SIDE).contains(side));
+        side(height).zip(side(width)).map(|(height, width)| Self([height, width])).ok_or_else(|| {
+            format!(
+                "expected a height and a width from 1 to {MOST_SIDE}, such as `64x48`, or one number for both"
+            )
+        })
+    }
+}
+
+impl fmt::Display for ImageSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self([height, width]) = self;
+        write!(f, "{height}x{width}")
+    }
+}
+
+/// A number of bytes: `512M`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let size_bytes = size::bytes(text).filter(|size_bytes| (1..=1 << 40).contains(size_bytes));
+        size_bytes.map(|bytes| Self(bytes as u64)).ok_or("expected 1 to 1024G bytes, such as 100M")
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&size::text(self.0 as usize))
+    }
+}
+
+impl Settings {
+    /// The optimizer with the constants that other options say.
+    pub fn optimizer(&self) -> OptimizerSettings {
+        let mut rule = Arc::clone(&self.optimizer.0);
+        if let Some(&Sgd { momentum, nesterov }) = (&*rule as &dyn Any).downcast_ref() {
+            let momentum = self.momentum.unwrap_or(momentum);
+            rule = Arc::new(Sgd { momentum, nesterov: nesterov || self.nesterov });
+        }
+        if let Some(decay) = self.ema {
+            rule = Arc::new(Averaged::new(rule, decay));
+        }
+        let mut optimizer = OptimizerSettings { weight_decay: self.weight_decay, ..rule.into() };
+        if let Some(factors) = self.factors {
+            optimizer.factors = Arc::new(factors);
+        }
+        optimizer
+    }
+
+    /// The strategy; `None` for the mirrored one that [suits](Strategy::suited) the world.
+    pub fn strategy(&self) -> Option<Strategy> {
+        Some(match self.strategy? {
+            StrategyKind::OneDevice => Strategy::OneDevice,
+            StrategyKind::Mirrored => Strategy::Mirrored,
+            StrategyKind::MultiWorkerMirrored => Strategy::MultiWorkerMirrored,
+            StrategyKind::CentralStorage => Strategy::CentralStorage,
+            StrategyKind::Pipeline => Strategy::Pipeline(PipelineSettings {
+                ranks: self.stages,
+                schedule: self.pipeline_schedule,
+                micro_batches: self.micro_batches,
+                split_at: self.split_at.clone(),
+            }),
+            StrategyKind::ParameterServer => Strategy::ParameterServer(ServerSettings {
+                servers: self.servers,
+                staleness: self.staleness,
+                damps: self.damp_stale,
+            }),
+        })
+    }
+
+    /// How ranks step alone, if they do.
+    pub fn local_steps(&self) -> Option<LocalSteps> {
+        self.local_steps.map(|steps| LocalSteps { steps, outer: self.outer })
+    }
+
+    /// The wire formats that the run may use, at least one.
+    pub(super) fn wires(&self) -> &[Wire] {
+        match &self.wire {
+            Wires::One(wire) => std::slice::from_ref(wire),
+            Wires::Auto(wires) => wires,
+        }
+    }
+
+    /// The shards of a step, if the bits do not depend on the number of ranks.
+    pub(super) fn world_invariant(&self) -> Option<usize> {
+        (self.order == Order::Tree).then_some(self.shards)
+    }
+
+    pub(super) fn augmentation(&self) -> Augmentation {
+        match &self.augment {
+            None => Augmentation::default(),
+            Some(Augment::Usual) => self.data.usual_augmentation(),
+            Some(Augment::By(augmentation)) => augmentation.clone(),
+        }
+    }
+
+    /// Where and when to save checkpoints.
+    pub(super) fn checkpoints(&self) -> Option<Checkpoints> {
+        let every = Some(Duration::from_secs(self.checkpoint_every_s));
+        self.checkpoint_dir.clone().map(|directory| Checkpoints {
+            directory,
+            keep: self.keep,
+            overwrites: self.overwrite,
+            when: When { every_steps: self.checkpoint_every, every },
+        })
+    }
+
+    /// The same run, which saves no checkpoints and resumes from none.
+    pub fn without_checkpoints(&self) -> Self {
+        let usual = Self::default();
+        Self {
+            checkpoint_dir: None,
+            checkpoint_every: None,
+            checkpoint_every_s: usual.checkpoint_every_s,
+            keep: usual.keep,
+            resume: false,
+            overwrite: false,
+            ..self.clone()
+        }
+    }
+
+    /// The metrics that are asked for, or those that take the place of accuracy in a regression.
+    pub(super) fn metrics(&self) -> Metrics {
+        let measures_only_loss = self.strategy == Some(StrategyKind::ParameterServer);
+        if self.target.is_some() && self.metrics.is_empty() && !measures_only_loss {
+            return vec![Arc::new(Regression::R2), Arc::new(Regression::Mae)];
+        }
+        self.metrics.iter().map(|Named(metric)| Arc::clone(metric)).collect()
+    }
+
+    /// The learning rate for this global batch.
+    ///
+    /// A larger batch has a less noisy gradient and permits a larger step:
+    /// [`UpdateRule::scaled_rate`](crate::optimizer::UpdateRule::scaled_rate). The same global batch has the same rate on any number of
+    /// ranks.
+    pub fn scaled_rate(&self, global_batch: usize) -> f64 {
+        let usual = match self.model {
+            ModelKind::Mlp => 128,
+            ModelKind::Cnn | ModelKind::ResNet => 64,
+            ModelKind::Transformer => 16,
+        };
+        self.optimizer.0.scaled_rate(self.learning_rate, global_batch as f64 / f64::from(usual))
+    }
+
+    /// The data set for these settings.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`].
+    pub fn dataset(&self) -> Result<Dataset, TrainError> {
+        self.kept_dataset().map(|(dataset, _)| dataset)
+    }
+
+    /// The same, and what was read or written of a [snapshot](Self::snapshot).
+    ///
+    /// # Errors
+    /// [`TrainError::Data`].
+    pub fn kept_dataset(&self) -> Result<(Dataset, Option<SnapshotReport>), TrainError> {
+        let source = self.source();
+        let dataset = unisono_data::load(&source, &self.data_options())?;
+        let Some(directory) = self.snapshot.clone() else { return Ok((dataset, None)) };
+        let snapshot = SnapshotOptions { directory, compression: self.snapshot_compression };
+        let (dataset, report) = dataset.with_snapshot(&source, &snapshot)?;
+        Ok((dataset, Some(report)))
+    }
+
+    /// The data set, with the token of its servers.
+    fn source(&self) -> Source {
+        match &self.data {
+            Source::Service(service) if self.data_token_file.is_some() => {
+                Source::Service(Service { token_file: self.data_token_file.clone(), ..service.clone() })
+            }
+            source => source.clone(),
+        }
+    }
+
+    /// The options that the data set is loaded with.
+    pub fn data_options(&self) -> unisono_data::Options {
+        let measured = self.data.has_image_files().then_some(Normalize::Measured);
+        unisono_data::Options {
+            seed: self.seed,
+            context: self.context,
+            target: self.target.clone(),
+            augmentation: self.augmentation(),
+            colour: self.colour,
+            image_size: self.image_size.map(|ImageSize(sides)| sides),
+            normalize: self.normalize.clone().or(measured),
+            on_bad_sample: self.on_bad_sample,
+            cache: Cache { folder: self.data_cache.clone(), tell: self.tell },
+            stop: self.stop.clone(),
+            ..unisono_data::Options::default()
+        }
+    }
+
+    /// The settings of a run with this global batch and so many steps in an epoch, also of a model of your own; call
+    /// [`Settings::check`] before.
+    pub fn run_settings(&self, global_batch: usize, steps: usize) -> RunSettings {
+        let schedule = match self.schedule {
+            ScheduleKind::Constant => Schedule::Constant,
+            ScheduleKind::Step => {
+                let every = self.step_epochs.saturating_mul(steps) as u64;
+                Schedule::Step { every, factor: self.step_factor }
+            }
+            ScheduleKind::Cosine => Schedule::Cosine,
+        };
+        let all_steps = steps.saturating_mul(self.epochs) as u64;
+        let rate = Rate::new(schedule, self.scaled_rate(global_batch), self.warm_up, all_steps);
+        RunSettings {
+            buckets: self.buckets(global_batch),
+            clip_norm: self.clip_norm,
+            verify_replicas_every: self.verify_replicas_every,
+            straggler_every: self.straggler_every,
+            metrics: self.metrics(),
+            evaluate_every: self.evaluate_every,
+            early_stopping: self
+                .patience
+                .map(|patience| EarlyStopping { patience, min_delta: self.min_delta }),
+            checkpoints: self.checkpoints(),
+            stop: self.stop.clone(),
+            log_directory: self.log_dir.clone(),
+            trace: self.trace.clone(),
+            ..RunSettings::new(self.epochs, global_batch, self.optimizer(), rate)
+        }
+    }
+
+    pub(super) fn buckets(&self, global_batch: usize) -> BucketSettings {
+        BucketSettings {
+            bucket_bytes: self.bucket_bytes,
+            wire: self.wires()[0],
+            uncompressed_steps: self.uncompressed_steps,
+            seed: self.seed,
+            overlap: self.overlap,
+            shard_optimizer: self.shard_optimizer,
+            local_steps: self.local_steps(),
+            order: self.order,
+            // The power of two below: f16 then holds the mean over a global batch of the sums.
+            f16_scale: (global_batch as f32).log2().floor().exp2().recip(),
+            ..BucketSettings::default()
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Configurations in files.
+
+use super::*;
+use unisono_testing::suite::{self, Test};
+use unisono_testing::tests;
+
+/// The hash of a run on digits, on two ranks.
+fn hash(more: &[&str]) -> Value {
+    let run = [&["train", "--threads", "2"], more].concat();
+    objects(&run).pop().unwrap()["parameters_hash"].clone()
+}
+
+fn written(more: &[&str]) -> String {
+    unisono(&[&["train", "--write-config"], more].concat()).expect_success().stdout
+}
+
+fn a_written_configuration_gives_the_same_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.toml");
+    let by_file = ["--config", file.to_str().unwrap()];
+    let lines = [
+        "--hidden 16,8 --epochs 1",
+        "--hidden 8 --epochs 1 --optimizer adamw:beta2=0.95 --weight-decay 0.3 --ema 0.9 --learning-rate 0.003 --schedule step \
+         --step-epochs 1 --warm-up 0 --clip-norm 0.5 --dropout 0.1 --seed 3 --metrics top-2,f1 --bucket-bytes 64K --nesterov=false",
+        "--hidden 16,8 --epochs 1 --strategy pipeline --stages 2 --pipeline-schedule gpipe --split-at hidden2 --input-memory 64M",
+        "--model cnn --epochs 1 --global-batch 512 --order world-invariant --shards 4 --momentum 0.8 --nesterov",
+        "--hidden 8 --epochs 1 --local-steps 4 --outer nesterov:0.7,0.6 --wire f32 --prefetch 3",
+    ];
+    for line in lines.into_iter().take(if suite::is_deep() { lines.len() } else { 3 }) {
+        let line: Vec<_> = line.split_whitespace().collect();
+        let text = written(&line);
+        fs::write(&file, &text).unwrap();
+        assert_eq!(written(&by_file), text, "{line:?}");
+        assert_eq!(hash(&by_file), hash(&line), "{line:?}");
+    }
+    let keys = |text: &str| text.lines().filter(|line| line.ends_with(" =") || line.contains(" = ")).count();
+    assert!(keys(&written(&[])) >= 64, "every option is there");
+}
+
+fn options_of_the_command_line_win_over_those_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.toml");
+    fs::write(
+        &file,
+        "model = \"cnn\"\nepochs = 3\nhidden = [8]\nmomentum = 0.5\nnesterov = true\nbucket-bytes = 65536",
+    )
+    .unwrap();
+    let more = ["--model", "mlp", "--epochs", "1", "--nesterov=false"];
+    let both = [&["--config", file.to_str().unwrap()], &more[..]].concat();
+    let alone = ["--epochs", "1", "--hidden", "8", "--momentum", "0.5", "--bucket-bytes", "64K"];
+    assert_eq!(written(&both), written(&alone));
+    assert_eq!(hash(&both), hash(&alone));
+}
+
+fn errors_name_the_line_and_the_key_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.toml");
+    for (text, said) in [
+        ("epochs = 1\nepocs = 2", &["run.toml:2: there is no `epocs`: did you mean `epochs`?"][..]),
+        ("\nstop = true", &["run.toml:2: there is no `stop`"]),
+        ("epochs = \"x\"", &["run.toml:1: `epochs = \"x\"`: ", "expected usize"]),
+        ("seed = 1\nwire = \"f31\"", &["run.toml:2: `wire = \"f31\"`: ", "int8:stochastic"]),
+        ("optimizer = \"lion:momentum=0.9\"", &["run.toml:1: ", "unknown field `momentum`"]),
+        ("epochs 3", &["run.toml:1: `epochs 3`: "]),
+        ("# None.\nepochs = 0", &["`epochs` (", "run.toml:2) is 0: it must be at least 1"]),
+        (
+            "nesterov = true\noptimizer = \"lamb\"",
+            &["`nesterov` (", "run.toml:1) has no effect without --optimizer sgd"],
+        ),
+        ("resume = true", &["run.toml:1) has no effect without --checkpoint-dir DIR"]),
+    ] {
+        fs::write(&file, text).unwrap();
+        refused(&["train", "--threads", "2", "--config", file.to_str().unwrap()], said);
+    }
+    // The command line has it too.
+    fs::write(&file, "epochs = 3").unwrap();
+    refused(&["train", "--config", file.to_str().unwrap(), "--epochs", "0"], &["--epochs is 0"]);
+    refused(&["train", "--config", "nowhere.toml"], &["cannot read `nowhere.toml`: No such file"]);
+}
+
+/// A command that reads data has the options of data, and reads them from the file of a run.
+fn other_commands_read_the_part_that_they_need() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.toml");
+    fs::write(&file, "batch-size = 500\nepochs = 9\noptimizer = \"lamb\"").unwrap();
+    let lines = objects(&["inspect-input", "--config", file.to_str().unwrap(), "--epochs", "1"]);
+    assert_eq!((lines.len(), &lines[0]["batch_size"]), (1, &Value::from(500)));
+    refused(&["inspect-input", "--learning-rate", "1"], &["this command has no --learning-rate"]);
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_written_configuration_gives_the_same_run,
+        options_of_the_command_line_win_over_those_of_the_file,
+        errors_name_the_line_and_the_key_of_the_file,
+        other_commands_read_the_part_that_they_need,
+    ]
+}
