@@ -5,9 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use unisono::internals::{Lanes, Level, Pass};
 
-use super::catalogue::constants;
 use super::passes::magnitude;
-use super::rule::{StepInfo, UpdateRule, check_fraction};
+use super::rule::{StepInfo, UpdateRule, check_fraction, constants};
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019, algorithm 2), with the constants of PyTorch's `AdamW`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -33,12 +32,6 @@ impl fmt::Display for NamedRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.0.name(), self.0.constants())
     }
-}
-
-/// Constants as [`by_name`] takes them.
-pub(super) fn constants(rule: &impl Serialize) -> String {
-    let json = serde_json::to_string(rule).expect("constants are numbers and names");
-    json.trim_matches(['{', '}']).replace('"', "").replace(':', "=")
 }
 
 type Build = fn(Value) -> serde_json::Result<Arc<dyn UpdateRule>>;

@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::adamw::{Adam, check_constants};
-use super::catalogue::constants;
-use super::rule::{StepInfo, UpdateRule, largest};
+use super::rule::{StepInfo, UpdateRule, constants, largest};
 use super::square_sum;
 
 /// LAMB (You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020, algorithm 2): steps of AdamW, scaled

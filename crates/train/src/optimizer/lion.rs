@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::catalogue::constants;
-use super::rule::{StepInfo, UpdateRule, check_fraction, largest};
+use super::rule::{StepInfo, UpdateRule, check_fraction, constants, largest};
 
 /// Lion (Chen et al., "Symbolic discovery of optimization algorithms", 2023, algorithm 2). It wants a learning rate some 3 to 10
 /// times less than AdamW's, and as many times the weight decay.

@@ -4,6 +4,8 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use unisono::internals::Level;
 
 use super::passes::Largest;
@@ -101,6 +103,12 @@ pub trait UpdateRule: Any + Debug + Send + Sync {
     fn on_tensors(&self) -> Option<Box<dyn Any>> {
         None
     }
+}
+
+/// Constants as [`by_name`](super::by_name) takes them.
+pub(super) fn constants(rule: &impl Serialize) -> String {
+    let json = serde_json::to_string(rule).expect("constants are numbers and names");
+    json.trim_matches(['{', '}']).replace('"', "").replace(':', "=")
 }
 
 /// The numbers of an update.

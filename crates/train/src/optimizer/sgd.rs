@@ -5,9 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use unisono::internals::{Lanes, Level, Pass};
 
-use super::catalogue::constants;
 use super::passes::magnitude;
-use super::rule::{StepInfo, UpdateRule, check_fraction};
+use super::rule::{StepInfo, UpdateRule, check_fraction, constants};
 
 /// Stochastic gradient descent with momentum; weight decay is part of the gradient.
 ///
