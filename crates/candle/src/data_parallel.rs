@@ -43,7 +43,7 @@ use unisono_train::{BucketSettings, Buckets, Gradients as _, Parameter, Pass, Ta
 /// Ranks hold the same bits, as long as their optimizers are the same. `C` is a [`Communicator`], or a reference to one.
 ///
 /// The mean is computed once the backward pass has ended: candle has no hooks for variables. Buckets are on their way while the next ones
-/// are packed. A model that takes its variables from [`Parameters`](crate::network::Parameters) is trained by a [`Mirror`](crate::Mirror) with
+/// are packed. A model that takes its variables from [`Parameters`](crate::network::Parameters) is trained by a [`Mirror`](unisono_train::Mirror) with
 /// buckets that overlap the backward pass.
 pub struct DataParallel<C = Communicator> {
     comm: C,

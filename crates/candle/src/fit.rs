@@ -14,7 +14,7 @@ const MICRO_BATCH: usize = 256;
 /// numbers, images or words, as `train` has them; `on_event` is told what happens.
 ///
 /// It is [`Trainer`] with a [`Loader`] and a [`Network`], and gives what these do: buckets that overlap the backward pass, checkpoints,
-/// early stopping. [`crate::load`] finds what a run resumes from.
+/// early stopping. [`Resumed::find`] finds what a run resumes from.
 ///
 /// # Errors
 /// [`TrainError`] of the model, the samples, the settings, the collectives, or of a file.

@@ -86,7 +86,7 @@ pub(super) fn hash(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
     Ok(Values::of(replica)?.trained)
 }
 
-/// The hash of all values of a replica, buffers included: as [`values`] returns it.
+/// The hash of all values of a replica, buffers included: as `replicas` returns it.
 ///
 /// # Errors
 /// An error of the framework.

@@ -42,7 +42,7 @@ pub(crate) type See<'a> = &'a mut dyn FnMut(&mut [f32]);
 /// Receives the gradients of a pass.
 pub trait Gradients {
     /// Waits for the gradient of this parameter from the step before, and updates these values with it, unless that was done. A replica
-    /// that [says so](Replica::brings_values) calls it before its forward pass uses the values.
+    /// that [says so](crate::Replica::brings_values) calls it before its forward pass uses the values.
     ///
     /// # Errors
     /// The gradient does not arrive, or is not finite: the pass must end with this error.

@@ -16,7 +16,7 @@ use unisono_train::Fill;
 /// Batch normalisation whose mean and variance are those of the samples of *all* ranks in a pass, as `torch.nn.SyncBatchNorm`: the
 /// result does not depend on how the ranks share a batch, and ranks may have different numbers of samples, or none.
 ///
-/// In a training pass ([`Replica::pass`](crate::Replica::pass) of a [`Network`](super::Network)), it makes an all-reduce in the
+/// In a training pass ([`Replica::pass`](unisono_train::Replica::pass) of a [`Network`](super::Network)), it makes an all-reduce in the
 /// forward pass and one in the backward pass, and adds the statistics to the running ones. Everywhere else it uses those, and
 /// communicates nothing. They are buffers of the model, called `NAME.running_mean` and `NAME.running_var`, the same on all ranks,
 /// and in checkpoints. If a step has several passes, each has its own statistics, over the passes of this number on all ranks.
