@@ -18,6 +18,7 @@ mod loss;
 mod norm;
 mod parameters;
 mod passes;
+mod pretrained;
 #[allow(unsafe_code, reason = "the matrix product takes addresses")]
 mod product;
 mod relu;
