@@ -1,6 +1,7 @@
 //! The built-in models, and how to build one for a data set.
 
 mod cnn;
+mod gpt2;
 mod layers;
 mod mlp;
 mod patches;
@@ -18,6 +19,7 @@ use super::candle::{Loss, Network, Parameters};
 use super::replica::Replica;
 use unisono_data::{Batch, Kind};
 
+pub use gpt2::{Gpt2, Gpt2Config};
 pub use layers::Layer;
 pub use placed::{Placed, inputs};
 pub use size::Size;
