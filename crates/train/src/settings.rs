@@ -37,6 +37,10 @@ pub struct Settings {
     pub hidden: Option<Vec<usize>>,
     /// The probability with which hidden values of the MLP and the transformer are dropped in training, from 0 to below 1.
     pub dropout: f64,
+    /// A `safetensors` file with the values that parameters of the same names begin with: [`Parameters::load`].
+    ///
+    /// [`Parameters::load`]: crate::candle::Parameters::load
+    pub initial: Option<PathBuf>,
     /// The number of epochs.
     pub epochs: usize,
     /// The micro-batch size: samples per rank and pass.
@@ -152,6 +156,7 @@ impl Settings {
             model,
             hidden: None,
             dropout: 0.0,
+            initial: None,
             epochs: 10,
             batch_size: 64,
             global_batch: None,

@@ -103,6 +103,9 @@ struct DataArgs {
     /// Probability with which hidden values of the MLP or the transformer are dropped in training, from 0 to below 1
     #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     dropout: f64,
+    /// Safetensors file, of a model or a checkpoint, with the values that parameters of the same names begin with
+    #[arg(long, value_name = "FILE")]
+    initial: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -275,8 +278,7 @@ impl LearningArgs {
 impl DataArgs {
     /// The settings of the data options, with defaults that suit the data and the model.
     fn settings(&self) -> Settings {
-        let usual = self.input.settings(self.model);
-        Settings { hidden: self.hidden.clone(), dropout: self.dropout, ..usual }
+        Settings { hidden: self.hidden.clone(), dropout: self.dropout, ..self.input.settings(self.model) }
     }
 }
 
@@ -334,8 +336,7 @@ impl Args {
     /// The metrics that are asked for, or those that take the place of accuracy in a regression.
     fn metrics(&self, is_regression: bool) -> Metrics {
         let asked: Metrics = self.evaluation.metrics.iter().map(|Named(metric)| Arc::clone(metric)).collect();
-        let measures_only_loss = self.strategy.strategy == Some(StrategyArg::ParameterServer);
-        if is_regression && asked.is_empty() && !measures_only_loss {
+        if is_regression && asked.is_empty() && self.strategy.strategy != Some(StrategyArg::ParameterServer) {
             return vec![Arc::new(Regression::R2), Arc::new(Regression::Mae)];
         }
         asked
@@ -344,14 +345,12 @@ impl Args {
     pub(super) fn settings(&self) -> Settings {
         let Self { learning, strategy, gradients, evaluation, state, .. } = self;
         let usual = self.data.settings();
-        let optimizer = learning.optimizer(&usual.optimizer);
         let schedule = match learning.schedule {
             ScheduleKind::Constant => Falling::Constant,
-            ScheduleKind::Step => {
-                let (epochs, factor) =
-                    (learning.step_epochs.unwrap_or(3), learning.step_factor.unwrap_or(0.1));
-                Falling::Step { epochs, factor }
-            }
+            ScheduleKind::Step => Falling::Step {
+                epochs: learning.step_epochs.unwrap_or(3),
+                factor: learning.step_factor.unwrap_or(0.1),
+            },
             ScheduleKind::Cosine => Falling::Cosine,
         };
         let every = Some(Duration::from_secs(state.checkpoint_every_s));
@@ -365,7 +364,8 @@ impl Args {
             epochs: self.epochs.unwrap_or(usual.epochs),
             batch_size: self.batch_size.unwrap_or(usual.batch_size),
             global_batch: self.global_batch,
-            optimizer,
+            initial: self.data.initial.clone(),
+            optimizer: learning.optimizer(&usual.optimizer),
             learning_rate: learning.learning_rate.unwrap_or(usual.learning_rate),
             schedule,
             warm_up: learning.warm_up.unwrap_or(usual.warm_up),
