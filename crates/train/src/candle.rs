@@ -28,6 +28,7 @@ mod stage;
 mod statistics;
 
 pub use dropout::Dropout;
+pub(crate) use fused::with_values;
 pub use fused::{Function, apply};
 pub use linear::Linear;
 pub use loss::{Loss, cross_entropy};
