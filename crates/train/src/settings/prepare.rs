@@ -125,7 +125,7 @@ impl Settings {
         let hidden = self.hidden.as_deref();
         let replica = model::of_batches(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
             .map_err(TrainError::from)
-            .and_then(|replica| self.begin(&parameters, comm.rank()).map(|()| replica));
+            .and_then(|replica| self.begin(&parameters).map(|()| replica));
         let said = "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, \
                     and updates its part";
         let said = (*strategy == Strategy::CentralStorage).then(|| said.to_owned());
@@ -133,14 +133,16 @@ impl Settings {
     }
 
     /// Gives parameters the values that they begin with, if there is a file of them.
-    fn begin(&self, parameters: &Parameters, rank: Rank) -> Result<(), TrainError> {
+    fn begin(&self, parameters: &Parameters) -> Result<(), TrainError> {
         let Some(file) = &self.initial else { return Ok(()) };
         let left = parameters.load(file).map_err(|error| TrainError::Setting(error.to_string()))?;
-        if !left.is_empty() && rank == 0 {
-            let (file, left) = (file.display(), left.join(", "));
-            tracing::warn!("`{file}` has no values of these shapes: {left}; they begin with random values");
+        if left.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let (file, left) = (file.display(), left.join(", "));
+        Err(TrainError::Setting(format!(
+            "`{file}` has no values of these shapes: {left}; expected a file of the same model"
+        )))
     }
 
     /// The model, the data and the state of a run on rank `rank` of `ranks`. `make` makes the replica, and says of it what a user should
