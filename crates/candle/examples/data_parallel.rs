@@ -15,15 +15,14 @@ fn batch(split: &Split, samples: &[usize]) -> Result<(Tensor, Tensor)> {
 
 fn train(comm: &mut unisono::Communicator) -> Result<()> {
     let (rank, ranks) = (comm.rank(), comm.ranks());
-    let digits =
-        unisono_data::load(&Source::Digits, &Options { train_samples: 10_000, ..Options::default() })?;
+    let digits = unisono_data::load(&Source::Digits, &Options::default())?;
     let varmap = VarMap::new();
     let vars = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
     let (hidden, output) = (linear(784, 64, vars.pp("hidden"))?, linear(64, 10, vars.pp("output"))?);
     let network = seq().add(hidden).add_fn(Tensor::relu).add(output);
     let mut optimizer = AdamW::new_lr(varmap.all_vars(), 0.003)?;
     let mut parallel = DataParallel::new(comm, &varmap)?;
-    for epoch in 0..8 {
+    for epoch in 0..4 {
         for samples in digits.train.order(7, epoch).chunks_exact(32 * ranks) {
             let (inputs, targets) = batch(&digits.train, &samples[rank * 32..][..32])?;
             let gradients = parallel.backward(&loss::cross_entropy(&network.forward(&inputs)?, &targets)?)?;

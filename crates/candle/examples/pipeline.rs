@@ -5,15 +5,15 @@ use std::env::args;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use candle_core::{D, DType, Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 use unisono::{Communicator, ReduceOp};
-use unisono_candle::{Cut, Linear, Loss, Parameters, StageNetwork, cross_entropy, model};
+use unisono_candle::{Cut, Linear, Loss, Parameters, StageNetwork, model};
 use unisono_data::{Batch, Depth, Options, Source, Threads};
 use unisono_steps::pipeline::{PassCosts, PipelineSchedule};
 use unisono_train::pipeline::{Grid, MicroBatches, Pipeline, Stage};
 use unisono_train::{
     BucketSettings, Feed, Mirror, OptimizerSettings, Replica, ReplicaError, Sampled, Sgd, Share, Shares,
-    Tally, TrainError,
+    TrainError,
 };
 
 const LAYERS: usize = 16;
@@ -37,21 +37,12 @@ fn stage(number: usize, stages: usize) -> Result<impl Stage<Batch = Batch>> {
         let x = layers.iter().try_fold(x, |x, layer| layer.forward(&x))?;
         match &last {
             None => Ok(Cut::Activations(x)),
-            Some(last) => loss(&last.forward(&x)?, batch).map(Cut::Loss),
+            Some(last) => {
+                let targets = Tensor::new(&*batch.targets, &Device::Cpu)?;
+                Loss::cross_entropy(&last.forward(&x)?, &targets).map(Cut::Loss)
+            }
         }
     })
-}
-
-fn loss(logits: &Tensor, batch: &Batch) -> Result<Loss> {
-    let targets = Tensor::new(&*batch.targets, &Device::Cpu)?;
-    let sum = cross_entropy(logits, &targets)?;
-    let right = logits.detach().argmax(D::Minus1)?.eq(&targets)?.to_dtype(DType::F32)?.sum_all()?;
-    let tally = Tally {
-        targets: batch.targets.len() as f64,
-        loss: f64::from(sum.to_scalar::<f32>()?),
-        correct: f64::from(right.to_scalar::<f32>()?),
-    };
-    Ok(Loss { sum, tally })
 }
 
 /// The program of each rank.

@@ -10,6 +10,7 @@ use candle_core::{DType, Error, Result, Tensor, Var, bail};
 use candle_nn::VarMap;
 use unisono::Communicator;
 
+use crate::network::with_values;
 use unisono_train::internals::parameters as compare_parameters;
 use unisono_train::{BucketSettings, Buckets, Gradients as _, Parameter, Pass, Tally};
 
@@ -158,10 +159,12 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
         let mut copied = Ok(());
         for (index, gradient) in own.iter().enumerate().rev() {
             let Some(gradient) = gradient else { continue };
-            match gradient.flatten_all().and_then(|gradient| gradient.to_vec1::<f32>()) {
-                Ok(values) => filling.put(index, &mut |target, fill| fill.write(target, &values)),
-                Err(error) => copied = Err(error),
-            }
+            let put = gradient.contiguous().and_then(|gradient| {
+                with_values(&gradient, |values| {
+                    filling.put(index, &mut |target, fill| fill.write(target, values));
+                })
+            });
+            copied = copied.and(put);
         }
         filling.end().map_err(Error::wrap)?;
         copied

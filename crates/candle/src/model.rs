@@ -1,6 +1,7 @@
 //! The built-in models, and how to build one for a data set.
 
 mod cnn;
+mod gpt2;
 mod layers;
 mod mlp;
 mod patches;
@@ -11,13 +12,14 @@ mod size;
 mod stages;
 mod transformer;
 
-use candle_core::{D, DType, Device, Tensor};
+use candle_core::{D, Device, Tensor};
 use unisono_collectives::named;
 
-use super::network::{Loss, Network, Parameters, cross_entropy_of, squared_error};
+use super::network::{Loss, Network, Parameters};
 use unisono_data::{Batch, Kind};
-use unisono_train::{Replica, Tally, TrainError};
+use unisono_train::{Replica, TrainError};
 
+pub use gpt2::{Gpt2, Gpt2Config};
 pub use layers::Layer;
 pub use placed::{Placed, inputs};
 pub use size::Size;
@@ -215,28 +217,12 @@ pub(crate) fn of_batches<B: Input>(
     }))
 }
 
-/// The loss of a batch, one row of outputs per target. A model with one output predicts a number: there are no classes to choose
-/// from, and so no accuracy.
-fn loss(logits: &Tensor, batch: &impl Input) -> candle_core::Result<Loss> {
-    let known = batch.targets();
-    if logits.dim(D::Minus1)? == 1 {
-        let sum = squared_error(logits, known)?;
-        let loss = f64::from(sum.to_scalar::<f32>()?);
-        let tally = Tally { targets: known.len() as f64, loss, correct: f64::NAN };
-        return Ok(Loss { sum, tally });
+/// The loss of a batch, one row of outputs per target. A model with one output predicts a number.
+fn loss(outputs: &Tensor, batch: &impl Input) -> candle_core::Result<Loss> {
+    match outputs.dim(D::Minus1)? {
+        1 => Loss::of_numbers(outputs, batch.targets()),
+        _ => Loss::of_classes(outputs, batch.targets(), batch.targets_ahead()),
     }
-    let targets = match batch.targets_ahead() {
-        Some(targets) => targets.clone(),
-        None => Tensor::new(known, &Device::Cpu)?.to_device(logits.device())?,
-    };
-    let sum = cross_entropy_of(logits, known.to_vec(), Some(targets.clone()))?;
-    let right = logits.detach().argmax(D::Minus1)?.eq(&targets)?.to_dtype(DType::F32)?;
-    let tally = Tally {
-        targets: known.len() as f64,
-        loss: f64::from(sum.to_scalar::<f32>()?),
-        correct: f64::from(right.sum_all()?.to_scalar::<f32>()?),
-    };
-    Ok(Loss { sum, tally })
 }
 
 /// The size of a model for this data; `None` if the model is for other data.

@@ -23,6 +23,7 @@ mod loss;
 mod norm;
 mod parameters;
 mod passes;
+mod pretrained;
 #[allow(unsafe_code, reason = "the matrix product takes addresses")]
 mod product;
 mod relu;
@@ -32,42 +33,29 @@ mod stage;
 mod statistics;
 
 pub use dropout::Dropout;
+pub(crate) use fused::with_values;
 pub use fused::{Function, apply};
 pub use linear::Linear;
-pub use loss::cross_entropy;
-pub(crate) use loss::{cross_entropy_of, squared_error};
+pub use loss::{Loss, cross_entropy};
 pub use norm::SyncBatchNorm;
 pub use parameters::Parameters;
 pub(crate) use relu::Relu;
 pub use stage::{Cut, StageNetwork};
-
-/// The result of a forward pass over a batch.
-#[derive(Debug)]
-pub struct Loss {
-    /// The sum of the losses of all targets, to differentiate.
-    pub sum: Tensor,
-    /// Its targets and values.
-    pub tally: Tally,
-}
 
 /// A candle model as a [`Replica`]: its parameters, and a closure that computes the loss of a batch.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
 /// use candle_nn::Module;
-/// use unisono_candle::{Loss, Network, Parameters, cross_entropy};
-/// use unisono_train::{BucketSettings, Mirror, OptimizerSettings, Sgd, Share, Tally};
+/// use unisono_candle::{Loss, Network, Parameters};
+/// use unisono_train::{BucketSettings, Mirror, OptimizerSettings, Sgd, Share};
 ///
 /// let losses = unisono::threads(2, |mut comm| -> Result<f64, unisono_train::TrainError> {
 ///     // An ordinary candle model.
 ///     let parameters = Parameters::new(7);
 ///     let layer = candle_nn::linear(4, 3, parameters.var_builder()).unwrap();
 ///     let replica = Network::new(&parameters, move |(inputs, targets): &(Tensor, Tensor)| {
-///         let logits = layer.forward(inputs)?;
-///         let sum = cross_entropy(&logits, targets)?;
-///         let loss = f64::from(sum.to_scalar::<f32>()?);
-///         let tally = Tally { targets: targets.elem_count() as f64, loss, correct: 0.0 };
-///         Ok(Loss { sum, tally })
+///         Loss::cross_entropy(&layer.forward(inputs)?, targets)
 ///     });
 ///
 ///     let optimizer = OptimizerSettings::new(Sgd::default());

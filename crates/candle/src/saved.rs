@@ -224,7 +224,7 @@ impl Saved {
     /// # Errors
     /// As [`replica`](Self::replica).
     pub fn predictor(&self) -> Result<Predictor, TrainError> {
-        Ok(Predictor::new(self.network()?, self.model, self.kind.clone()))
+        Ok(Predictor::new(self.network()?, self))
     }
 
     fn fill(&self, replica: &mut impl Replica) -> Result<(), TrainError> {
@@ -235,6 +235,12 @@ impl Saved {
             }
             error => error,
         })
+    }
+
+    /// The value of a regression's target in its column's units, from what a batch has as its target; `None` for classes.
+    pub fn target_value(&self, target: u32) -> Option<f32> {
+        let column = self.schema.as_ref()?.target.as_ref()?;
+        Some(column.original(f32::from_bits(target)) as f32)
     }
 
     /// The name of a class; its number if it has no name.

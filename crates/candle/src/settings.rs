@@ -115,12 +115,15 @@ pub struct Settings {
     #[arg(long, default_value = "mlp")]
     #[serde(with = "text")]
     pub model: ModelKind,
-    /// Widths of the hidden layers of the MLP, or of the blocks of the resnet, comma-separated
+    /// Widths of the hidden layers of the MLP, or of the blocks of the resnet or the transformer, comma-separated
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     pub hidden: Option<Vec<usize>>,
     /// Probability with which hidden values of the MLP or the transformer are dropped in training, from 0 to below 1
     #[arg(long, default_value = "0", value_name = "P")]
     pub dropout: f64,
+    /// Safetensors file, of a model or a checkpoint, with the values that parameters of the same names begin with
+    #[arg(long, value_name = "FILE")]
+    pub initial: Option<PathBuf>,
     /// Number of epochs [default: depends on the model]
     #[arg(long, default_value = "10", value_name = "N")]
     pub epochs: usize,

@@ -1,4 +1,4 @@
-//! `unisono predict`: classifies samples or continues a text with a saved model.
+//! `unisono predict`: predicts the classes or the numbers of samples, or continues a text, with a saved model.
 
 use std::fmt;
 use std::io::{self, BufWriter, Stdout, Write};
@@ -27,10 +27,10 @@ pub(super) struct Args {
     asked: Asked,
     #[command(flatten)]
     cache: CacheArgs,
-    /// Samples to use [default: test; all if none is held out or a table has no classes]
+    /// Samples to use [default: test; all if none is held out or a table has no column of targets]
     #[arg(long, conflicts_with_all = ["image", "prompt"])]
     split: Option<Samples>,
-    /// Classify at most N samples
+    /// Predict at most N samples
     #[arg(long, value_name = "N", conflicts_with_all = ["image", "prompt"])]
     limit: Option<usize>,
     /// Number of characters to generate
@@ -52,7 +52,7 @@ pub(super) struct Args {
 #[derive(Debug, ClapArgs)]
 #[group(required = true, multiple = false)]
 struct Asked {
-    /// Data set to classify, as for train (image and table models)
+    /// Data set to predict, as for train (image and table models)
     #[arg(long, value_parser = source)]
     data: Option<Source>,
     /// PNG, JPEG, WebP, BMP or GIF files to classify (image models)
@@ -114,6 +114,26 @@ impl fmt::Display for Sample {
         let Some(name) = label_name else { return Ok(()) };
         let mark = if Some(*class) == *label { "" } else { "  wrong" };
         write!(f, "  label {name:>3}{mark}")
+    }
+}
+
+/// The number predicted for a row of a table.
+#[derive(Serialize)]
+struct Row {
+    split: &'static str,
+    index: usize,
+    column: String,
+    value: f32,
+    /// None if the data have no such column.
+    target: Option<f32>,
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { split, index, column, value, target } = self;
+        write!(f, "{split:>5} {index:>7}  {column} {value}")?;
+        let Some(target) = target else { return Ok(()) };
+        write!(f, "  target {target}")
     }
 }
 
@@ -186,14 +206,14 @@ fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), S
     }
     let Asked { data, image, prompt } = &args.asked;
     if let Some(source) = data {
-        return classify(comm, (&saved, &predictor), source, args, rows);
+        return predict(comm, (&saved, &predictor), source, args, rows);
     }
     if let Some(files) = image {
         let mut names = files.iter().map(|file| file.display().to_string());
         let mut said = Ok(());
         let images = agree(comm, saved.images(files))?;
-        predictor.classify_shared(comm, images, files.len(), |guess, _| {
-            let Guess { class, probability } = guess;
+        predictor.predict_shared(comm, images, files.len(), |guess, _| {
+            let Guess::Class { class, probability } = guess else { unreachable!("images have classes") };
             let image = names.next().expect("each guess is of a file");
             said = rows.say(&Image { image, class, probability, class_name: saved.class_name(class) });
             said.is_ok()
@@ -211,8 +231,8 @@ fn answer(comm: &mut Communicator, args: &Args, rows: &mut Rows) -> Result<(), S
     Ok(())
 }
 
-/// Classifies each sample.
-fn classify(
+/// Predicts each sample.
+fn predict(
     comm: &mut Communicator,
     (saved, predictor): (&Saved, &Predictor),
     source: &Source,
@@ -228,9 +248,10 @@ fn classify(
     let dataset = agree(comm, dataset)?;
     let is_split = !dataset.test.is_empty();
     let samples = args.split.unwrap_or(if is_split { Samples::Test } else { Samples::All });
-    let has_labels = dataset.schema.label.is_some() || !matches!(dataset.kind, Kind::Table { .. });
+    let has_targets = dataset.schema.label.is_some() || !matches!(dataset.kind, Kind::Table { .. });
     let mut left = args.limit.unwrap_or(usize::MAX);
-    let Dataset { test, train, .. } = dataset;
+    let Dataset { test, train, schema, .. } = dataset;
+    let column = schema.target.map(|target| target.name).unwrap_or_default();
     for (part, split) in [(Part::Test, test), (Part::Train, train)] {
         if !samples.parts().contains(&part) {
             continue;
@@ -238,20 +259,30 @@ fn classify(
         let count = split.len().min(left);
         left -= count;
         let (mut said, mut indices) = (Ok(()), 0..);
-        let goes_on =
-            predictor.classify_shared(comm, split, count, |Guess { class, probability }, label| {
-                let label = has_labels.then_some(label);
-                said = rows.say(&Sample {
-                    split: if is_split { part.name() } else { "all" },
-                    index: indices.next().expect("there is no last"),
+        let split_name = if is_split { part.name() } else { "all" };
+        let goes_on = predictor.predict_shared(comm, split, count, |guess, target| {
+            let index = indices.next().expect("there is no last");
+            let target = has_targets.then_some(target);
+            said = match guess {
+                Guess::Class { class, probability } => rows.say(&Sample {
+                    split: split_name,
+                    index,
                     class,
                     probability,
-                    label,
+                    label: target,
                     class_name: saved.class_name(class),
-                    label_name: label.map(|label| saved.class_name(label)),
-                });
-                said.is_ok()
-            })?;
+                    label_name: target.map(|label| saved.class_name(label)),
+                }),
+                Guess::Value(value) => rows.say(&Row {
+                    split: split_name,
+                    index,
+                    column: column.clone(),
+                    value,
+                    target: target.and_then(|target| saved.target_value(target)),
+                }),
+            };
+            said.is_ok()
+        })?;
         said?;
         if !goes_on {
             break;

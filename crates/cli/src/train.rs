@@ -178,6 +178,8 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
         None => "in GPU memory".to_owned(),
     };
     match trainer.strategy() {
+        // Nobody has launched others, and asks how they would be reached.
+        None if ranks == 1 => {}
         None => println!("{ranks} ranks over {transport}, all-reduce {by}"),
         Some(parts) => println!("{ranks} ranks over {transport}, {parts}"),
     }

@@ -5,11 +5,17 @@ use std::io::Cursor;
 use image::{DynamicImage, GrayImage, ImageDecoder, ImageReader, Limits};
 
 use crate::pixels::Image;
+use crate::schema::list;
 
 /// The formats, for messages.
 pub(super) const FORMATS: &str = "PNG, JPEG, WebP, BMP or GIF";
 /// The extensions of files of these formats, in lower case.
 pub(super) const EXTENSIONS: [&str; 6] = ["png", "jpg", "jpeg", "webp", "bmp", "gif"];
+
+/// The extensions for messages: "`png`, `jpg`, …".
+pub(super) fn extensions() -> String {
+    list(EXTENSIONS.into_iter())
+}
 
 /// The difference of the levels of a pixel from which on it has a colour: JPEG's rounding stays below.
 const COLOUR: u8 = 24;

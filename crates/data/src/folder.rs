@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::decoding::EXTENSIONS;
+use super::decoding::{EXTENSIONS, extensions};
 use super::encoded::Store;
 use super::files::{entries, lowercase_name};
 use super::image_files;
@@ -81,7 +81,7 @@ pub(super) fn read(
         images.add_notice(format!(
             "`{}`{more} skipped: expected files whose names end in {}",
             first.display(),
-            list(EXTENSIONS.into_iter())
+            extensions()
         ));
     }
     Ok(dataset)
@@ -131,10 +131,8 @@ fn files(class: &Path, skipped: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, DataE
     let is_hidden = |path: &PathBuf| lowercase_name(path).starts_with('.');
     skipped.extend(others.into_iter().filter(|path| !is_hidden(path)));
     if files.is_empty() {
-        return Err(DataError::Empty {
-            path: class.into(),
-            expected: "image: expected .png, .jpg, .jpeg, .webp, .bmp or .gif files",
-        });
+        let problem = format!("contains no image: expected files whose names end in {}", extensions());
+        return Err(DataError::File { path: class.into(), problem });
     }
     Ok(files)
 }

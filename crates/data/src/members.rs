@@ -10,7 +10,7 @@ use tar::{Archive, Entries, EntryType};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::byte_file::{ByteFile, Compression};
-use super::decoding::{EXTENSIONS, Raw};
+use super::decoding::{EXTENSIONS, Raw, extensions};
 use crate::error::DataError;
 
 /// The size of a block: a header, and what a tar file is a multiple of.
@@ -189,9 +189,9 @@ impl Parts {
 
     fn sample(self, file: &ByteFile, number: usize) -> Result<Sample, DataError> {
         let damaged = |problem: &str| damaged(file.path(), &self.key, problem);
-        let image = self
-            .image
-            .ok_or_else(|| damaged("has no image: expected a member `.png`, `.jpg`, `.jpeg`, `.webp`, `.bmp` or `.gif` beside it"))?;
+        let image = self.image.ok_or_else(|| {
+            damaged(&format!("has no image: expected a member that ends in {} beside it", extensions()))
+        })?;
         let label = match (self.class, self.table) {
             (Some(class), _) => number_in(&text(file, class, &damaged)?),
             (None, Some(table)) => label_in(&text(file, table, &damaged)?),

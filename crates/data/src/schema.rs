@@ -41,9 +41,13 @@ impl Column {
         ((f64::from(value) - self.mean) / deviation) as f32
     }
 
-    /// The value that was standardised to this one.
+    /// The value that was standardised to this one, rounded to the decimal place up to which `f32` has kept its distance from the mean.
     pub fn original(&self, standardised: f32) -> f64 {
-        f64::from(standardised) * self.deviation + self.mean
+        let distance = f64::from(standardised) * self.deviation;
+        let value = distance + self.mean;
+        // It was rounded by up to 2^-24 of the distance, which is less than half of this place.
+        let place = 10_f64.powf((distance.abs() * 1.2e-6).log10().floor());
+        if place > 0.0 { (value / place).round() * place } else { value }
     }
 }
 
@@ -115,6 +119,19 @@ mod tests {
             (Some(9), None, None)
         );
         assert_eq!((words.class(1), unnamed.class(1)), ("dog".to_owned(), "1".to_owned()));
+    }
+
+    #[test]
+    fn values_come_back_from_their_standardised_ones() {
+        for (mean, deviation, values) in
+            [(52_000.0, 90_000.0, [62_300.0, -0.25, 1e6]), (0.5, 0.01, [0.49, 0.512, 0.5])]
+        {
+            let column = Column { name: String::new(), mean, deviation };
+            let back = values.map(|value: f32| column.original(column.standardised(value)) as f32);
+            assert_eq!(back, values);
+        }
+        let constant = Column { name: String::new(), mean: 3.0, deviation: 0.0 };
+        assert_eq!(constant.original(constant.standardised(3.0)), 3.0);
     }
 
     #[test]

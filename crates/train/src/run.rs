@@ -112,6 +112,11 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
+    /// One in this directory at the end of the run, which must not have those of another run.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into(), keep: 2, overwrites: false, when: When::default() }
+    }
+
     /// Opens the directory of a run, and empties it if requested.
     pub(crate) fn open(&self, resumes: bool) -> Result<Store, CheckpointError> {
         let mut store = Store::open(&self.directory, self.keep)?;

@@ -8,6 +8,7 @@ use crate::network::Relu;
 use crate::network::tests::{
     check_brought, check_composed, check_same_gradients, check_slopes, check_training_slopes, gradients_of,
 };
+use unisono_train::Tally;
 
 const IMAGES: Kind = Kind::Images { height: 16, width: 17, channels: 1, classes: 10 };
 

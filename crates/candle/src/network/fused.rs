@@ -79,7 +79,7 @@ pub(super) fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a
 }
 
 /// Calls `see` with the values of a contiguous tensor, in row-major order.
-pub(super) fn with_values<T>(tensor: &Tensor, see: impl FnOnce(&[f32]) -> T) -> Result<T> {
+pub(crate) fn with_values<T>(tensor: &Tensor, see: impl FnOnce(&[f32]) -> T) -> Result<T> {
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else { bail!("expected a tensor on the CPU") };
     Ok(see(values(storage, layout)?))

@@ -1,11 +1,67 @@
-//! The loss of a classification, as one operation, and that of a regression.
+//! The losses of classifications, each one operation, and of regressions.
 
 use std::cell::RefCell;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{D, DType, Device, Result, Tensor, bail};
 
 use super::fused::{Function, apply};
+use unisono_train::Tally;
 use unisono_train::metrics::Outputs;
+
+/// The result of a forward pass over a batch.
+#[derive(Debug)]
+pub struct Loss {
+    /// The sum of the losses of all targets, to differentiate.
+    pub sum: Tensor,
+    /// Its targets and values.
+    pub tally: Tally,
+}
+
+impl Loss {
+    /// The loss of a classification: [`cross_entropy`], and for how many rows the highest logit is that of the target.
+    ///
+    /// # Errors
+    /// As [`cross_entropy`].
+    pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Self> {
+        Self::of_classes(logits, &targets.flatten_all()?.to_vec1()?, None)
+    }
+
+    /// The same of targets on the host, which may be `there`, where the logits are, too.
+    pub(crate) fn of_classes(logits: &Tensor, known: &[u32], there: Option<&Tensor>) -> Result<Self> {
+        let targets = match there {
+            Some(targets) => targets.clone(),
+            None => Tensor::new(known, &Device::Cpu)?.to_device(logits.device())?,
+        };
+        let sum = cross_entropy_of(logits, known.to_vec(), Some(targets.clone()))?;
+        let right = logits.detach().argmax(D::Minus1)?.eq(&targets)?.to_dtype(DType::F32)?;
+        let tally = Tally {
+            targets: known.len() as f64,
+            loss: f64::from(sum.to_scalar::<f32>()?),
+            correct: f64::from(right.sum_all()?.to_scalar::<f32>()?),
+        };
+        Ok(Self { sum, tally })
+    }
+
+    /// The loss of a regression: the sum over rows of the squared difference between the output and its target. `outputs` is `rows x 1`.
+    /// There are no classes to choose from, and so no accuracy. [Metrics](unisono_train::metrics) see both.
+    ///
+    /// # Errors
+    /// If the numbers of targets and rows differ.
+    pub fn squared_error(outputs: &Tensor, targets: &[f32]) -> Result<Self> {
+        let bits: Vec<_> = targets.iter().map(|target| target.to_bits()).collect();
+        Self::of_numbers(outputs, &bits)
+    }
+
+    /// The same of targets of which these are the [bits](f32::to_bits).
+    pub(crate) fn of_numbers(outputs: &Tensor, targets: &[u32]) -> Result<Self> {
+        show(outputs, 1, targets)?;
+        let numbers: Vec<_> = targets.iter().map(|&bits| f32::from_bits(bits)).collect();
+        let numbers = Tensor::from_vec(numbers, (targets.len(), 1), outputs.device())?;
+        let sum = (outputs - numbers)?.sqr()?.sum_all()?;
+        let loss = f64::from(sum.to_scalar::<f32>()?);
+        Ok(Self { sum, tally: Tally { targets: targets.len() as f64, loss, correct: f64::NAN } })
+    }
+}
 
 /// The sum over rows of the cross-entropy between their softmax and their target, in nats: a scalar.
 ///
@@ -22,7 +78,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// As [`cross_entropy`].
-pub(crate) fn cross_entropy_of(logits: &Tensor, targets: Vec<u32>, there: Option<Tensor>) -> Result<Tensor> {
+fn cross_entropy_of(logits: &Tensor, targets: Vec<u32>, there: Option<Tensor>) -> Result<Tensor> {
     let (rows, classes) = logits.dims2()?;
     if targets.len() != rows {
         bail!("{} targets for {rows} rows of logits", targets.len());
@@ -32,18 +88,6 @@ pub(crate) fn cross_entropy_of(logits: &Tensor, targets: Vec<u32>, there: Option
     }
     show(logits, classes, &targets)?;
     apply(CrossEntropy { targets, there }, logits)
-}
-
-/// The sum over rows of the squared difference between the output and its target, of which these are the
-/// [bits](f32::to_bits): a scalar. `outputs` is `rows x 1`. [Metrics](unisono_train::metrics) see both.
-///
-/// # Errors
-/// If the numbers of targets and rows differ.
-pub(crate) fn squared_error(outputs: &Tensor, targets: &[u32]) -> Result<Tensor> {
-    show(outputs, 1, targets)?;
-    let numbers: Vec<_> = targets.iter().map(|&bits| f32::from_bits(bits)).collect();
-    let numbers = Tensor::from_vec(numbers, (targets.len(), 1), outputs.device())?;
-    (outputs - numbers)?.sqr()?.sum_all()
 }
 
 /// Lets those who wish see what a loss is computed from.

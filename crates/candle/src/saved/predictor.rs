@@ -1,4 +1,4 @@
-//! Predictions of a model: the class of a sample, or the continuation of a text.
+//! Predictions of a model: the class or the number of a sample, or the continuation of a text.
 
 use std::fmt;
 
@@ -6,10 +6,11 @@ use candle_core::{Device, Tensor};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use super::Saved;
 use super::input::{Characters, Described, tokens};
 use crate::model::{self, Model, ModelKind};
 use crate::settings::Figure;
-use unisono_data::{Batch, Kind};
+use unisono_data::{Batch, Column, Kind};
 use unisono_train::{ReplicaError, TrainError};
 
 /// A model for prediction; see [`Saved::predictor`](super::Saved::predictor).
@@ -17,6 +18,8 @@ pub struct Predictor {
     network: Box<dyn Model>,
     model: ModelKind,
     kind: Kind,
+    /// The column that a regression predicts; `None` for classes.
+    pub(super) target: Option<Column>,
 }
 
 impl fmt::Debug for Predictor {
@@ -29,12 +32,17 @@ impl fmt::Debug for Predictor {
 }
 
 /// A prediction for a sample.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
-pub struct Guess {
-    /// The most probable class.
-    pub class: u32,
-    /// Its probability, 0 to 1.
-    pub probability: f64,
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Guess {
+    /// Of a classification.
+    Class {
+        /// The most probable class.
+        class: u32,
+        /// Its probability, 0 to 1.
+        probability: f64,
+    },
+    /// The number that a regression predicts, in the units of the target's column.
+    Value(f32),
 }
 
 /// How characters are sampled.
@@ -48,26 +56,31 @@ pub struct Sampling {
 }
 
 impl Predictor {
-    pub(super) fn new(network: Box<dyn Model>, model: ModelKind, kind: Kind) -> Self {
-        Self { network, model, kind }
+    pub(super) fn new(network: Box<dyn Model>, saved: &Saved) -> Self {
+        let target = saved.schema.as_ref().and_then(|schema| schema.target.clone());
+        Self { network, model: saved.model, kind: saved.kind.clone(), target }
     }
 
     /// Predicts each sample of a batch: images or rows like those that the model was trained on.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if the model does not classify; [`TrainError::Replica`] if the samples are of another size.
-    pub fn classify(&self, batch: &Batch) -> Result<Vec<Guess>, TrainError> {
-        match self.kind {
-            Kind::Text { .. } => {
-                return Err(self.does_not("it continues a prompt, and gives no class to images or rows"));
-            }
-            Kind::Table { classes: 1, .. } => {
-                return Err(self.does_not("it predicts a number, and gives no class to rows"));
-            }
-            _ => {}
+    /// [`TrainError::Setting`] if the model is for text; [`TrainError::Replica`] if the samples are of another size.
+    pub fn predict(&self, batch: &Batch) -> Result<Vec<Guess>, TrainError> {
+        if let Kind::Text { .. } = self.kind {
+            return Err(self.does_not("it continues a prompt, and predicts nothing of images or rows"));
         }
         let inputs = model::inputs(batch).map_err(ReplicaError::from)?;
-        Ok(self.logits(&inputs)?.iter().map(|logits| guess(logits)).collect())
+        Ok(self.logits(&inputs)?.iter().map(|outputs| self.guess(outputs)).collect())
+    }
+
+    fn guess(&self, outputs: &[f32]) -> Guess {
+        match &self.target {
+            Some(target) => Guess::Value(target.original(outputs[0]) as f32),
+            None => {
+                let sum: f64 = weights(outputs, 1.0).sum();
+                Guess::Class { class: highest(outputs) as u32, probability: sum.recip() }
+            }
+        }
     }
 
     /// Continues a text by `length` characters, each sampled given those before it.
@@ -77,7 +90,7 @@ impl Predictor {
     /// know, or the temperature is negative or NaN.
     pub fn continued(&self, prompt: &str, length: usize, sampling: Sampling) -> Result<String, TrainError> {
         let Kind::Text { context, vocabulary } = &self.kind else {
-            return Err(self.does_not("it gives a class to samples, and continues no prompt"));
+            return Err(self.does_not("it predicts something of samples, and continues no prompt"));
         };
         let refuse = |why: String| Err(TrainError::Setting(why));
         if !(sampling.temperature >= 0.0 && sampling.temperature.is_finite()) {
@@ -133,11 +146,6 @@ fn highest(logits: &[f32]) -> usize {
 fn weights(logits: &[f32], temperature: f64) -> impl Iterator<Item = f64> + Clone {
     let most = f64::from(logits[highest(logits)]);
     logits.iter().map(move |&logit| ((f64::from(logit) - most) / temperature).exp())
-}
-
-fn guess(logits: &[f32]) -> Guess {
-    let sum: f64 = weights(logits, 1.0).sum();
-    Guess { class: highest(logits) as u32, probability: sum.recip() }
 }
 
 /// Samples a token by its probability.

@@ -107,6 +107,7 @@ impl Settings {
                     "--model resnet",
                     "batch norm needs all samples of a step at once",
                 ),
+                (self.initial.is_some(), "--initial", "stages begin with values of their own"),
                 (self.dropout != 0.0, "--dropout", "a stage does not know the pass that it drops values of"),
                 (
                     is_invariant,
@@ -166,9 +167,8 @@ impl Settings {
             Choice::Auto => Ok(()),
             choice if *choice == IN_TREE.into() => Ok(()),
             choice if self.order == Order::Tree => refuse(format!(
-                "the algorithm {choice} would not be used: a result independent of the number of ranks requires {}; remove \
-                 --algorithm",
-                IN_TREE
+                "the algorithm {choice} would not be used: a result independent of the number of ranks requires {IN_TREE}; remove \
+                 --algorithm"
             )),
             _ => Ok(()),
         }

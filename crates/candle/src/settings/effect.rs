@@ -39,7 +39,7 @@ impl Settings {
             ("--snapshot DIR", self.snapshot.is_some(), &["snapshot-compression"]),
             (MAY_VARY, may_vary, &["normalize", "augment"]),
             ("--data service:HOST:PORT", matches!(self.data, Source::Service(_)), &["data-token-file"]),
-            ("--model mlp or resnet", self.model.has_widths(), &["hidden"]),
+            ("--model mlp, resnet or transformer", self.model.has_widths(), &["hidden"]),
             ("--model mlp or transformer", self.model.has_dropout(), &["dropout"]),
             ("--schedule step", self.schedule == ScheduleKind::Step, &["step-epochs", "step-factor"]),
             ("--optimizer sgd", self.optimizer.0.name() == "sgd", &["momentum", "nesterov"]),

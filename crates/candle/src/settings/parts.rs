@@ -196,7 +196,7 @@ impl Settings {
     /// The learning rate for this global batch.
     ///
     /// A larger batch has a less noisy gradient and permits a larger step:
-    /// [`UpdateRule::scaled_rate`](crate::optimizer::UpdateRule::scaled_rate). The same global batch has the same rate on any number of
+    /// [`UpdateRule::scaled_rate`](unisono_train::optimizer::UpdateRule::scaled_rate). The same global batch has the same rate on any number of
     /// ranks.
     pub fn scaled_rate(&self, global_batch: usize) -> f64 {
         let usual = match self.model {

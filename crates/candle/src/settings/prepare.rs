@@ -116,11 +116,26 @@ impl Settings {
             _ => agree(comm, Parameters::on(of.device, self.seed).map_err(failed))?,
         };
         let hidden = self.hidden.as_deref();
-        let replica = model::of_batches(self.model, hidden, self.dropout, &of.dataset.kind, &parameters);
+        let replica = model::of_batches(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
+            .map_err(TrainError::from)
+            .and_then(|replica| self.begin(&parameters).map(|()| replica));
         let said = "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, \
                     and updates its part";
         let said = (*strategy == Strategy::CentralStorage).then(|| said.to_owned());
-        Ok((agree(comm, replica.map_err(TrainError::from))?, said))
+        Ok((agree(comm, replica)?, said))
+    }
+
+    /// Gives parameters the values that they begin with, if there is a file of them.
+    fn begin(&self, parameters: &Parameters) -> Result<(), TrainError> {
+        let Some(file) = &self.initial else { return Ok(()) };
+        let left = parameters.load(file).map_err(|error| TrainError::Setting(error.to_string()))?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let (file, left) = (file.display(), left.join(", "));
+        Err(TrainError::Setting(format!(
+            "`{file}` has no values of these shapes: {left}; expected a file of the same model"
+        )))
     }
 
     /// The model, the data and the state of a run on rank `rank` of `ranks`. `make` makes the replica, and says of it what a user should

@@ -123,7 +123,7 @@ fn what_is_not_there_is_named() {
     assert!(refusal().contains("1 images, but too few in every class"));
     fs::create_dir(directory.path().join("b")).unwrap();
     let empty = refusal();
-    assert!(empty.contains("/b` contains no image"), "{empty}");
+    assert!(empty.contains("/b`: contains no image"), "{empty}");
     let missing = read(&directory.path().join("none"), &Options::default(), None);
     assert!(matches!(missing, Err(DataError::Read { .. })));
 }

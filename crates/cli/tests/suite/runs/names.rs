@@ -95,15 +95,23 @@ fn folders_are_classes_by_their_names() {
     refused(&["evaluate", "--checkpoint", checkpoint, "--data", &renamed, "--threads", "2"], &said);
 }
 
+/// The size, the age and the price of a house.
+fn house(row: u32) -> [f64; 3] {
+    let (size, age) = (f64::from(row * 37 % 101), f64::from(row * 53 % 89));
+    [size, age, 3000.0 * size - 900.0 * age + 50_000.0]
+}
+
+/// A table of 600 houses.
+fn houses(folder: &Path) -> String {
+    let row = |row| house(row).map(|number| number.to_string()).join(",") + "\n";
+    let table = folder.join("houses.csv");
+    fs::write(&table, "size,age,price\n".to_owned() + &(0..600).map(row).collect::<String>()).unwrap();
+    source(&table)
+}
+
 fn a_target_is_predicted_as_a_number_on_any_number_of_ranks() {
     let folder = tempfile::tempdir().unwrap();
-    let (table, kept) = (folder.path().join("houses.csv"), folder.path().join("kept"));
-    let row = |row: u32| {
-        let (size, age) = (f64::from(row * 37 % 101), f64::from(row * 53 % 89));
-        format!("{size},{age},{}\n", 3000.0 * size - 900.0 * age + 50_000.0)
-    };
-    fs::write(&table, "size,age,price\n".to_owned() + &(0..600).map(row).collect::<String>()).unwrap();
-    let data = format!("csv:{}", table.display());
+    let (data, kept) = (houses(folder.path()), folder.path().join("kept"));
     let train = ["train", "--data", &data, "--target", "price", "--hidden", "16", "--epochs", "30"];
     let run = |more: &[&str]| objects(&[&train[..], more].concat());
     let ended =
@@ -122,7 +130,6 @@ fn a_target_is_predicted_as_a_number_on_any_number_of_ranks() {
     );
     let text = unisono(&[&["evaluate"][..], &checkpoint].concat()).expect_success().stdout;
     assert!(!text.contains("accuracy") && !text.contains("NaN"), "{text}");
-    refused(&[&["predict", "--data", &data][..], &checkpoint].concat(), &["it predicts a number"]);
     refused(&["train", "--target", "price"], &["--target has no effect without --data csv:FILES"]);
     refused(
         &[&train[..], &["--metrics", "f1"]].concat(),
@@ -130,8 +137,74 @@ fn a_target_is_predicted_as_a_number_on_any_number_of_ranks() {
     );
 }
 
+/// What a saved MLP of one hidden layer predicts of a house, in the units of the table, from its parameters and the numbers of the rows
+/// that it was trained on.
+fn price(parameters: &[unisono_train::checkpoint::Tensor], house: [f64; 3]) -> f64 {
+    let [size, age, price] = [0, 1, 2].map(|column| {
+        let trained: Vec<f64> =
+            (0..600).filter(|row| row % 10 != 9).map(|row| self::house(row)[column]).collect();
+        let mean = trained.iter().sum::<f64>() / 540.0;
+        (mean, (trained.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / 540.0).sqrt())
+    });
+    let [size, age] = [(house[0] - size.0) / size.1, (house[1] - age.0) / age.1];
+    let of = |name: &str, at: usize| {
+        let array = parameters.iter().find(|array| array.name == name).unwrap();
+        f64::from(array.values[at])
+    };
+    let hidden = |unit: usize| {
+        let weighted = size * of("hidden1.weight", unit) + age * of("hidden1.weight", 16 + unit);
+        (weighted + of("hidden1.bias", unit)).max(0.0) * of("output.weight", unit)
+    };
+    ((0..16).map(hidden).sum::<f64>() + of("output.bias", 0)) * price.1 + price.0
+}
+
+fn numbers_are_predicted_in_the_units_of_their_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, kept) = (houses(folder.path()), folder.path().join("kept"));
+    let checkpoint = kept.to_str().unwrap();
+    let train = ["train", "--data", &data, "--target", "price", "--hidden", "16", "--epochs", "3"];
+    objects(&[&train[..], &["--checkpoint-dir", checkpoint]].concat());
+    let predict = ["predict", "--checkpoint", checkpoint, "--data"];
+    let parameters = unisono_candle::Saved::open(&kept).unwrap().parameters;
+
+    let rows = objects(&[&predict[..], &[&data, "--split", "all"]].concat());
+    assert_eq!(rows.len(), 600);
+    for (row, number) in rows.iter().zip((0..600).filter(|row| row % 10 == 9)) {
+        let (found, expected) = (row["value"].as_f64().unwrap(), price(&parameters, house(number)));
+        assert!((found - expected).abs() < 1.0, "{row}: expected {expected}");
+        assert_eq!((&row["column"], row["split"].as_str()), (&"price".into(), Some("test")));
+        assert_eq!(row["target"].as_f64(), Some(house(number)[2]), "{row}");
+    }
+    let shared = objects(&[&predict[..], &[&data, "--split", "all", "--threads", "2"]].concat());
+    assert_eq!(rows, shared);
+
+    // A house without a price, and columns in another order.
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        source(&path)
+    };
+    let asked = file("asked.csv", "age,rooms,size\n10,3,55\n");
+    let one = objects(&[&predict[..], &[&asked]].concat()).remove(0);
+    let expected = price(&parameters, [55.0, 10.0, f64::NAN]);
+    assert!((one["value"].as_f64().unwrap() - expected).abs() < 1.0, "{one}: expected {expected}");
+    assert!(one["target"].is_null() && one["split"] == "all", "{one}");
+    let text =
+        |format| unisono(&[&predict[..], &[&asked, "--format", format]].concat()).expect_success().stdout;
+    assert_eq!(text("csv"), format!("split,index,column,value,target\nall,0,price,{},\n", one["value"]));
+    assert_eq!(text("human"), format!("  all       0  price {}\n", one["value"]));
+
+    let broken = file("broken.csv", "size,age,price\n1,2,dear\n");
+    refused(&[&predict[..], &[&broken]].concat(), &["column `price`: `dear` is not a finite number"]);
+    let other = file("other.csv", "size,price\n1,2\n");
+    refused(&[&predict[..], &[&other]].concat(), &["has no column `age`", "trained on `size`, `age`"]);
+    let prompt = ["predict", "--checkpoint", checkpoint, "--prompt", "a"];
+    refused(&prompt, &["rows of 2 numbers and a target", "continues no prompt"]);
+}
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
+        numbers_are_predicted_in_the_units_of_their_column,
         a_target_is_predicted_as_a_number_on_any_number_of_ranks,
         columns_are_found_by_name_and_a_row_is_standardised_as_in_training,
         folders_are_classes_by_their_names,

@@ -32,6 +32,34 @@ fn data_that_have_changed_are_seen() {
     assert_eq!(done["event"], "done");
 }
 
+fn a_run_begins_with_the_values_of_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let (kept, table) = (folder.path().join("kept"), folder.path().join("table.csv"));
+    super::table(&table, 300);
+    let data = source(&table);
+    let run = |more: &[&str]| {
+        let rows =
+            objects(&[&["train", "--data", &data, "--hidden", "16", "--batch-size", "8"][..], more].concat());
+        rows[0]["test_loss"].as_f64().unwrap()
+    };
+    let first = run(&["--epochs", "8", "--checkpoint-dir", kept.to_str().unwrap()]);
+    let file = unisono_candle::Saved::open(&kept).unwrap().path.join("parameters.safetensors");
+    let file = file.to_str().unwrap();
+    let begun = run(&["--epochs", "1", "--learning-rate", "0.001", "--initial", file]);
+    assert!(begun < 0.7 * first, "{begun} after an epoch, and {first} from random values");
+    assert_eq!(
+        begun,
+        run(&["--epochs", "1", "--learning-rate", "0.001", "--initial", file, "--threads", "1"])
+    );
+
+    let words = ["train", "--data", &data, "--initial"];
+    let lacks = "has no values of these shapes: hidden1.weight, hidden1.bias, output.weight; expected a file of the same model";
+    refused(&[&words[..], &[file, "--hidden", "17", "--threads", "2"]].concat(), &[lacks]);
+    refused(&[&words[..], &["missing"]].concat(), &["cannot read `missing` as a safetensors file"]);
+    let pipeline = [file, "--strategy", "pipeline", "--threads", "2"];
+    refused(&[&words[..], &pipeline].concat(), &["--initial", "stages begin with values of their own"]);
+}
+
 fn one_place_has_many_names() {
     let directory = tempfile::tempdir().unwrap();
     let folder = directory.path().join("digits");
@@ -92,5 +120,10 @@ fn older_checkpoints_still_serve() {
 }
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![data_that_have_changed_are_seen, one_place_has_many_names, older_checkpoints_still_serve,]
+    tests![
+        a_run_begins_with_the_values_of_a_file,
+        data_that_have_changed_are_seen,
+        one_place_has_many_names,
+        older_checkpoints_still_serve,
+    ]
 }

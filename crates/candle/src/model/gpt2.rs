@@ -1,0 +1,245 @@
+//! GPT-2, with the names and the layout of Hugging Face's weights.
+//!
+//! **Source**: Radford et al., "Language models are unsupervised multitask learners", 2019; as `GPT2LMHeadModel` of `transformers`.
+
+use std::fmt;
+
+use candle_core::{IndexOp, Result, Tensor, bail};
+use candle_nn::{Init, LayerNorm, Module};
+use serde::Deserialize;
+
+use super::Model;
+use super::rows::CausalSoftmax;
+use crate::network::{Linear, Parameters, apply};
+
+/// The deviation of initial weights.
+const DEVIATION: f64 = 0.02;
+const EPSILON: f64 = 1e-5;
+
+/// The sizes of a [`Gpt2`]. It reads from Hugging Face's `config.json`, other entries of which are ignored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Gpt2Config {
+    /// Distinct tokens.
+    #[serde(rename = "vocab_size")]
+    pub vocabulary: usize,
+    /// The most tokens of a sample.
+    #[serde(rename = "n_positions")]
+    pub context: usize,
+    /// Numbers that stand for a token.
+    #[serde(rename = "n_embd")]
+    pub width: usize,
+    /// Heads of each attention, a divisor of the width.
+    #[serde(rename = "n_head")]
+    pub heads: usize,
+    /// Blocks of an attention and a perceptron.
+    #[serde(rename = "n_layer")]
+    pub blocks: usize,
+}
+
+/// GPT-2: from the tokens of a text, the logits of each next one. Its parameters have the names and the shapes of those that Hugging Face
+/// publishes (`wte.weight`, `h.0.attn.c_attn.weight`, …), so [`Parameters::load`] reads them. There is no dropout.
+///
+/// Parameters that are not loaded are uniform around 0, of standard deviation 0.02.
+pub struct Gpt2 {
+    tokens: Tensor,
+    positions: Tensor,
+    blocks: Vec<Block>,
+    norm: Norm,
+}
+
+impl fmt::Debug for Gpt2 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gpt2").field("blocks", &self.blocks.len()).finish_non_exhaustive()
+    }
+}
+
+impl Gpt2 {
+    /// Adds the parameters of a model of these sizes.
+    ///
+    /// # Errors
+    /// If the heads do not divide the width, or parameters of these names exist.
+    pub fn new(parameters: &Parameters, config: &Gpt2Config) -> Result<Self> {
+        let &Gpt2Config { vocabulary, context, width, heads, blocks } = config;
+        if heads == 0 || !width.is_multiple_of(heads) {
+            bail!("a width of {width} cannot be divided among {heads} heads: expected a multiple");
+        }
+        let block = |number| Block::new(parameters, &format!("h.{number}"), width, heads);
+        Ok(Self {
+            tokens: parameters.add("wte.weight", (vocabulary, width), DEVIATION)?,
+            positions: parameters.add("wpe.weight", (context, width), DEVIATION)?,
+            blocks: (0..blocks).map(block).collect::<Result<_>>()?,
+            norm: Norm::new(parameters, "ln_f", width)?,
+        })
+    }
+}
+
+impl Model for Gpt2 {
+    /// `inputs` is `samples x tokens`, of `u32`; the result has a row for each token.
+    fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
+        let (samples, length) = inputs.dims2()?;
+        let (context, width) = self.positions.dims2()?;
+        if length > context {
+            bail!("a sample has {length} tokens: expected at most {context}, the context of the model");
+        }
+        let x = self.tokens.embedding(&inputs.flatten_all()?)?.reshape((samples, length, width))?;
+        let x = x.broadcast_add(&self.positions.i(..length)?)?.reshape((samples * length, width))?;
+        let x = self.blocks.iter().try_fold(x, |x, block| block.forward(&x, samples))?;
+        // The weights of tokens serve at both ends.
+        self.norm.forward(&x)?.matmul(&self.tokens.t()?)
+    }
+}
+
+/// Attention, then a perceptron, each added to its input.
+struct Block {
+    heads: usize,
+    norms: [Norm; 2],
+    /// Queries, keys and values, side by side.
+    attend: Linear,
+    mix: Linear,
+    expand: Linear,
+    contract: Linear,
+}
+
+impl Block {
+    fn new(parameters: &Parameters, name: &str, width: usize, heads: usize) -> Result<Self> {
+        let linear = |layer: &str, inputs: usize, outputs: usize| {
+            let gain = DEVIATION.powi(2) * inputs as f64;
+            Linear::new(parameters, &format!("{name}.{layer}"), inputs, outputs, gain)
+        };
+        let norm = |layer: &str| Norm::new(parameters, &format!("{name}.{layer}"), width);
+        Ok(Self {
+            heads,
+            norms: [norm("ln_1")?, norm("ln_2")?],
+            attend: linear("attn.c_attn", width, 3 * width)?,
+            mix: linear("attn.c_proj", width, width)?,
+            expand: linear("mlp.c_fc", width, 4 * width)?,
+            contract: linear("mlp.c_proj", 4 * width, width)?,
+        })
+    }
+
+    /// `x` and the result are `samples*tokens x width`.
+    fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
+        let x = (x + self.attention(&self.norms[0].forward(x)?, samples)?)?;
+        let hidden = self.expand.forward(&self.norms[1].forward(&x)?)?.gelu()?;
+        x + self.contract.forward(&hidden)?
+    }
+
+    /// The attention of each token to those up to it; shapes as in [`forward`](Self::forward).
+    fn attention(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
+        let width = x.dim(1)?;
+        let head = width / self.heads;
+        let all = self.attend.forward(x)?.reshape((samples, (), 3, self.heads, head))?;
+        // samples x tokens x heads x head -> samples x heads x tokens x head
+        let part = |number: usize| all.i((.., .., number))?.transpose(1, 2)?.contiguous();
+        let (query, key, value) = (part(0)?, part(1)?, part(2)?);
+        let scale = (head as f32).sqrt().recip();
+        let attention = apply(CausalSoftmax { scale }, &query.matmul(&key.t()?)?)?;
+        self.mix.forward(&attention.matmul(&value)?.transpose(1, 2)?.reshape(((), width))?)
+    }
+}
+
+/// A layer norm whose bias is added apart: with it, candle's has no derivative.
+struct Norm {
+    scale: LayerNorm,
+    bias: Tensor,
+}
+
+impl Norm {
+    fn new(parameters: &Parameters, name: &str, width: usize) -> Result<Self> {
+        let vars = parameters.var_builder().pp(name);
+        let weight = vars.get_with_hints(width, "weight", Init::Const(1.0))?;
+        let bias = vars.get_with_hints(width, "bias", Init::Const(0.0))?;
+        Ok(Self { scale: LayerNorm::new_no_bias(weight, EPSILON), bias })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.scale.forward(x)?.broadcast_add(&self.bias)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use candle_core::Device;
+
+    use super::*;
+    use crate::network::tests::gradients_of;
+    use crate::network::{Loss, Network};
+    use unisono_train::Replica as _;
+
+    /// What `tests/reference/gpt2.py` has written.
+    #[derive(Deserialize)]
+    struct Reference {
+        logits: Vec<Vec<f32>>,
+        loss: f64,
+        derivatives: BTreeMap<String, f64>,
+    }
+
+    /// The integers of the same name in `tests/reference/gpt2.py`.
+    fn levels(count: usize, seed: usize, modulus: usize) -> impl Iterator<Item = f32> {
+        (0..count).map(move |i| ((i * i * 3 + i * 37 + seed * 11) % 101 % modulus) as f32)
+    }
+
+    fn seed(name: &str) -> usize {
+        name.bytes().map(usize::from).sum()
+    }
+
+    #[test]
+    fn logits_and_gradients_are_those_of_the_formulas() {
+        let reference: Reference =
+            serde_json::from_str(include_str!("../../tests/reference/gpt2.json")).unwrap();
+        let config =
+            r#"{"vocab_size": 11, "n_positions": 6, "n_embd": 8, "n_head": 2, "n_layer": 2, "n_ctx": 6}"#;
+        let config = serde_json::from_str(config).unwrap();
+        let inputs = Tensor::new(&[[3_u32, 1, 4, 1, 5], [9, 2, 6, 10, 0]], &Device::Cpu).unwrap();
+        let targets = Tensor::new(&[[1_u32, 4, 1, 5, 9], [2, 6, 10, 0, 7]], &Device::Cpu).unwrap();
+        for parameters in [Parameters::new(0), Parameters::composed(0)] {
+            let model = Gpt2::new(&parameters, &config).unwrap();
+            let mut replica = Network::new(&parameters, |inputs: &Tensor| {
+                let logits = model.forward(inputs)?;
+                for (row, expected) in logits.to_vec2::<f32>()?.iter().zip(&reference.logits) {
+                    let is_close =
+                        row.iter().zip(expected).all(|(found, logit)| (found - logit).abs() < 1e-4);
+                    assert!(is_close, "{row:?}: expected {expected:?}");
+                }
+                Loss::cross_entropy(&logits, &targets)
+            });
+            let names: Vec<_> = replica.parameters().iter().map(|parameter| parameter.name.clone()).collect();
+            for (index, name) in names.iter().enumerate() {
+                let middle = if name.contains("ln_") && name.ends_with("weight") { 1.0 } else { 0.0 };
+                let fill = |values: &mut [f32]| {
+                    let levels = levels(values.len(), seed(name), 7);
+                    values.iter_mut().zip(levels).for_each(|(x, level)| *x = middle + (level - 3.0) / 8.0);
+                };
+                replica.with_values(index, &mut { fill }).unwrap();
+            }
+            let (tally, gradients) = gradients_of(&mut replica, &inputs);
+            assert!(
+                (tally.loss - reference.loss).abs() < 1e-3,
+                "{}: expected {}",
+                tally.loss,
+                reference.loss
+            );
+            assert_eq!((tally.targets, gradients.len()), (10.0, reference.derivatives.len()));
+            for (index, gradient) in gradients {
+                let (name, expected) = (&names[index], reference.derivatives[&names[index]]);
+                let direction = levels(gradient.len(), seed(name) + 1, 5).map(|level| level - 2.0);
+                let found: f64 = gradient.iter().zip(direction).map(|(g, d)| f64::from(g * d)).sum();
+                assert!((found - expected).abs() < 1e-3, "{name}: {found}, expected {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let config = Gpt2Config { vocabulary: 3, context: 2, width: 6, heads: 4, blocks: 1 };
+        let message = |error: candle_core::Error| error.to_string();
+        let refused = Gpt2::new(&Parameters::new(0), &config).map_err(message).unwrap_err();
+        assert!(refused.starts_with("a width of 6 cannot be divided among 4 heads"), "{refused}");
+        let model = Gpt2::new(&Parameters::new(0), &Gpt2Config { heads: 2, ..config }).unwrap();
+        let tokens = Tensor::zeros((1, 3), candle_core::DType::U32, &Device::Cpu).unwrap();
+        let refused = model.forward(&tokens).map_err(message).unwrap_err();
+        assert!(refused.starts_with("a sample has 3 tokens: expected at most 2"), "{refused}");
+    }
+}

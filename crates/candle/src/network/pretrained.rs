@@ -1,0 +1,110 @@
+//! Parameters that begin with values from a file.
+
+use std::path::Path;
+
+use candle_core::{DType, Device, Result, bail, safetensors};
+
+use super::Parameters;
+use crate::in_place::overwrite;
+
+impl Parameters {
+    /// Overwrites the values of the parameters that exist by now with those of the same names in a `safetensors` file, of any type of
+    /// float. The file may have more: other names, or a prefix of all names, such as `transformer.` or `module.`.
+    ///
+    /// Returns the names of the parameters that it lacks, or has in another shape, as the output layer for other classes: these keep
+    /// their values. A program that expects none checks that.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has no parameter of the model, or several that a name may mean.
+    #[must_use = "these parameters were not in the file"]
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<Vec<String>> {
+        let path = path.as_ref();
+        let arrays = match safetensors::load(path, &Device::Cpu) {
+            Ok(arrays) => arrays,
+            Err(error) => bail!("cannot read `{}` as a safetensors file: {error}", path.display()),
+        };
+        let all = self.all();
+        let mut left = Vec::new();
+        for array in &all {
+            let name = &array.parameter.name;
+            let is_meant = |found: &str| found.strip_suffix(&**name).is_some_and(|rest| rest.ends_with('.'));
+            let mut prefixed = arrays.keys().filter(|found| is_meant(found));
+            let found = match arrays.get(name) {
+                Some(found) => Some(found),
+                None => match (prefixed.next(), prefixed.next()) {
+                    (Some(one), Some(other)) => {
+                        let path = path.display();
+                        bail!(
+                            "{name} may be `{one}` or `{other}` in `{path}`: expected one name that ends so"
+                        )
+                    }
+                    (one, _) => one.map(|name| &arrays[name]),
+                },
+            };
+            match found.filter(|found| found.dims() == array.parameter.shape) {
+                Some(found) => {
+                    overwrite(&array.tensor, &found.to_dtype(DType::F32)?.to_device(self.device())?)?;
+                }
+                None => left.push(name.clone()),
+            }
+        }
+        if left.len() == all.len() {
+            let expected = all.first().map_or("parameters", |array| &array.parameter.name);
+            bail!("`{}` has no parameter of the model: expected names such as `{expected}`", path.display());
+        }
+        Ok(left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use candle_core::Tensor;
+
+    use super::*;
+
+    fn file(arrays: &[(&str, Tensor)]) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let arrays: HashMap<_, _> = arrays.iter().cloned().collect();
+        safetensors::save(&arrays, file.path()).unwrap();
+        file
+    }
+
+    fn numbers(numbers: &[f32]) -> Tensor {
+        Tensor::new(numbers, &Device::Cpu).unwrap()
+    }
+
+    #[test]
+    fn values_are_found_by_name_under_any_prefix_and_in_any_type() {
+        let parameters = Parameters::new(7);
+        let all = ["a.weight", "b.weight", "c"].map(|name| parameters.add(name, 2, 0.1).unwrap());
+        let before = all[2].to_vec1::<f32>().unwrap();
+        let half = numbers(&[3.0, 4.0]).to_dtype(DType::BF16).unwrap();
+        let saved = file(&[
+            ("a.weight", numbers(&[1.0, 2.0])),
+            ("model.b.weight", half),
+            ("c", numbers(&[5.0; 3])),
+            ("more", numbers(&[6.0])),
+        ]);
+        assert_eq!(parameters.load(saved.path()).unwrap(), ["c"]);
+        let [a, b, c] = all.map(|tensor| tensor.to_vec1::<f32>().unwrap());
+        assert_eq!((a, b, c), (vec![1.0, 2.0], vec![3.0, 4.0], before));
+    }
+
+    #[test]
+    fn a_file_of_another_model_is_refused() {
+        let parameters = Parameters::new(7);
+        parameters.add("weight", 2, 0.1).unwrap();
+        let refused =
+            |arrays: &[(&str, Tensor)]| parameters.load(file(arrays).path()).unwrap_err().to_string();
+        let other = refused(&[("bias", numbers(&[1.0, 2.0]))]);
+        assert!(other.contains("has no parameter of the model: expected names such as `weight`"), "{other}");
+        let two = refused(&[("a.weight", numbers(&[1.0, 2.0])), ("b.weight", numbers(&[1.0, 2.0]))]);
+        assert!(two.contains("weight may be `") && two.contains("expected one name"), "{two}");
+        let text = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(text.path(), "no tensors").unwrap();
+        let broken = parameters.load(text.path()).unwrap_err().to_string();
+        assert!(broken.contains("as a safetensors file"), "{broken}");
+    }
+}
