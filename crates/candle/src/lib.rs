@@ -3,7 +3,7 @@
 //! - [`DataParallel`] averages gradients in a training loop of your own.
 //! - [`fit`] is a whole run of your model in one call.
 //! - [`Network`] and [`StageNetwork`] are a model, and a stage of one, for the parts of [`unisono_train`].
-//! - [`Settings`] are a run of one of the [models](model) that `unisono train` trains.
+//! - [`Config`] describes a run of one of the [models](model) that `unisono train` trains.
 //! - [`Saved`] reads a model from a checkpoint, and [`Predictor`] computes with it.
 //!
 //! Tensor operations use `RAYON_NUM_THREADS` threads, or all cores if it is not set. Ranks on the same node must
@@ -18,6 +18,7 @@
 
 #![deny(unsafe_code)]
 
+mod config;
 mod data_parallel;
 mod device;
 mod error;
@@ -29,9 +30,9 @@ pub mod model;
 mod needs;
 mod network;
 mod saved;
-mod settings;
 mod tensors;
 
+pub use config::{Augment, Config, ImageSize, Origin, Size};
 pub use data_parallel::DataParallel;
 pub use device::DeviceKind;
 pub use fit::fit;
@@ -41,5 +42,4 @@ pub use network::{
     cross_entropy,
 };
 pub use saved::{Guess, Part, Predictor, Sampling, Saved};
-pub use settings::{Augment, ImageSize, Origin, Settings, Size};
 pub use tensors::{TensorForm, TensorRule};

@@ -63,7 +63,7 @@ pub struct Saved {
     pub passed_over: Vec<PassedOver>,
 }
 
-/// The part of a run's [`Settings`](super::Settings) in its checkpoints that determines the model.
+/// The part of a run's [`Config`](super::Config) in its checkpoints that determines the model.
 #[derive(Deserialize)]
 struct Description {
     data: String,

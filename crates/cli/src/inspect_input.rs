@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use clap::Args as ClapArgs;
 use serde::Serialize;
-use unisono_candle::Settings;
+use unisono_candle::Config;
 use unisono_data::DataError;
 use unisono_data::pipeline::StageReport;
 use unisono_train::{Feed, Sampled, Shares, explain_bottleneck};
@@ -40,7 +40,7 @@ struct Line {
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    let settings = Settings { epochs: args.input.epochs.unwrap_or(2), ..args.input.settings.clone() };
+    let settings = Config { epochs: args.input.epochs.unwrap_or(2), ..args.input.settings.clone() };
     settings.check().map_err(train::failure)?;
     let (dataset, kept) = settings.kept_dataset().map_err(train::failure)?;
     if let Figures::Human = args.format {

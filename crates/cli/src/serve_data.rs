@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args as ClapArgs;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use unisono_candle::Settings;
+use unisono_candle::Config;
 use unisono_data::service::{Counts, Server, ServerSettings, Token};
 use unisono_data::{DataError, Source};
 
@@ -100,7 +100,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// Refuses what cannot be served.
-fn unservable(settings: &Settings) -> Result<(), Failure> {
+fn unservable(settings: &Config) -> Result<(), Failure> {
     match &settings.data {
         Source::Service(servers) => Err(Failure::BadInput(format!(
             "serve-data cannot serve what `{servers}` serve: it reads its data itself; --join them instead"

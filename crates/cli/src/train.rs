@@ -7,7 +7,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 use unisono::Communicator;
 use unisono::config::{Launcher, share_cores};
-use unisono_candle::Settings;
+use unisono_candle::Config;
 use unisono_compress::Compression;
 use unisono_data::DataError;
 use unisono_train::rate::Rate;
@@ -67,7 +67,7 @@ fn heed_signals(stop: &Stop) -> Result<(), Failure> {
 fn on_rank(
     comm: &mut Communicator,
     args: &Args,
-    settings: &Settings,
+    settings: &Config,
     folder: Option<&Path>,
 ) -> Result<(), Failure> {
     let summary = match settings.strategy() {
@@ -139,7 +139,7 @@ fn train<R: Replica, F: Feed<Batch = R::Batch>>(
     mut trainer: Trainer<'_, R, F>,
     world: RunWorld,
     format: Figures,
-    settings: &Settings,
+    settings: &Config,
 ) -> Result<Summary, TrainError> {
     if world.rank != 0 {
         return trainer.run(|_| ());
@@ -158,7 +158,7 @@ fn train<R: Replica, F: Feed<Batch = R::Batch>>(
 fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
     trainer: &mut Trainer<'_, R, F>,
     world: &RunWorld,
-    settings: &Settings,
+    settings: &Config,
 ) {
     let RunWorld { ranks, nodes, transport, .. } = *world;
     let (ran, wire) = (trainer.all_reduce(), trainer.wire());
@@ -213,7 +213,7 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
 fn serve(
     comm: &mut Communicator,
     format: Figures,
-    settings: &Settings,
+    settings: &Config,
     servers: ServerSettings,
     folder: Option<&Path>,
 ) -> Result<Option<Summary>, TrainError> {
@@ -249,13 +249,13 @@ fn serve(
 }
 
 fn opening(
-    settings: &Settings,
+    settings: &Config,
     parameters: usize,
     samples: Option<usize>,
     global_batch: usize,
     rate: Rate,
 ) -> String {
-    let Settings { data, model, optimizer, .. } = settings;
+    let Config { data, model, optimizer, .. } = settings;
     let samples = samples.map_or(String::new(), |samples| format!("{samples} samples in "));
     let (name, rate) = (optimizer.0.name(), rate.peak());
     format!(

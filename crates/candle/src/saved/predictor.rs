@@ -8,8 +8,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::Saved;
 use super::input::{Characters, Described, tokens};
+use crate::config::Figure;
 use crate::model::{self, Model, ModelKind};
-use crate::settings::Figure;
 use unisono_data::{Batch, Column, Kind};
 use unisono_train::{ReplicaError, TrainError};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use unisono_candle::Settings;
+use unisono_candle::Config;
 use unisono_candle::model::ModelKind;
 use unisono_data::Source;
 use unisono_testing::suite::Test;
@@ -12,8 +12,8 @@ use unisono_train::{AdamW, Event, NamedRule, Order, Stop, StrategyKind, Summary,
 /// How far losses may be apart that are added up in another order.
 const TOLERANCE: f64 = 1e-5;
 
-fn settings(strategy: Option<StrategyKind>) -> Settings {
-    Settings {
+fn settings(strategy: Option<StrategyKind>) -> Config {
+    Config {
         epochs: 1,
         hidden: Some(vec![32, 16]),
         // Four passes on one rank, and not as many on each of three.
@@ -21,15 +21,15 @@ fn settings(strategy: Option<StrategyKind>) -> Settings {
         learning_rate: 0.02,
         clip_norm: Some(0.5),
         strategy,
-        ..Settings::new(Source::Digits, ModelKind::Mlp)
+        ..Config::new(Source::Digits, ModelKind::Mlp)
     }
 }
 
-fn run(ranks: usize, settings: &Settings) -> Vec<Result<Summary, TrainError>> {
+fn run(ranks: usize, settings: &Config) -> Vec<Result<Summary, TrainError>> {
     unisono::threads(ranks, |mut comm| settings.trainer(&mut comm)?.run(|_| ()))
 }
 
-fn last(ranks: usize, settings: &Settings) -> Summary {
+fn last(ranks: usize, settings: &Config) -> Summary {
     let mut all: Vec<_> = run(ranks, settings).into_iter().map(Result::unwrap).collect();
     let first = all.remove(0);
     assert!(all.iter().all(|other| other.parameters_hash == first.parameters_hash));
@@ -52,7 +52,7 @@ fn every_model_trains() {
     for (model, dropout) in [(ModelKind::Mlp, 0.2), (ModelKind::Cnn, 0.0), (ModelKind::ResNet, 0.0)] {
         let hidden = (model == ModelKind::ResNet).then(|| vec![8]);
         let stop = Stop::default();
-        let of = |strategy| Settings {
+        let of = |strategy| Config {
             model,
             dropout,
             hidden: hidden.clone(),
@@ -62,7 +62,7 @@ fn every_model_trains() {
             ..settings(strategy)
         };
         let losses = [None, Some(StrategyKind::CentralStorage)].map(|strategy| {
-            let settings = Settings { stop: Stop::default(), ..of(strategy) };
+            let settings = Config { stop: Stop::default(), ..of(strategy) };
             let ended = unisono::threads(2, |mut comm| {
                 settings.trainer(&mut comm)?.run(|event| {
                     if matches!(event, Event::Step(step) if step.step == 4) {
@@ -77,8 +77,8 @@ fn every_model_trains() {
 }
 
 /// A run of two epochs that saves at every 30th step, and may be asked to stop.
-fn saving(directory: &Path, strategy: Option<StrategyKind>) -> Settings {
-    Settings {
+fn saving(directory: &Path, strategy: Option<StrategyKind>) -> Config {
+    Config {
         epochs: 2,
         optimizer: NamedRule::new(AdamW::default()),
         weight_decay: 0.0,
@@ -91,8 +91,8 @@ fn saving(directory: &Path, strategy: Option<StrategyKind>) -> Settings {
 }
 
 /// Runs until a step, after which the run is asked to stop.
-fn until(ranks: usize, step: usize, settings: &Settings) {
-    let settings = Settings { stop: Stop::default(), ..settings.clone() };
+fn until(ranks: usize, step: usize, settings: &Config) {
+    let settings = Config { stop: Stop::default(), ..settings.clone() };
     let asks = |event: Event| {
         if let Event::Step(made) = event
             && made.step + 80 * (made.epoch - 1) == step
@@ -130,8 +130,8 @@ fn a_run_resumed_on_as_many_ranks_has_the_same_bits() {
 fn what_would_have_no_effect_is_refused() {
     let central = settings(Some(StrategyKind::CentralStorage));
     for (settings, said) in [
-        (Settings { shard_optimizer: true, ..central.clone() }, "does not go with --shard-optimizer"),
-        (Settings { order: Order::Tree, ..central.clone() }, "does not go with --order world-invariant"),
+        (Config { shard_optimizer: true, ..central.clone() }, "does not go with --shard-optimizer"),
+        (Config { order: Order::Tree, ..central.clone() }, "does not go with --order world-invariant"),
     ] {
         let errors: Vec<_> =
             run(2, &settings).into_iter().map(|ended| ended.unwrap_err().to_string()).collect();
@@ -141,7 +141,7 @@ fn what_would_have_no_effect_is_refused() {
 
 fn a_loss_that_diverges_ends_the_run_on_all_ranks() {
     let settings =
-        Settings { learning_rate: 1e6, clip_norm: None, ..settings(Some(StrategyKind::CentralStorage)) };
+        Config { learning_rate: 1e6, clip_norm: None, ..settings(Some(StrategyKind::CentralStorage)) };
     for error in run(3, &settings).into_iter().map(Result::unwrap_err) {
         assert!(error.to_string().contains("finite") || error.to_string().contains("diverge"), "{error}");
     }

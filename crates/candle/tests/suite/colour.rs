@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use unisono_candle::model::ModelKind;
-use unisono_candle::{Part, Saved, Settings};
+use unisono_candle::{Config, Part, Saved};
 use unisono_data::{Kind, Pass, Source};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
@@ -37,11 +37,11 @@ fn write(file: &Path, images: usize, noise: &mut Noise) {
     fs::write(file, bytes).unwrap();
 }
 
-fn settings(directory: &Path, model: ModelKind) -> Settings {
+fn settings(directory: &Path, model: ModelKind) -> Config {
     let mut noise = Noise(7);
     write(&directory.join("data_batch_1.bin"), 1500, &mut noise);
     write(&directory.join("test_batch.bin"), 100, &mut noise);
-    Settings {
+    Config {
         epochs: 2,
         batch_size: 16,
         optimizer: NamedRule::new(AdamW::default()),
@@ -49,7 +49,7 @@ fn settings(directory: &Path, model: ModelKind) -> Settings {
         learning_rate: 3e-3,
         augment: Some("mirror,crop".parse().unwrap()),
         hidden: model.eq(&ModelKind::ResNet).then(|| vec![8]),
-        ..Settings::new(Source::Cifar(directory.to_owned()), model)
+        ..Config::new(Source::Cifar(directory.to_owned()), model)
     }
 }
 
@@ -57,7 +57,7 @@ fn a_model_of_colours_takes_colours_alone() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("checkpoints");
     let checkpoint_dir = Some(place.clone());
-    let settings = Settings { epochs: 1, checkpoint_dir, ..settings(directory.path(), ModelKind::Cnn) };
+    let settings = Config { epochs: 1, checkpoint_dir, ..settings(directory.path(), ModelKind::Cnn) };
     unisono::threads(1, |mut comm| settings.trainer(&mut comm).unwrap().run(|_| ()).map(drop).unwrap());
     let saved = Saved::open(&place).unwrap();
     let held_out = saved.dataset(None).unwrap().test;
@@ -111,10 +111,10 @@ fn the_default_model_tells_red_from_blue_in_photos_of_several_sizes() {
     draw_discs(&discs);
     let checkpoint_dir = Some(place.clone());
     let source = Source::Images(discs.clone());
-    let settings = Settings {
+    let settings = Config {
         hidden: Some(vec![32]),
         checkpoint_dir,
-        ..Settings::new(source.clone(), Settings::default_model(&source))
+        ..Config::new(source.clone(), Config::default_model(&source))
     };
     let trained = unisono::threads(2, |mut comm| {
         let trainer = settings.trainer(&mut comm).unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use unisono_candle::Settings;
+use unisono_candle::Config;
 use unisono_candle::model::ModelKind;
 use unisono_data::Source;
 use unisono_testing::suite::Test;
@@ -12,7 +12,7 @@ use unisono_train::{EpochReport, Evaluation, Event, Order};
 
 /// What each evaluation says, and the report of the last epoch.
 fn run(ranks: usize, metrics: Metrics) -> (Vec<Evaluation>, EpochReport) {
-    let settings = Settings {
+    let settings = Config {
         epochs: 1,
         hidden: Some(vec![16]),
         // The same bits on any number of ranks.
@@ -21,7 +21,7 @@ fn run(ranks: usize, metrics: Metrics) -> (Vec<Evaluation>, EpochReport) {
         global_batch: Some(256),
         evaluate_every: Some(30),
         metrics: metrics.into_iter().map(Named).collect(),
-        ..Settings::new(Source::Digits, ModelKind::Mlp)
+        ..Config::new(Source::Digits, ModelKind::Mlp)
     };
     let told = Mutex::new(Vec::new());
     let summaries = unisono::threads(ranks, |mut comm| {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Result, Tensor};
 use unisono_candle::model::ModelKind;
-use unisono_candle::{Dropout, Linear, Loss, Network, Parameters, Part, Saved, Settings, SyncBatchNorm};
+use unisono_candle::{Config, Dropout, Linear, Loss, Network, Parameters, Part, Saved, SyncBatchNorm};
 use unisono_data::{Depth, Options, Source, Threads};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;

@@ -4,21 +4,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use unisono_candle::model::ModelKind;
-use unisono_candle::{Part, Saved, Settings};
+use unisono_candle::{Config, Part, Saved};
 use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::optimizer::{Averaged, UpdateRule, by_name};
 use unisono_train::{Event, NamedRule, ServerSettings, Staleness, Stop, StrategyKind, Summary};
 
-fn settings(rule: Arc<dyn UpdateRule>) -> Settings {
+fn settings(rule: Arc<dyn UpdateRule>) -> Config {
     let hidden = Some(vec![12]);
-    Settings {
+    Config {
         epochs: 1,
         hidden,
         optimizer: NamedRule(rule),
         weight_decay: 0.0,
-        ..Settings::new(Source::Digits, ModelKind::Mlp)
+        ..Config::new(Source::Digits, ModelKind::Mlp)
     }
 }
 
@@ -26,13 +26,13 @@ fn averaged(decay: f32) -> Arc<dyn UpdateRule> {
     Arc::new(Averaged::new(by_name("adamw").unwrap(), decay))
 }
 
-fn at(directory: &Path, settings: &Settings) -> Settings {
+fn at(directory: &Path, settings: &Config) -> Config {
     let checkpoint_dir = Some(directory.to_owned());
-    Settings { checkpoint_dir, resume: true, stop: Stop::default(), ..settings.clone() }
+    Config { checkpoint_dir, resume: true, stop: Stop::default(), ..settings.clone() }
 }
 
 /// Runs until this step, or to the end.
-fn run(settings: &Settings, last: Option<usize>) -> Summary {
+fn run(settings: &Config, last: Option<usize>) -> Summary {
     let ends = |event: Event| {
         if matches!(event, Event::Step(made) if Some(made.step) == last) {
             settings.stop.ask();
@@ -42,10 +42,10 @@ fn run(settings: &Settings, last: Option<usize>) -> Summary {
 }
 
 fn averages_are_evaluated_saved_and_resumed() {
-    let settings = Settings { learning_rate: 0.01, ..settings(averaged(0.95)) };
+    let settings = Config { learning_rate: 0.01, ..settings(averaged(0.95)) };
     let kept = tempfile::tempdir().unwrap();
     let ended = run(&at(kept.path(), &settings), None);
-    let plain = run(&Settings { optimizer: "adamw".parse().unwrap(), ..settings.clone() }, None);
+    let plain = run(&Config { optimizer: "adamw".parse().unwrap(), ..settings.clone() }, None);
     assert_eq!(ended.parameters_hash, plain.parameters_hash, "an average does not change the parameters");
     assert_ne!(ended.last.test_loss, plain.last.test_loss);
 
@@ -54,7 +54,7 @@ fn averages_are_evaluated_saved_and_resumed() {
         unisono::threads(2, |mut comm| saved.evaluate(&mut comm, None, Part::Test).unwrap()).remove(0);
     assert_eq!(tally.mean_loss(), ended.last.test_loss);
 
-    let sharded = Settings { shard_optimizer: true, ..settings.clone() };
+    let sharded = Config { shard_optimizer: true, ..settings.clone() };
     let kept = tempfile::tempdir().unwrap();
     assert!(run(&at(kept.path(), &sharded), Some(9)).stopped.is_some());
     let resumed = run(&at(kept.path(), &settings), None);
@@ -69,10 +69,10 @@ fn what_does_not_go_with_an_optimizer_is_refused_by_name_on_all_ranks() {
     let average = settings(averaged(0.9));
     let central = Some(StrategyKind::CentralStorage);
     for (settings, said) in [
-        (Settings { shard_optimizer: true, ..lamb.clone() }, "lamb needs the norms of whole parameters"),
-        (Settings { strategy: central, ..lamb }, "with central storage a rank updates parts"),
-        (Settings { strategy: central, ..average.clone() }, "remove --ema"),
-        (Settings { local_steps: Some(2), ..average }, "remove --ema"),
+        (Config { shard_optimizer: true, ..lamb.clone() }, "lamb needs the norms of whole parameters"),
+        (Config { strategy: central, ..lamb }, "with central storage a rank updates parts"),
+        (Config { strategy: central, ..average.clone() }, "remove --ema"),
+        (Config { local_steps: Some(2), ..average }, "remove --ema"),
         (self::settings(averaged(1.0)), "the decay of the average is 1: it must be from 0 to below 1"),
     ] {
         let refused = unisono::threads(2, |mut comm| settings.trainer(&mut comm).map(drop));
@@ -99,7 +99,7 @@ fn learning_rates_and_decay_follow_the_rule_of_a_user() {
     let usual = settings(by_name("sgd").unwrap());
     let with = |factors: fn(&str, &[usize]) -> Factors| {
         let directory = tempfile::tempdir().unwrap();
-        run(&at(directory.path(), &Settings { factors: Some(factors), ..usual.clone() }), None);
+        run(&at(directory.path(), &Config { factors: Some(factors), ..usual.clone() }), None);
         let saved = Saved::open(directory.path()).unwrap();
         saved.parameters.into_iter().map(|array| (array.shape.len(), array.values)).collect::<Vec<_>>()
     };

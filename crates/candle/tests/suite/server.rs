@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use unisono::{Algorithm, Communicator};
-use unisono_candle::Settings;
+use unisono_candle::Config;
 use unisono_candle::model::ModelKind;
 use unisono_data::{DataError, Source};
 use unisono_testing::suite::{self, Test};
@@ -22,8 +22,8 @@ const SYNCHRONOUS: ServerSettings =
     ServerSettings { servers: 1, staleness: Staleness::Steps(0), damps: false };
 const SAMPLES: usize = 20_000;
 
-fn settings() -> Settings {
-    Settings { epochs: 1, hidden: Some(vec![32]), ..Settings::new(Source::Digits, ModelKind::Mlp) }
+fn settings() -> Config {
+    Config { epochs: 1, hidden: Some(vec![32]), ..Config::new(Source::Digits, ModelKind::Mlp) }
 }
 
 /// What rank 0 has of a run, and what the workers did in each epoch.
@@ -40,7 +40,7 @@ fn on_rank_0<T: Send>(
 
 fn serve(
     ranks: usize,
-    settings: &Settings,
+    settings: &Config,
     servers: ServerSettings,
 ) -> Result<(Summary, Vec<WorkersReport>), TrainError> {
     on_rank_0(ranks, |comm| {
@@ -56,7 +56,7 @@ fn serve(
 }
 
 /// The same by mirrored training.
-fn mirror(ranks: usize, settings: &Settings) -> Summary {
+fn mirror(ranks: usize, settings: &Config) -> Summary {
     on_rank_0(ranks, |comm| {
         comm.set_choice(Algorithm::MasterWorker)?;
         settings.trainer(comm)?.run(|_| ()).map(Some)
@@ -77,7 +77,7 @@ fn without_staleness_the_bits_are_those_of_master_worker() {
 
 fn stale_gradients_train_and_none_misses_more_than_it_may() {
     // At half the usual rate, since momentum and delay together are unstable.
-    let two_epochs = Settings { epochs: 2, learning_rate: 0.05, ..settings() };
+    let two_epochs = Config { epochs: 2, learning_rate: 0.05, ..settings() };
     let steps = SAMPLES.div_ceil(3 * two_epochs.batch_size) as u64;
     // Each kind of staleness once, and damped or not in alternation, unless there is time for all pairs.
     for (at, (staleness, most)) in
@@ -101,7 +101,7 @@ fn stale_gradients_train_and_none_misses_more_than_it_may() {
 
 fn gradients_may_travel_in_half_the_bytes() {
     let bits = |wire| {
-        let settings = Settings { wire: Wires::One(wire), ..settings() };
+        let settings = Config { wire: Wires::One(wire), ..settings() };
         let (summary, _) = serve(3, &settings, SYNCHRONOUS).unwrap();
         (summary.parameters_hash, summary.last.test_loss)
     };
@@ -117,8 +117,8 @@ fn gradients_may_travel_in_half_the_bytes() {
 }
 
 /// A run of two epochs that saves at every 50th step, and may be asked to stop.
-fn saving(directory: &std::path::Path, stop: Stop) -> Settings {
-    Settings {
+fn saving(directory: &std::path::Path, stop: Stop) -> Config {
+    Config {
         epochs: 2,
         global_batch: Some(128),
         checkpoint_dir: Some(directory.to_owned()),
@@ -174,7 +174,7 @@ fn a_run_goes_on_under_another_strategy_bit_for_bit() {
 
 fn evaluations_in_an_epoch_change_nothing_and_end_a_run_early() {
     let (plain, _) = serve(3, &settings(), SYNCHRONOUS).unwrap();
-    let evaluating = Settings { evaluate_every: Some(40), ..settings() };
+    let evaluating = Config { evaluate_every: Some(40), ..settings() };
     let (evaluated, evaluations) = on_rank_0(3, |comm| {
         let mut evaluations = Vec::new();
         let run = evaluating.parameter_server(comm, SYNCHRONOUS)?;
@@ -187,17 +187,17 @@ fn evaluations_in_an_epoch_change_nothing_and_end_a_run_early() {
     })
     .unwrap();
     assert_eq!((evaluated.parameters_hash, evaluations), (plain.parameters_hash, vec![40, 80, 120]));
-    let stopping = Settings { patience: Some(1), min_delta: 100.0, ..evaluating };
+    let stopping = Config { patience: Some(1), min_delta: 100.0, ..evaluating };
     let (early, _) = serve(3, &stopping, SYNCHRONOUS).unwrap();
     assert_eq!(early.ended_early.unwrap().step, 80);
 }
 
 fn what_does_not_go_together_is_refused_on_all_ranks() {
     let servers = |servers| ServerSettings { servers, ..SYNCHRONOUS };
-    let clipping = Settings { clip_norm: Some(1.0), ..settings() };
-    let resnet = Settings { hidden: None, ..Settings::new(Source::Digits, ModelKind::ResNet) };
-    let compressed = Settings { wire: "int8".parse().unwrap(), ..settings() };
-    let undecided = Settings { wire: "auto:f32,bf16".parse().unwrap(), ..settings() };
+    let clipping = Config { clip_norm: Some(1.0), ..settings() };
+    let resnet = Config { hidden: None, ..Config::new(Source::Digits, ModelKind::ResNet) };
+    let compressed = Config { wire: "int8".parse().unwrap(), ..settings() };
+    let undecided = Config { wire: "auto:f32,bf16".parse().unwrap(), ..settings() };
     let damped = ServerSettings { damps: true, ..SYNCHRONOUS };
     for (settings, servers, expected) in [
         (&settings(), servers(3), "3 of 3 ranks serve"),
@@ -215,12 +215,12 @@ fn what_does_not_go_together_is_refused_on_all_ranks() {
     }
     let alone = unisono::threads(1, |mut comm| {
         let strategy = Some(StrategyKind::Mirrored);
-        Settings { strategy, ..settings() }.trainer(&mut comm).map(drop)
+        Config { strategy, ..settings() }.trainer(&mut comm).map(drop)
     });
     assert!(alone[0].is_ok(), "one rank is one node");
     let two = unisono::threads(2, |mut comm| {
         let strategy = Some(StrategyKind::OneDevice);
-        Settings { strategy, ..settings() }.trainer(&mut comm).map(drop).unwrap_err().to_string()
+        Config { strategy, ..settings() }.trainer(&mut comm).map(drop).unwrap_err().to_string()
     });
     assert!(two[1].contains("one-device is for one rank"), "{}", two[1]);
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args as ClapArgs, Command, Error, FromArgMatches, value_parser};
 use unisono::Choice;
-use unisono_candle::Settings;
+use unisono_candle::Config;
 use unisono_data::Cache;
 use unisono_train::optimizer::{self, NamedRule};
 
@@ -95,7 +95,7 @@ pub(crate) type DataOptions = Options<DATA>;
 /// The first options of [`INPUT`], or all of a run, over those of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct Options<const MOST: usize> {
-    pub(crate) settings: Settings,
+    pub(crate) settings: Config,
     /// The epochs that the command line has.
     pub(crate) epochs: Option<usize>,
 }
@@ -113,7 +113,7 @@ impl<const MOST: usize> ClapArgs for Options<MOST> {
             "Read the configuration from this file; options of the command line win over those of the file",
         );
         // An option that the command does not have is read, so that the error can say more.
-        let options = Settings::options(Command::new("options"));
+        let options = Config::options(Command::new("options"));
         let options = options
             .mut_arg("data", |option| option.value_parser(source))
             .mut_arg("optimizer", |option| {
@@ -134,7 +134,7 @@ impl<const MOST: usize> ClapArgs for Options<MOST> {
 
 impl<const MOST: usize> FromArgMatches for Options<MOST> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let known = Settings::options(Command::new("options"));
+        let known = Config::options(Command::new("options"));
         let other = known.get_arguments().map(|option| option.get_id().as_str());
         if let Some(option) = other.filter(|id| !Self::has(id)).find(|id| matches.contains_id(id)) {
             let option = option.replace('_', "-");
@@ -142,13 +142,13 @@ impl<const MOST: usize> FromArgMatches for Options<MOST> {
         }
         let invalid = |why: String| Error::raw(ErrorKind::ValueValidation, why);
         let file = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
-        let settings = Settings::over(file, matches).map_err(|error| invalid(error.to_string()))?;
+        let settings = Config::over(file, matches).map_err(|error| invalid(error.to_string()))?;
         let missing = settings.data.missing_features();
         if !missing.is_empty() {
             return Err(invalid(format!("--data {} {}", settings.data, needs(&missing))));
         }
         Ok(Self {
-            settings: Settings { tell: Some(tell), ..settings },
+            settings: Config { tell: Some(tell), ..settings },
             epochs: matches.get_one("epochs").copied(),
         })
     }

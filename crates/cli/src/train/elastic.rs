@@ -1,14 +1,14 @@
 //! `unisono train --elastic`: workers that are lost, and started again.
 
 use unisono::config::{Launcher, Starter, bootstrap_folder, joins};
-use unisono_candle::Settings;
+use unisono_candle::Config;
 use unisono_train::Strategy;
 
 use super::{Args, Failure, failure, on_rank};
 use crate::{refused, speaks};
 
 /// Runs this rank, which may have been started again in the midst of the run.
-pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, settings: &Config) -> Result<(), Failure> {
     if let Err(error) = settings.check() {
         return Err(if speaks() { failure(error) } else { Failure::SaidElsewhere });
     }

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 use tempfile::TempDir;
 use unisono_candle::model::ModelKind;
-use unisono_candle::{Part, Sampling, Saved, Settings};
+use unisono_candle::{Config, Part, Sampling, Saved};
 use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
@@ -19,8 +19,8 @@ use crate::UNISONO;
 pub(crate) mod predicted;
 
 /// Trains for an epoch on four ranks, and saves the end.
-fn trained(directory: &Path, settings: &Settings) -> Summary {
-    let settings = Settings { epochs: 1, checkpoint_dir: Some(directory.into()), ..settings.clone() };
+fn trained(directory: &Path, settings: &Config) -> Summary {
+    let settings = Config { epochs: 1, checkpoint_dir: Some(directory.into()), ..settings.clone() };
     let summaries = unisono::threads(4, |mut comm| settings.trainer(&mut comm).unwrap().run(|_| ()).unwrap());
     summaries.into_iter().next().unwrap()
 }
@@ -33,13 +33,13 @@ struct Run {
 
 static DIGITS: LazyLock<Run> = LazyLock::new(|| {
     let directory = tempfile::tempdir().unwrap();
-    let settings = Settings {
+    let settings = Config {
         hidden: Some(vec![16]),
         batch_size: 250,
         // Twenty steps: enough to learn something, not everything.
         learning_rate: 0.02,
         seed: 3,
-        ..Settings::new(Source::Digits, ModelKind::Mlp)
+        ..Config::new(Source::Digits, ModelKind::Mlp)
     };
     let summary = trained(directory.path(), &settings);
     Run { directory, summary }
@@ -51,7 +51,7 @@ static TEXT: LazyLock<TempDir> = LazyLock::new(|| {
     let file = directory.path().join("text");
     fs::write(&file, "abcdefghi\n".repeat(400)).unwrap();
     let settings =
-        Settings { context: 10, batch_size: 4, ..Settings::new(Source::Text(file), ModelKind::Transformer) };
+        Config { context: 10, batch_size: 4, ..Config::new(Source::Text(file), ModelKind::Transformer) };
     trained(directory.path(), &settings);
     directory
 });
@@ -232,7 +232,7 @@ fn a_table_is_measured_and_asked() {
     let (file, other) = (directory.path().join("a.csv"), directory.path().join("b.csv"));
     fs::write(&file, rows(150)).unwrap();
     fs::write(&other, rows(90)).unwrap();
-    let settings = Settings { batch_size: 8, ..Settings::new(Source::Csv(file), ModelKind::Mlp) };
+    let settings = Config { batch_size: 8, ..Config::new(Source::Csv(file), ModelKind::Mlp) };
     let summary = trained(directory.path(), &settings);
     let line = objects("evaluate", directory.path(), &["--threads", "2"]).pop().unwrap();
     assert_eq!(line["accuracy"].as_f64(), Some(summary.last.test_accuracy));

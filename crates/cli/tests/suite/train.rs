@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use unisono_candle::Settings;
+use unisono_candle::Config;
 use unisono_candle::model::ModelKind;
 use unisono_data::Source;
 use unisono_testing::launch::{self, Ended};
@@ -52,7 +52,7 @@ fn missing(name: &str) -> Option<String> {
 }
 
 /// The reports of a run on so many threads, as rank 0 sees them.
-fn run(ranks: usize, settings: &Settings) -> Vec<EpochReport> {
+fn run(ranks: usize, settings: &Config) -> Vec<EpochReport> {
     let reports = unisono::threads(ranks, |mut comm| {
         let mut reports = Vec::new();
         let trainer = settings.trainer(&mut comm).unwrap();
@@ -69,8 +69,8 @@ fn run(ranks: usize, settings: &Settings) -> Vec<EpochReport> {
 }
 
 fn the_same_global_batch_gives_the_same_losses() {
-    let settings = Settings { epochs: 2, ..Settings::new(Source::Digits, ModelKind::Mlp) };
-    let with_ranks = |ranks| run(ranks, &Settings { batch_size: 120 / ranks, ..settings.clone() });
+    let settings = Config { epochs: 2, ..Config::new(Source::Digits, ModelKind::Mlp) };
+    let with_ranks = |ranks| run(ranks, &Config { batch_size: 120 / ranks, ..settings.clone() });
     let alone = with_ranks(1);
     for &ranks in if suite::is_deep() { &[2, 3, 4][..] } else { &[3] } {
         let together = with_ranks(ranks);

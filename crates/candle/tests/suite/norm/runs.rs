@@ -30,8 +30,8 @@ fn images(directory: &std::path::Path) -> Source {
 }
 
 /// Trains on ranks as threads, until the run has made so many steps, or to its end; returns the hash.
-fn trained(ranks: usize, settings: &Settings, stop_after: Option<usize>) -> Summary {
-    let settings = &Settings { stop: Stop::default(), ..settings.clone() };
+fn trained(ranks: usize, settings: &Config, stop_after: Option<usize>) -> Summary {
+    let settings = &Config { stop: Stop::default(), ..settings.clone() };
     let summaries = unisono::threads(ranks, |mut comm| {
         let mut steps = 0;
         let trainer = settings.trainer(&mut comm).unwrap();
@@ -53,17 +53,16 @@ fn trained(ranks: usize, settings: &Settings, stop_after: Option<usize>) -> Summ
 fn a_resumed_run_ends_with_the_same_bits_and_evaluates_to_the_same_on_any_number_of_ranks() {
     let directory = tempfile::tempdir().unwrap();
     let source = images(directory.path());
-    let resnet = Settings { hidden: Some(vec![4, 6]), ..Settings::new(source.clone(), ModelKind::ResNet) };
-    let mlp =
-        Settings { hidden: Some(vec![24]), dropout: 0.3, ..Settings::new(source.clone(), ModelKind::Mlp) };
+    let resnet = Config { hidden: Some(vec![4, 6]), ..Config::new(source.clone(), ModelKind::ResNet) };
+    let mlp = Config { hidden: Some(vec![24]), dropout: 0.3, ..Config::new(source.clone(), ModelKind::Mlp) };
     for settings in [resnet, mlp] {
-        let settings = Settings { epochs: 4, batch_size: 5, learning_rate: 0.4, seed: 5, ..settings };
+        let settings = Config { epochs: 4, batch_size: 5, learning_rate: 0.4, seed: 5, ..settings };
         let kept = |name: &str| directory.path().join(format!("{name}-{}", settings.model));
-        let in_one = Settings { checkpoint_dir: Some(kept("one")), ..settings.clone() };
+        let in_one = Config { checkpoint_dir: Some(kept("one")), ..settings.clone() };
         let whole = trained(3, &in_one, None);
-        let in_two = Settings { checkpoint_dir: Some(kept("two")), ..settings.clone() };
+        let in_two = Config { checkpoint_dir: Some(kept("two")), ..settings.clone() };
         assert!(trained(3, &in_two, Some(11)).stopped.is_some());
-        let resumed = trained(3, &Settings { resume: true, ..in_two }, None);
+        let resumed = trained(3, &Config { resume: true, ..in_two }, None);
         assert_eq!(resumed.parameters_hash, whole.parameters_hash, "{}", settings.model);
         assert_eq!(resumed.last.test_loss.to_bits(), whole.last.test_loss.to_bits());
         assert!(whole.last.test_accuracy > 0.9, "{}: {whole:?}", settings.model);
@@ -78,8 +77,8 @@ fn a_resumed_run_ends_with_the_same_bits_and_evaluates_to_the_same_on_any_number
             }
         }
         // On another number of ranks it goes on from the same values.
-        let more = Settings { checkpoint_dir: Some(kept("one")), resume: true, ..settings.clone() };
-        let more = Settings { global_batch: Some(15), ..more };
+        let more = Config { checkpoint_dir: Some(kept("one")), resume: true, ..settings.clone() };
+        let more = Config { global_batch: Some(15), ..more };
         assert_eq!(trained(2, &more, None).parameters_hash, whole.parameters_hash);
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use unisono_candle::model::ModelKind;
-use unisono_candle::{Part, Saved, Settings};
+use unisono_candle::{Config, Part, Saved};
 use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
@@ -16,8 +16,8 @@ use unisono_train::{
 /// How far losses may be apart that are added up in another order.
 const TOLERANCE: f64 = 1e-5;
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> Config {
+    Config {
         epochs: 1,
         hidden: Some(vec![32, 24, 16]),
         global_batch: Some(250),
@@ -25,13 +25,13 @@ fn settings() -> Settings {
         metrics: vec![Named(Arc::new(TopK(2))), Named(Arc::new(F1))],
         // Over all stages.
         clip_norm: Some(0.5),
-        ..Settings::new(Source::Digits, ModelKind::Mlp)
+        ..Config::new(Source::Digits, ModelKind::Mlp)
     }
 }
 
 /// The run, cut into so many stages.
-fn cut(settings: Settings, stages: usize, schedule: &str) -> Settings {
-    Settings {
+fn cut(settings: Config, stages: usize, schedule: &str) -> Config {
+    Config {
         strategy: Some(StrategyKind::Pipeline),
         stages: Some(stages),
         pipeline_schedule: schedule.parse().unwrap(),
@@ -40,14 +40,14 @@ fn cut(settings: Settings, stages: usize, schedule: &str) -> Settings {
 }
 
 /// The summary on each rank.
-fn run(ranks: usize, settings: &Settings) -> Vec<Result<Summary, TrainError>> {
+fn run(ranks: usize, settings: &Config) -> Vec<Result<Summary, TrainError>> {
     unisono::threads(ranks, |mut comm| match settings.strategy() {
         Some(Strategy::Pipeline(pipeline)) => settings.pipeline(&mut comm, &pipeline)?.run(|_| ()),
         _ => settings.trainer(&mut comm)?.run(|_| ()),
     })
 }
 
-fn last(ranks: usize, settings: &Settings) -> Summary {
+fn last(ranks: usize, settings: &Config) -> Summary {
     let mut all: Vec<_> = run(ranks, settings).into_iter().map(Result::unwrap).collect();
     let first = all.remove(0);
     assert!(all.iter().all(|other| other.parameters_hash == first.parameters_hash));
@@ -77,7 +77,7 @@ fn losses_and_metrics_are_those_of_one_rank() {
 
 fn optimizer_state_is_sharded_among_the_replicas_of_a_stage() {
     let whole = cut(settings(), 2, "1f1b");
-    let sharded = Settings { shard_optimizer: true, ..whole.clone() };
+    let sharded = Config { shard_optimizer: true, ..whole.clone() };
     assert_near(&last(4, &sharded).last, &last(4, &whole).last, "sharded");
 }
 
@@ -85,20 +85,20 @@ fn the_transformer_and_the_cnn_are_cut() {
     let directory = tempfile::tempdir().unwrap();
     let text = directory.path().join("text");
     std::fs::write(&text, "All work and no play makes Jack a dull boy. ".repeat(100)).unwrap();
-    let of_text = Settings {
+    let of_text = Config {
         epochs: 1,
         context: 16,
         global_batch: Some(32),
-        ..Settings::new(Source::Text(text), ModelKind::Transformer)
+        ..Config::new(Source::Text(text), ModelKind::Transformer)
     };
-    let of_images = Settings {
+    let of_images = Config {
         epochs: 1,
         learning_rate: 0.001,
         global_batch: Some(500),
-        ..Settings::new(Source::Digits, ModelKind::Cnn)
+        ..Config::new(Source::Digits, ModelKind::Cnn)
     };
     for settings in [of_text, of_images] {
-        let staged = Settings { stop: Stop::default(), ..cut(settings.clone(), 2, "1f1b") };
+        let staged = Config { stop: Stop::default(), ..cut(settings.clone(), 2, "1f1b") };
         let staged = until(2, 6, &staged);
         let (staged, alone) = (staged.last.loss, until(1, 6, &settings).last.loss);
         assert!((staged - alone).abs() < TOLERANCE, "{}: {staged}, on one rank {alone}", settings.model);
@@ -106,8 +106,8 @@ fn the_transformer_and_the_cnn_are_cut() {
 }
 
 /// A run of two epochs that saves at every 30th step, and may be asked to stop.
-fn saving(directory: &Path, stop: Stop) -> Settings {
-    Settings {
+fn saving(directory: &Path, stop: Stop) -> Config {
+    Config {
         epochs: 2,
         optimizer: NamedRule::new(AdamW::default()),
         weight_decay: 0.0,
@@ -121,7 +121,7 @@ fn saving(directory: &Path, stop: Stop) -> Settings {
 }
 
 /// Runs until a step, after which the run is asked to stop.
-fn until(ranks: usize, step: usize, settings: &Settings) -> Summary {
+fn until(ranks: usize, step: usize, settings: &Config) -> Summary {
     let asks = |event: Event| {
         if let Event::Step(made) = event
             && made.step + 80 * (made.epoch - 1) == step
@@ -156,7 +156,7 @@ fn a_run_goes_on_under_other_strategies_and_its_checkpoints_are_whole() {
 
 fn a_run_resumed_in_the_same_world_has_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
-    let run = || Settings {
+    let run = || Config {
         // What layers cost may be measured differently.
         split_at: Some(vec!["hidden3".to_owned()]),
         ..cut(saving(directory.path(), Stop::default()), 2, "1f1b")
@@ -167,14 +167,14 @@ fn a_run_resumed_in_the_same_world_has_the_same_bits() {
 }
 
 fn what_cannot_be_cut_is_refused_on_all_ranks() {
-    let refused = |ranks: usize, settings: &Settings| {
+    let refused = |ranks: usize, settings: &Config| {
         let errors: Vec<_> = run(ranks, settings).into_iter().map(Result::unwrap_err).collect();
         errors.iter().map(ToString::to_string).min_by_key(|said| said.contains("on rank")).unwrap()
     };
     let of = |stages| cut(settings(), stages, "1f1b");
     let split_at = |names: &[&str]| {
         let names = names.iter().map(|&name| name.to_owned()).collect();
-        Settings { split_at: Some(names), ..of(2) }
+        Config { split_at: Some(names), ..of(2) }
     };
     for (ranks, settings, said) in [
         (3, of(2), "a multiple of the 2 ranks of a pipeline; this world has 3 ranks"),
@@ -182,18 +182,18 @@ fn what_cannot_be_cut_is_refused_on_all_ranks() {
         (2, split_at(&["hidden9"]), "no layer is called \"hidden9\""),
         (2, split_at(&["hidden1"]), "no stage can begin at hidden1"),
         (2, split_at(&["hidden2", "output"]), "2 names are given: 2 stages need the names of 1 layers"),
-        (2, Settings { dropout: 0.1, ..of(2) }, "does not go with --dropout"),
-        (2, Settings { order: Order::Tree, ..of(2) }, "does not go with --order"),
+        (2, Config { dropout: 0.1, ..of(2) }, "does not go with --dropout"),
+        (2, Config { order: Order::Tree, ..of(2) }, "does not go with --order"),
     ] {
         let found = refused(ranks, &settings);
         assert!(found.contains(said), "{found}");
     }
     let said = unisono::threads(2, |mut comm| of(2).trainer(&mut comm).map(drop).unwrap_err().to_string());
-    assert!(said[0].contains("call Settings::parameter_server or Settings::pipeline"), "{said:?}");
+    assert!(said[0].contains("call Config::parameter_server or Config::pipeline"), "{said:?}");
 }
 
 fn a_loss_that_diverges_ends_the_run_on_all_ranks() {
-    let settings = Settings { learning_rate: 1e6, clip_norm: None, ..cut(settings(), 2, "1f1b") };
+    let settings = Config { learning_rate: 1e6, clip_norm: None, ..cut(settings(), 2, "1f1b") };
     for error in run(4, &settings).into_iter().map(Result::unwrap_err) {
         let said = error.to_string();
         let causes = ["finite", "diverge", "the largest value of"];

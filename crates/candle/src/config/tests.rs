@@ -7,27 +7,27 @@ use unisono_train::optimizer::Sgd;
 
 #[test]
 fn the_rate_follows_the_global_batch_and_not_the_ranks() {
-    let settings = Settings::new(Source::Digits, ModelKind::Mlp);
+    let settings = Config::new(Source::Digits, ModelKind::Mlp);
     assert_eq!(settings.scaled_rate(256), 2.0 * settings.scaled_rate(128));
-    let settings = Settings { optimizer: NamedRule::new(AdamW::default()), ..settings };
+    let settings = Config { optimizer: NamedRule::new(AdamW::default()), ..settings };
     assert_eq!(settings.scaled_rate(512), 2.0 * settings.scaled_rate(128));
 }
 
 #[test]
 fn senseless_settings_are_refused() {
-    let settings = Settings::new(Source::Digits, ModelKind::Mlp);
-    let refused = |settings: Settings| settings.check().unwrap_err().to_string();
-    assert!(refused(Settings { epochs: 0, ..settings.clone() }).contains("--epochs is 0"));
-    assert!(refused(Settings { batch_size: 0, ..settings.clone() }).contains("--batch-size is 0"));
-    assert!(refused(Settings { learning_rate: f64::NAN, ..settings.clone() }).contains("NaN"));
-    assert!(refused(Settings { hidden: Some(vec![8, 0]), ..settings.clone() }).contains("--hidden is 0"));
-    assert!(refused(Settings { warm_up: 1.5, ..settings.clone() }).contains("from 0 to 1"));
-    let constants = |rule: Sgd| Settings { optimizer: NamedRule::new(rule), ..settings.clone() };
+    let settings = Config::new(Source::Digits, ModelKind::Mlp);
+    let refused = |settings: Config| settings.check().unwrap_err().to_string();
+    assert!(refused(Config { epochs: 0, ..settings.clone() }).contains("--epochs is 0"));
+    assert!(refused(Config { batch_size: 0, ..settings.clone() }).contains("--batch-size is 0"));
+    assert!(refused(Config { learning_rate: f64::NAN, ..settings.clone() }).contains("NaN"));
+    assert!(refused(Config { hidden: Some(vec![8, 0]), ..settings.clone() }).contains("--hidden is 0"));
+    assert!(refused(Config { warm_up: 1.5, ..settings.clone() }).contains("from 0 to 1"));
+    let constants = |rule: Sgd| Config { optimizer: NamedRule::new(rule), ..settings.clone() };
     assert_eq!(
         refused(constants(Sgd { momentum: 1.5, nesterov: false })),
         "the momentum is 1.5: it must be from 0 to 1"
     );
-    let factor = |factor| Settings {
+    let factor = |factor| Config {
         schedule: ScheduleKind::Step,
         step_epochs: 1,
         step_factor: factor,
@@ -35,15 +35,15 @@ fn senseless_settings_are_refused() {
     };
     assert!(refused(factor(f64::NAN)).contains("--step-factor is NaN: it must be from 0 to 1"));
     assert_eq!(
-        refused(Settings { learning_rate: 0.0, ..settings.clone() }),
+        refused(Config { learning_rate: 0.0, ..settings.clone() }),
         "--learning-rate is 0: it must be above 0, and at most 1e6"
     );
     assert_eq!(
-        refused(Settings { clip_norm: Some(-1e-300), ..settings.clone() }),
+        refused(Config { clip_norm: Some(-1e-300), ..settings.clone() }),
         "--clip-norm is -1e-300: it must be above 0, and at most 1e30"
     );
     for (dropout, text) in [(1.0, "1"), (-0.1, "-0.1"), (f64::NAN, "NaN")] {
-        let why = refused(Settings { dropout, ..settings.clone() });
+        let why = refused(Config { dropout, ..settings.clone() });
         assert_eq!(why, format!("--dropout is {text}: it must be from 0 to below 1"));
     }
     assert!(factor(0.5).check().is_ok());
@@ -51,19 +51,19 @@ fn senseless_settings_are_refused() {
 
 #[test]
 fn what_would_have_no_effect_is_refused() {
-    let settings = Settings::new(Source::Digits, ModelKind::Cnn);
-    let refused = |settings: Settings| settings.check().unwrap_err().to_string();
+    let settings = Config::new(Source::Digits, ModelKind::Cnn);
+    let refused = |settings: Config| settings.check().unwrap_err().to_string();
     assert!(
-        refused(Settings { hidden: Some(vec![8]), ..settings.clone() })
+        refused(Config { hidden: Some(vec![8]), ..settings.clone() })
             .contains("--hidden has no effect without --model mlp or resnet")
     );
     assert!(
-        refused(Settings { dropout: 0.1, ..settings.clone() })
+        refused(Config { dropout: 0.1, ..settings.clone() })
             .contains("--dropout has no effect without --model mlp")
     );
-    let resnet = Settings { order: Order::Tree, ..Settings::new(Source::Digits, ModelKind::ResNet) };
+    let resnet = Config { order: Order::Tree, ..Config::new(Source::Digits, ModelKind::ResNet) };
     assert!(refused(resnet).contains("remove --order world-invariant"));
-    let chosen = |settings: &Settings, name: &str| {
+    let chosen = |settings: &Config, name: &str| {
         let checked =
             settings.check_choice(&name.parse().unwrap(), &Device::Cpu, Some("on the CPU: requested"));
         checked.map_err(|error| error.to_string())
@@ -73,7 +73,7 @@ fn what_would_have_no_effect_is_refused() {
         assert!(why.contains(name) && why.contains("on the CPU: requested"), "{why}");
     }
     assert!(chosen(&settings, "ring").is_ok());
-    let invariant = Settings { order: Order::Tree, ..settings };
+    let invariant = Config { order: Order::Tree, ..settings };
     for name in ["ring", "tree:0-"] {
         assert!(chosen(&invariant, name).unwrap_err().contains("requires recursive-doubling"));
     }

@@ -3,7 +3,7 @@
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::Settings;
+use super::Config;
 use unisono_data::{Dataset, OnBadSample, Schema, Source};
 use unisono_train::optimizer::NamedRule;
 use unisono_train::rate::ScheduleKind;
@@ -12,7 +12,7 @@ use unisono_train::{Resumed, TrainError};
 /// The entries on data, which are compared separately.
 const DATA: [&str; 3] = ["data", "schema", "fingerprint"];
 
-impl Settings {
+impl Config {
     /// The description of the run: what must be the same to resume it, and what determines its model.
     pub(super) fn description(&self, dataset: &Dataset, fingerprint: Option<u64>) -> Value {
         json!({

@@ -33,21 +33,21 @@ pub use parts::{Augment, ImageSize, Size};
 
 /// Everything that determines a run, except the number of ranks. A field is an option of `unisono train`, and a key of its
 /// [file](Self::read): their help is the documentation of the field. A program of your own has them on its command line by
-/// [`Settings::options`].
+/// [`Config::options`].
 ///
 /// ```
 /// use unisono_data::Source;
-/// use unisono_candle::Settings;
+/// use unisono_candle::Config;
 /// use unisono_candle::model::ModelKind;
 ///
-/// let settings = Settings { epochs: 2, ..Settings::new(Source::Digits, ModelKind::Cnn) };
+/// let settings = Config { epochs: 2, ..Config::new(Source::Digits, ModelKind::Cnn) };
 /// settings.check()?;
 /// assert!(settings.to_toml()?.contains("\nepochs = 2\n"));
 /// # Ok::<(), unisono_train::TrainError>(())
 /// ```
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
-pub struct Settings {
+pub struct Config {
     /// Data set: digits (generated), idx:DIR (MNIST format), cifar:DIR (CIFAR-10's binary files), images:DIR (one folder per class),
     /// tfrecord:FILES_OR_DIR, webdataset:FILES_OR_DIR (tar files), npy:DIR (NumPy's arrays), csv:FILES, parquet:FILES, arrow:FILES,
     /// text:FILES or service:HOST:PORT,… (servers started by serve-data). FILES are separated by commas, or patterns such as train-*.tar and
@@ -312,14 +312,14 @@ pub struct Settings {
     pub stop: Stop,
 }
 
-impl Default for Settings {
+impl Default for Config {
     /// The default model on generated digits.
     fn default() -> Self {
         Self::new(Source::Digits, ModelKind::Mlp)
     }
 }
 
-impl Settings {
+impl Config {
     /// Defaults that suit this model, found on two ranks.
     pub fn new(data: Source, model: ModelKind) -> Self {
         let for_mlp = Self { data, model, ..Self::of_nothing() };

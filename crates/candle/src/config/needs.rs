@@ -1,13 +1,13 @@
 //! The memory that a run needs.
 
-use super::Settings;
+use super::Config;
 use crate::model;
 use crate::needs::{NUMBER, Needs};
 use unisono_data::{Dataset, Options, Source};
 use unisono_train::internals::EVALUATION_BATCH;
 use unisono_train::{Outer, Shares, Strategy};
 
-impl Settings {
+impl Config {
     /// The data set, as far as known before it is read, by the size of its files. What is larger than the limit stays in files.
     pub(super) fn needs_of_data(&self) -> Needs {
         let files = self.data.size_bytes() as f64;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Settings;
+use super::Config;
 use crate::model::ModelKind;
 use unisono::size;
 use unisono_data::{
@@ -94,7 +94,7 @@ impl fmt::Display for Size {
     }
 }
 
-impl Settings {
+impl Config {
     /// The optimizer with the constants that other options say.
     pub fn optimizer(&self) -> OptimizerSettings {
         let mut rule = Arc::clone(&self.optimizer.0);
@@ -257,7 +257,7 @@ impl Settings {
     }
 
     /// The settings of a run with this global batch and so many steps in an epoch, also of a model of your own; call
-    /// [`Settings::check`] before.
+    /// [`Config::check`] before.
     pub fn run_settings(&self, global_batch: usize, steps: usize) -> RunSettings {
         let schedule = match self.schedule {
             ScheduleKind::Constant => Schedule::Constant,

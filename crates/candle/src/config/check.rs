@@ -4,14 +4,14 @@ use std::fmt;
 
 use candle_core::Device;
 
-use super::Settings;
+use super::Config;
 use crate::model::ModelKind;
 use unisono::{Choice, Vendor};
 use unisono_data::{Dataset, Kind, OnBadSample};
 use unisono_train::internals::IN_TREE;
 use unisono_train::{BucketBytes, Order, Overlap, Strategy, TrainError, Wire, Wires, metrics};
 
-impl Settings {
+impl Config {
     /// Refuses a configuration that is invalid for any data and any world, or options that would have no effect.
     ///
     /// # Errors

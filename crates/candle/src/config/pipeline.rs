@@ -8,7 +8,7 @@ use unisono::Communicator;
 use unisono_data::{Batch, Pass};
 use unisono_steps::pipeline::{PassCosts, balance};
 
-use super::Settings;
+use super::Config;
 use super::prepare::{Made, Prepared};
 use crate::error::failed;
 use crate::model::{self, Layer};
@@ -16,13 +16,13 @@ use unisono_train::internals::broadcast;
 use unisono_train::pipeline::{Grid, MicroBatches, Pipeline, Stage};
 use unisono_train::{PipelineSettings, Sampled, Shares, Strategy, TrainError, Trainer, agree};
 
-impl Settings {
-    /// As [`Settings::trainer`], for a model that is cut into stages, whatever [`Settings::strategy`] says. The model, the data and the
+impl Config {
+    /// As [`Config::trainer`], for a model that is cut into stages, whatever [`Config::strategy`] says. The model, the data and the
     /// global batch are those of any other strategy; a pipeline's part of a step is cut into
-    /// [micro-batches](PipelineSettings::micro_batches), and not by [`Settings::batch_size`].
+    /// [micro-batches](PipelineSettings::micro_batches), and not by [`Config::batch_size`].
     ///
     /// # Errors
-    /// As [`Settings::trainer`].
+    /// As [`Config::trainer`].
     pub fn pipeline<'a>(
         &self,
         comm: &'a mut Communicator,

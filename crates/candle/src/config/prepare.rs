@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Settings;
+use super::Config;
 use crate::device;
 use crate::error::failed;
 use crate::model::{self, Input, ModelKind, Placed};
@@ -34,7 +34,7 @@ pub(super) struct Made<'a> {
     pub(super) shares: Shares,
 }
 
-impl Settings {
+impl Config {
     /// Loads the data and builds the model on every rank; then all ranks take rank 0's parameters, or those of a
     /// checkpoint. Called by all ranks with the same settings. If it fails on one rank it fails on all.
     ///
@@ -49,7 +49,7 @@ impl Settings {
         strategy.check(comm)?;
         if let Strategy::ParameterServer(_) | Strategy::Pipeline(_) = strategy {
             return Err(TrainError::Setting(format!(
-                "the strategy {strategy} has a run of its own: call Settings::parameter_server or Settings::pipeline"
+                "the strategy {strategy} has a run of its own: call Config::parameter_server or Config::pipeline"
             )));
         }
         let place = (comm.rank(), comm.ranks());
@@ -59,10 +59,10 @@ impl Settings {
         Trainer::new(comm, replica, feed, run, resumed)
     }
 
-    /// The same for parameter servers, whatever [`Settings::strategy`] says.
+    /// The same for parameter servers, whatever [`Config::strategy`] says.
     ///
     /// # Errors
-    /// As [`Settings::trainer`].
+    /// As [`Config::trainer`].
     pub fn parameter_server<'a>(
         &self,
         comm: &'a mut Communicator,
@@ -76,7 +76,7 @@ impl Settings {
         ParameterServer::new(comm, replica, feed, run, servers, resumed)
     }
 
-    /// Works in place of a worker that was lost, in a run of [`Settings::parameter_server`] that is
+    /// Works in place of a worker that was lost, in a run of [`Config::parameter_server`] that is
     /// [elastic](ParameterServer::elastic): `rank` of `ranks`, as the launcher numbers them.
     ///
     /// # Errors

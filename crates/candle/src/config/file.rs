@@ -9,7 +9,7 @@ use serde::de::Error as _;
 use toml::de::{DeTable, Error};
 use toml::{Spanned, Table};
 
-use super::Settings;
+use super::Config;
 use unisono_train::TrainError;
 
 /// The headings of options, each with the option that it stands before.
@@ -45,8 +45,8 @@ impl Origin {
     }
 }
 
-impl Settings {
-    /// Adds an option for each field, with its heading, and with its default in its help. [`Settings::over`] reads them.
+impl Config {
+    /// Adds an option for each field, with its heading, and with its default in its help. [`Config::over`] reads them.
     pub fn options(command: Command) -> Command {
         let mut heading = "";
         let options = Self::augment_args_for_update(Command::new("options"));
@@ -127,7 +127,7 @@ impl Settings {
         all.try_into()
     }
 
-    /// The configuration as a commented file of TOML, which [`Settings::read`] reads.
+    /// The configuration as a commented file of TOML, which [`Config::read`] reads.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if TOML cannot hold a number, which is then above 2^63.

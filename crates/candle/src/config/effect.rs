@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Settings;
+use super::Config;
 use super::check::refuse;
 use unisono_data::Source;
 use unisono_train::rate::ScheduleKind;
@@ -17,7 +17,7 @@ const MAY_VARY: &str =
 /// The options that are for who serves the data.
 const SERVED: [&str; 7] = ["context", "target", "colour", "image-size", "normalize", "augment", "snapshot"];
 
-impl Settings {
+impl Config {
     /// Refuses options that are not at their defaults, and without effect.
     pub(super) fn check_effect(&self) -> Result<(), TrainError> {
         let json = |settings: &Self| serde_json::to_value(settings).unwrap_or_default();

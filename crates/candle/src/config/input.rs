@@ -1,13 +1,13 @@
 //! The input pipeline of a run, within its memory.
 
-use super::{Settings, Size};
+use super::{Config, Size};
 use std::sync::Arc;
 use unisono::size::approximate;
 use unisono_data::pipeline::{LEAST_HELD, holding};
 use unisono_data::{Dataset, Depth, Kind, Threads};
 use unisono_train::{Sampled, Shares, TrainError};
 
-impl Settings {
+impl Config {
     /// The feed of a rank, whose batches take no more memory than they may.
     ///
     /// # Errors
