@@ -6,3 +6,11 @@ use unisono_train::TrainError;
 pub(crate) fn failed(error: candle_core::Error) -> TrainError {
     TrainError::Replica(error.into())
 }
+
+/// The text of an error about a file of the user's, without the backtrace that candle appends where `RUST_BACKTRACE` is set.
+pub(crate) fn text(error: candle_core::Error) -> String {
+    match error {
+        candle_core::Error::WithBacktrace { inner, .. } => text(*inner),
+        error => error.to_string(),
+    }
+}

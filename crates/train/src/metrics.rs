@@ -34,16 +34,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use unisono::{Communicator, ReduceOp};
 
+mod named;
 mod regression;
 
 use crate::error::TrainError;
 pub use crate::gradients::Outputs;
+pub use named::{Named, UnknownMetric};
 pub use regression::Regression;
 
 /// How the figures of batches are combined.
@@ -163,45 +163,6 @@ impl Metric for F1 {
         };
         let scores: Vec<f64> = figures.chunks_exact(3).filter_map(of_class).collect();
         scores.iter().sum::<f64>() / scores.len() as f64
-    }
-}
-
-/// A metric that ships with the library, by its name: `top-K`, `f1`, `r2` or `mae`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Named(pub Arc<dyn Metric>);
-
-impl TryFrom<String> for Named {
-    type Error = UnknownMetric;
-
-    fn try_from(name: String) -> Result<Self, UnknownMetric> {
-        name.parse()
-    }
-}
-
-impl From<Named> for String {
-    fn from(Named(metric): Named) -> Self {
-        metric.name()
-    }
-}
-
-/// A name of no metric that ships with the library.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no metric: expected top-K, such as top-5, f1, r2 or mae")]
-pub struct UnknownMetric(String);
-
-impl FromStr for Named {
-    type Err = UnknownMetric;
-
-    fn from_str(name: &str) -> Result<Self, UnknownMetric> {
-        let most = name.strip_prefix("top-").and_then(|most| most.parse().ok()).filter(|&most| most > 0);
-        match (name, most) {
-            ("f1", _) => Ok(Self(Arc::new(F1))),
-            ("r2", _) => Ok(Self(Arc::new(Regression::R2))),
-            ("mae", _) => Ok(Self(Arc::new(Regression::Mae))),
-            (_, Some(most)) => Ok(Self(Arc::new(TopK(most)))),
-            _ => Err(UnknownMetric(name.to_owned())),
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Config;
 use crate::device;
-use crate::error::failed;
+use crate::error::{failed, text};
 use crate::model::{self, Input, ModelKind, Placed};
 use crate::network::Parameters;
 use candle_core::Device;
@@ -128,7 +128,7 @@ impl Config {
     /// Gives parameters the values that they begin with, if there is a file of them.
     fn begin(&self, parameters: &Parameters) -> Result<(), TrainError> {
         let Some(file) = &self.initial else { return Ok(()) };
-        let left = parameters.load(file).map_err(|error| TrainError::Setting(error.to_string()))?;
+        let left = parameters.load(file).map_err(|error| TrainError::Setting(text(error)))?;
         if left.is_empty() {
             return Ok(());
         }

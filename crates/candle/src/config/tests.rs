@@ -55,7 +55,7 @@ fn what_would_have_no_effect_is_refused() {
     let refused = |settings: Config| settings.check().unwrap_err().to_string();
     assert!(
         refused(Config { hidden: Some(vec![8]), ..settings.clone() })
-            .contains("--hidden has no effect without --model mlp or resnet")
+            .contains("--hidden has no effect without --model mlp, resnet or transformer")
     );
     assert!(
         refused(Config { dropout: 0.1, ..settings.clone() })

@@ -5,6 +5,7 @@ use std::path::Path;
 use candle_core::{DType, Device, Result, bail, safetensors};
 
 use super::Parameters;
+use crate::error::text;
 use crate::in_place::overwrite;
 
 impl Parameters {
@@ -21,7 +22,9 @@ impl Parameters {
         let path = path.as_ref();
         let arrays = match safetensors::load(path, &Device::Cpu) {
             Ok(arrays) => arrays,
-            Err(error) => bail!("cannot read `{}` as a safetensors file: {error}", path.display()),
+            Err(error) => {
+                bail!("cannot read `{}` as a safetensors file: {}", path.display(), text(error))
+            }
         };
         let all = self.all();
         let mut left = Vec::new();

@@ -49,7 +49,7 @@ fn simulated_buckets_are_those_of_the_trainer() {
 }
 
 fn what_is_no_size_is_refused() {
-    refused(&["train", "--bucket-bytes", "0"], &["the bytes of a bucket is 0: it must be at least 1"]);
+    refused(&["train", "--bucket-bytes", "0"], &["--bucket-bytes is 0: it must be at least 1"]);
     refused(&["bench-step", "--bucket-bytes", "0"], &["the bytes of a bucket must be at least 1"]);
     let ended = unisono(&["bench-step", "--bucket-bytes", "large"]);
     assert!(ended.stderr.contains("such as 65536, 64K or 25M, or auto"), "{}", ended.stderr);

@@ -78,7 +78,7 @@ fn a_run_says_why_it_ends_early() {
     let said = unisono(&run).expect_success().stdout;
     assert!(said.contains("ended early after step 626: the least test loss is "), "{said}");
     assert!(said.contains(", after step 313 (evaluations since: 1)\n"), "{said}");
-    refused(&["train", "--patience", "1", "--min-delta", "-1"], &["least fall of the loss is -1"]);
+    refused(&["train", "--patience", "1", "--min-delta", "-1"], &["--min-delta is -1: it must be"]);
     let alone = unisono(&["train", "--min-delta", "1"]);
     assert!(alone.stderr.contains("--patience"), "{}", alone.stderr);
 }
