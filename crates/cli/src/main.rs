@@ -85,10 +85,10 @@ enum Command {
     Train(Box<train::Args>),
     /// Run an input pipeline alone, and name the stage that limits it
     #[cfg(feature = "candle")]
-    InspectInput(inspect_input::Args),
+    InspectInput(Box<inspect_input::Args>),
     /// Make batches of a data set for training on other machines
     #[cfg(feature = "service")]
-    ServeData(serve_data::Args),
+    ServeData(Box<serve_data::Args>),
     /// Evaluate a saved model on a data set
     #[cfg(feature = "candle")]
     Evaluate(evaluate::Args),
@@ -180,7 +180,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         #[cfg(feature = "candle")]
         Command::InspectInput(args) => inspect_input::run(&args)?,
         #[cfg(feature = "service")]
-        Command::ServeData(args) => serve_data::run(args)?,
+        Command::ServeData(args) => serve_data::run(*args)?,
         #[cfg(feature = "candle")]
         Command::Evaluate(args) => evaluate::run(&args)?,
         #[cfg(feature = "candle")]

@@ -28,7 +28,8 @@ use unisono_train::Fill;
 /// use unisono_candle::{Linear, Loss, Network, Parameters, SyncBatchNorm};
 /// use unisono_train::{BucketSettings, Mirror, OptimizerSettings, Sgd, Share, Tally};
 ///
-/// let trained = unisono::threads(2, |mut comm| -> Result<u64, unisono_train::TrainError> {
+/// type Error = Box<dyn std::error::Error + Send + Sync>;
+/// let trained = unisono::threads(2, |mut comm| -> Result<u64, Error> {
 ///     let parameters = Parameters::new(7);
 ///     let layer = Linear::without_bias(&parameters, "layer", 4, 3, 1.0)?;
 ///     let norm = SyncBatchNorm::new(&parameters, "norm", 3)?;
@@ -44,7 +45,7 @@ use unisono_train::Fill;
 ///     let values = (0..4 * rows).map(|at| (at * 7 % 5 + comm.rank()) as f32).collect();
 ///     let batch = [Some(Tensor::from_vec(values, (rows, 4), &Device::Cpu)?)];
 ///     mirror.step(&mut comm, Share::of(&batch), 0.1, |_| true)?;
-///     mirror.hash()
+///     Ok(mirror.hash()?)
 /// });
 /// let hashes: Vec<u64> = trained.into_iter().collect::<Result<_, _>>().unwrap();
 /// assert_eq!(hashes[0], hashes[1]);

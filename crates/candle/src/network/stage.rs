@@ -47,8 +47,8 @@ pub enum Cut {
 ///         let loss = f64::from(sum.to_scalar::<f32>()?);
 ///         let tally = Tally { targets: targets.elem_count() as f64, loss, correct: 0.0 };
 ///         Ok(Cut::Loss(Loss { sum, tally }))
-///     })?;
-///     let pipeline = Pipeline::new(pipeline, PipelineSchedule::OneForwardOneBackward, vec![stage])?;
+///     });
+///     let pipeline = Pipeline::new(pipeline, PipelineSchedule::OneForwardOneBackward, vec![stage.unwrap()])?;
 ///
 ///     let optimizer = OptimizerSettings::new(Sgd::default());
 ///     let mut mirror = Mirror::new(&mut replicas, pipeline, optimizer, &BucketSettings::default(), None)?;

@@ -67,6 +67,7 @@ const INPUT: [&str; 18] = [
 ];
 
 /// So many of them are of the data set.
+#[cfg(feature = "service")]
 const DATA: usize = 11;
 
 /// What to train, on which data, and how.

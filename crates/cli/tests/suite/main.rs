@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         Module::new("runs::buckets", runs::buckets::tests),
         #[cfg(feature = "candle")]
         Module::new("runs::compressed", runs::compressed::tests),
+        #[cfg(feature = "candle")]
         Module::new("runs::config", runs::config::tests),
         #[cfg(feature = "candle")]
         Module::new("runs::evaluated", runs::evaluated::tests),
