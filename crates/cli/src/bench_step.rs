@@ -15,8 +15,8 @@ use unisono_candle::{Needs, Parameters};
 use unisono_data::{Batch, Inputs, Kind};
 use unisono_train::optimizer::{self, UpdateRule};
 use unisono_train::{
-    BucketBytes, BucketSettings, LocalSteps, Mirror, OptimizerSettings, Outer, Overlap, Replica, Share,
-    Times, TrainError, Wire,
+    BucketBytes, BucketSettings, LocalSteps, Mirror, OptimizerSettings, Outer, Overlap, Parameter, Replica,
+    Share, Times, TrainError, Wire,
 };
 
 use super::train::bad_input;
@@ -177,7 +177,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     prepare(comm, args, &kind)?;
     let classifier = || model::classifier(args.model, args.hidden(), 0.0, &kind, &Parameters::new(0));
     let replica = classifier()?;
-    let parameters = replica.parameters().iter().map(unisono_train::Parameter::count).sum();
+    let parameters = replica.parameters().iter().filter(|array| array.is_trained).map(Parameter::count).sum();
     let optimizer = OptimizerSettings::from(args.optimizer.clone());
     let buckets = BucketSettings {
         overlap: args.overlap,

@@ -42,11 +42,21 @@ pub(super) fn transposed_product(target: &mut [f32], fill: Fill, a: Matrix<'_>, 
 
 /// Computes `target = a bᵀ`; `target` is `a.rows x b.rows`, row-major.
 ///
-/// It is computed as `(b aᵀ)ᵀ`: then the product runs along the rows of `b`, which is the large matrix of a layer. (128 x
-/// 4096 by 4096 x 4096: 116 GFLOP/s instead of 50.) The matrices to transpose for that are small.
+/// Where `b` is the larger matrix, as in a layer of a small batch, it is computed as `(b aᵀ)ᵀ`: then the product runs along the rows of
+/// `b`. (128 x 4096 by 4096 x 4096: 116 GFLOP/s instead of 50.) The matrices to transpose for that are small. In a convolution `a` has
+/// a row for each pixel, and to transpose the result would take a fifth of a step.
 pub(super) fn product_transposed(target: &mut [f32], a: Matrix<'_>, b: Matrix<'_>) {
     let (rows, columns, inner) = (b.rows, a.rows, a.columns);
     assert_eq!(inner, b.columns, "{columns} x {inner} times the other way {rows} x {}", b.columns);
+    if a.rows > b.rows {
+        return strided(
+            target,
+            Fill::Set,
+            (columns, rows, inner),
+            (a.values, inner, 1),
+            (b.values, 1, inner),
+        );
+    }
     TURNED.with_borrow_mut(|turned| {
         turned.resize(target.len(), 0.0);
         strided(turned, Fill::Set, (rows, columns, inner), (b.values, inner, 1), (a.values, 1, inner));
