@@ -118,16 +118,17 @@ impl Config {
         let hidden = self.hidden.as_deref();
         let replica = model::of_batches(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
             .map_err(TrainError::from)
-            .and_then(|replica| self.begin(&parameters).map(|()| replica));
+            .and_then(|replica| self.begin(comm.rank(), &parameters).map(|()| replica));
         let said = "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, \
                     and updates its part";
         let said = (*strategy == Strategy::CentralStorage).then(|| said.to_owned());
         Ok((agree(comm, replica)?, said))
     }
 
-    /// Gives parameters the values that they begin with, if there is a file of them.
-    fn begin(&self, parameters: &Parameters) -> Result<(), TrainError> {
-        let Some(file) = &self.initial else { return Ok(()) };
+    /// Gives parameters the values that they begin with, if there is a file of them; does nothing on ranks other than 0, whose values they
+    /// get, or share.
+    fn begin(&self, rank: Rank, parameters: &Parameters) -> Result<(), TrainError> {
+        let Some(file) = self.initial.as_ref().filter(|_| rank == 0) else { return Ok(()) };
         let left = parameters.load(file).map_err(|error| TrainError::Setting(text(error)))?;
         if left.is_empty() {
             return Ok(());
