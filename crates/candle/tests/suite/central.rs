@@ -7,7 +7,7 @@ use unisono_candle::model::ModelKind;
 use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::{AdamW, Event, NamedRule, Order, Stop, StrategyKind, Summary, TrainError};
+use unisono_train::{Event, Order, Stop, StrategyKind, Summary, TrainError};
 
 /// How far losses may be apart that are added up in another order.
 const TOLERANCE: f64 = 1e-5;
@@ -78,16 +78,7 @@ fn every_model_trains() {
 
 /// A run of two epochs that saves at every 30th step, and may be asked to stop.
 fn saving(directory: &Path, strategy: Option<StrategyKind>) -> Config {
-    Config {
-        epochs: 2,
-        optimizer: NamedRule::new(AdamW::default()),
-        weight_decay: 0.0,
-        learning_rate: 1e-3,
-        checkpoint_dir: Some(directory.to_owned()),
-        checkpoint_every: Some(30),
-        resume: true,
-        ..settings(strategy)
-    }
+    crate::saving(directory, settings(strategy))
 }
 
 /// Runs until a step, after which the run is asked to stop.

@@ -1,8 +1,11 @@
 //! The integration tests of training with candle.
 
+use std::path::Path;
 use std::process::ExitCode;
 
+use unisono_candle::Config;
 use unisono_testing::suite::{self, Module};
+use unisono_train::{AdamW, NamedRule};
 
 mod central;
 mod colour;
@@ -13,6 +16,20 @@ mod norm;
 mod optimizers;
 mod pipeline;
 mod server;
+
+/// A run of two epochs that saves at every 30th step, and may be asked to stop.
+fn saving(directory: &Path, settings: Config) -> Config {
+    Config {
+        epochs: 2,
+        optimizer: NamedRule::new(AdamW::default()),
+        weight_decay: 0.0,
+        learning_rate: 1e-3,
+        checkpoint_dir: Some(directory.to_owned()),
+        checkpoint_every: Some(30),
+        resume: true,
+        ..settings
+    }
+}
 
 fn main() -> ExitCode {
     suite::main(&[

@@ -9,9 +9,7 @@ use unisono_data::Source;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::metrics::{F1, Named, TopK};
-use unisono_train::{
-    AdamW, EpochReport, Event, NamedRule, Order, Stop, Strategy, StrategyKind, Summary, TrainError,
-};
+use unisono_train::{EpochReport, Event, Order, Stop, Strategy, StrategyKind, Summary, TrainError};
 
 /// How far losses may be apart that are added up in another order.
 const TOLERANCE: f64 = 1e-5;
@@ -107,17 +105,7 @@ fn the_transformer_and_the_cnn_are_cut() {
 
 /// A run of two epochs that saves at every 30th step, and may be asked to stop.
 fn saving(directory: &Path, stop: Stop) -> Config {
-    Config {
-        epochs: 2,
-        optimizer: NamedRule::new(AdamW::default()),
-        weight_decay: 0.0,
-        learning_rate: 1e-3,
-        checkpoint_dir: Some(directory.to_owned()),
-        checkpoint_every: Some(30),
-        resume: true,
-        stop,
-        ..settings()
-    }
+    crate::saving(directory, Config { stop, ..settings() })
 }
 
 /// Runs until a step, after which the run is asked to stop.
