@@ -173,7 +173,7 @@ fn dropped() {
     assert_eq!(free, total, "all is free again");
 }
 
-/// What the default pool of the GPU keeps, in bytes, when the host waits for a stream.
+/// The release threshold of the GPU's default memory pool, in bytes.
 fn kept_bytes(context: &CudaContext) -> u64 {
     let (mut pool, mut kept) = (std::ptr::null_mut(), 0_u64);
     // SAFETY: both calls write what they are asked for to addresses that are valid during the call.

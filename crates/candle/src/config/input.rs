@@ -23,7 +23,7 @@ impl Config {
     }
 }
 
-/// The threads and the depth of a pipeline whose steps have so many bytes each.
+/// The threads and the depth of a pipeline, given the size of the batches of a step.
 fn within(bytes: u64, of_step: u64, threads: Threads, depth: Depth) -> Result<(Threads, Depth), TrainError> {
     let held = (bytes / of_step.max(1)).min(1 << 20) as usize;
     let most_threads = match threads {

@@ -1,4 +1,4 @@
-//! What several options of a configuration say together.
+//! Values that follow from several options of a configuration.
 
 use std::any::Any;
 use std::fmt;
@@ -170,7 +170,7 @@ impl Config {
         })
     }
 
-    /// The same run, which saves no checkpoints and resumes from none.
+    /// This configuration without its checkpoints: the run saves none, and resumes from none.
     pub fn without_checkpoints(&self) -> Self {
         let usual = Self::default();
         Self {
@@ -256,7 +256,7 @@ impl Config {
         }
     }
 
-    /// The settings of a run with this global batch and so many steps in an epoch, also of a model of your own; call
+    /// The settings of a run with this global batch and this number of steps in an epoch, also of a model of your own; call
     /// [`Config::check`] before.
     pub fn run_settings(&self, global_batch: usize, steps: usize) -> RunSettings {
         let schedule = match self.schedule {

@@ -18,7 +18,7 @@ pub(super) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
     deserializer.deserialize_any(Text(PhantomData))
 }
 
-/// The same for values that may be missing.
+/// This syntax for optional values.
 pub(super) mod option {
     use super::*;
 

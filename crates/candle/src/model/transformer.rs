@@ -13,7 +13,7 @@ use crate::network::{Dropout, Linear, Parameters, apply};
 pub(super) const HIDDEN: [usize; 4] = [128; 4];
 /// The width of a head.
 const HEAD: usize = 32;
-/// The hidden layer between two linear ones is so many times wider than these.
+/// The width of the hidden layer of the perceptron, in widths of a block.
 const EXPANSION: usize = 4;
 /// Small, so that at first all characters are about equally likely.
 const OUTPUT_GAIN: f64 = 0.05;
@@ -98,7 +98,7 @@ struct Block {
 }
 
 impl Block {
-    /// One of so many blocks of this width.
+    /// A block of this width, of a model with this number of blocks.
     fn new(parameters: &Parameters, name: &str, [width, blocks]: [usize; 2], dropout: f64) -> Result<Self> {
         let weight = |layer: &str, inputs: usize, outputs: usize, gain: f64| {
             Linear::without_bias(parameters, &format!("{name}.{layer}"), inputs, outputs, gain)

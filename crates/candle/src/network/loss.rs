@@ -26,7 +26,7 @@ impl Loss {
         Self::of_classes(logits, &targets.flatten_all()?.to_vec1()?, None)
     }
 
-    /// The same of targets on the host, which may be `there`, where the logits are, too.
+    /// As [`Loss::cross_entropy`], of targets on the host; `there` has them on the device of the logits, if they are there already.
     pub(crate) fn of_classes(logits: &Tensor, known: &[u32], there: Option<&Tensor>) -> Result<Self> {
         let targets = match there {
             Some(targets) => targets.clone(),
@@ -52,7 +52,7 @@ impl Loss {
         Self::of_numbers(outputs, &bits)
     }
 
-    /// The same of targets of which these are the [bits](f32::to_bits).
+    /// As [`Loss::squared_error`], of the [bits](f32::to_bits) of the targets.
     pub(crate) fn of_numbers(outputs: &Tensor, targets: &[u32]) -> Result<Self> {
         show(outputs, 1, targets)?;
         let numbers: Vec<_> = targets.iter().map(|&bits| f32::from_bits(bits)).collect();
