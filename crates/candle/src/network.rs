@@ -16,6 +16,8 @@ use unisono_train::metrics::Outputs;
 use unisono_train::{BucketSettings, OptimizerSettings, TrainError, agree, internals::Backend};
 use unisono_train::{Gradients, Parameter, Replica, ReplicaError, Tally};
 
+mod channels;
+mod convolution;
 mod dropout;
 mod fused;
 mod linear;
@@ -31,7 +33,9 @@ mod relu;
 mod shared;
 mod stage;
 mod statistics;
+mod threads;
 
+pub(crate) use convolution::{Convolution, Patches, image_dims};
 pub use dropout::Dropout;
 pub(crate) use fused::with_values;
 pub use fused::{Function, apply};

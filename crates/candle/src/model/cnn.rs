@@ -4,8 +4,8 @@ use candle_core::{Result, Tensor};
 
 use super::Size;
 use super::layers::Layer;
-use super::patches::{MaxPool, Patches};
-use crate::network::{Linear, Parameters, Relu, apply};
+use super::pool::MaxPool;
+use crate::network::{Convolution, Linear, Parameters, Patches, apply};
 
 /// The side of a convolution's kernel, in pixels.
 const KERNEL: usize = 5;
@@ -43,15 +43,14 @@ pub(super) fn layers(image: [usize; 3], classes: usize) -> Option<Vec<Layer>> {
     let left = |side| convolved(convolved(side)?).filter(|&side| side > 0);
     let (rows, columns) = (left(height)?, left(width)?);
     let [first, second] = CHANNELS;
-    let square = KERNEL * KERNEL;
     Some(vec![
         Layer::new("convolution1", move |parameters| {
-            let convolution = Convolution::new(parameters, "convolution1", square * channels, first)?;
-            Ok(move |x: &Tensor, _| convolution.forward(&x.reshape(((), height, width, channels))?))
+            let convolution = pooled(parameters, "convolution1", [channels, first])?;
+            Ok(move |x: &Tensor, _| convolution(&x.reshape(((), height, width, channels))?))
         }),
         Layer::new("convolution2", move |parameters| {
-            let convolution = Convolution::new(parameters, "convolution2", square * first, second)?;
-            Ok(move |x: &Tensor, _| convolution.forward(x))
+            let convolution = pooled(parameters, "convolution2", [first, second])?;
+            Ok(move |x: &Tensor, _| convolution(x))
         }),
         Layer::new("hidden", move |parameters| {
             let linear = Linear::new(parameters, "hidden", rows * columns * second, HIDDEN, 2.0)?.with_relu();
@@ -69,27 +68,14 @@ fn convolved(side: usize) -> Option<usize> {
     Some((side + 1).checked_sub(KERNEL)? / POOL)
 }
 
-/// A convolution with pooling and ReLU.
-struct Convolution {
-    kernel: Linear,
-    bias: Tensor,
-}
-
-impl Convolution {
-    fn new(parameters: &Parameters, name: &str, inputs: usize, channels: usize) -> Result<Self> {
-        Ok(Self {
-            kernel: Linear::without_bias(parameters, &format!("{name}.weight"), inputs, channels, 2.0)?,
-            bias: parameters.add(format!("{name}.bias"), channels, 0.0)?,
-        })
-    }
-
-    /// `x` and the result are `samples x height x width x channels`.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let (samples, height, width, _) = x.dims4()?;
-        let patches = apply(Patches { side: KERNEL, stride: 1, padding: 0 }, x)?;
-        let y = self.kernel.forward(&patches)?;
-        let y = y.reshape((samples, height + 1 - KERNEL, width + 1 - KERNEL, ()))?;
-        // Bias and ReLU are monotonic, so pooling may come first, which leaves them fewer values.
-        apply(Relu, &apply(MaxPool { side: POOL }, &y)?.broadcast_add(&self.bias)?)
-    }
+/// A convolution with bias and ReLU, and pooling.
+fn pooled(
+    parameters: &Parameters,
+    name: &str,
+    [inputs, outputs]: [usize; 2],
+) -> Result<impl Fn(&Tensor) -> Result<Tensor> + use<>> {
+    let linear = Linear::new(parameters, name, KERNEL * KERNEL * inputs, outputs, 2.0)?.with_relu();
+    let patches = Patches { side: KERNEL, stride: 1, padding: 0 };
+    let convolution = Convolution { linear, patches };
+    Ok(move |x: &Tensor| apply(MaxPool { side: POOL }, &convolution.forward(x)?))
 }

@@ -7,8 +7,7 @@ use candle_core::{Result, Tensor};
 
 use super::Size;
 use super::layers::Layer;
-use super::patches::Patches;
-use crate::network::{Function, Linear, Parameters, Relu, SyncBatchNorm, apply};
+use crate::network::{Convolution, Function, Linear, Parameters, Patches, Relu, SyncBatchNorm, apply};
 
 /// The default width of each block: three stages of one block.
 pub(super) const HIDDEN: [usize; 3] = [16, 32, 64];
@@ -52,10 +51,8 @@ pub(super) fn layers(image: [usize; 3], widths: &[usize], classes: usize) -> Opt
     let (&first_width, &last_width) = (widths.first()?, widths.last()?);
     let [height, width, channels] = image;
     let first = Layer::new("first", move |parameters| {
-        let convolution = Convolution::new(parameters, "first", channels, first_width, 1)?;
-        Ok(move |x: &Tensor, _| {
-            apply(Relu, &convolution.forward(&x.reshape(((), height, width, channels))?)?)
-        })
+        let convolution = Normed::new(parameters, "first", [channels, first_width], 1)?.with_relu();
+        Ok(move |x: &Tensor, _| convolution.forward(&x.reshape(((), height, width, channels))?))
     });
     let block = |(number, (inputs, outputs, stride))| {
         let name = format!("block{number}");
@@ -78,7 +75,7 @@ pub(super) fn layers(image: [usize; 3], widths: &[usize], classes: usize) -> Opt
 /// Two convolutions, added to their input.
 struct Block {
     shortcut: Option<Shortcut>,
-    convolutions: [Convolution; 2],
+    convolutions: [Normed; 2],
 }
 
 impl Block {
@@ -90,47 +87,51 @@ impl Block {
         stride: usize,
     ) -> Result<Self> {
         let convolution = |layer: usize, inputs, stride| {
-            Convolution::new(parameters, &format!("{name}.convolution{layer}"), inputs, outputs, stride)
+            Normed::new(parameters, &format!("{name}.convolution{layer}"), [inputs, outputs], stride)
         };
         let shortcut = (inputs != outputs).then_some(Shortcut { stride, outputs });
-        Ok(Self { shortcut, convolutions: [convolution(1, inputs, stride)?, convolution(2, outputs, 1)?] })
+        Ok(Self {
+            shortcut,
+            convolutions: [convolution(1, inputs, stride)?.with_relu(), convolution(2, outputs, 1)?],
+        })
     }
 
     /// `x` and the result are `samples x height x width x channels`.
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let [first, second] = &self.convolutions;
-        let y = second.forward(&apply(Relu, &first.forward(x)?)?)?;
+        let y = second.forward(&first.forward(x)?)?;
         let x = self.shortcut.map_or(Ok(x.clone()), |shortcut| apply(shortcut, x))?;
         apply(Relu, &(x + y)?)
     }
 }
 
 /// A convolution that keeps the sides, or divides them by its stride, and a batch norm.
-struct Convolution {
-    kernel: Linear,
+struct Normed {
+    convolution: Convolution,
     norm: SyncBatchNorm,
-    stride: usize,
 }
 
-impl Convolution {
-    fn new(
-        parameters: &Parameters,
-        name: &str,
-        inputs: usize,
-        outputs: usize,
-        stride: usize,
-    ) -> Result<Self> {
-        let patch = KERNEL * KERNEL * inputs;
-        let kernel = Linear::without_bias(parameters, &format!("{name}.weight"), patch, outputs, 2.0)?;
+impl Normed {
+    fn new(parameters: &Parameters, name: &str, channels: [usize; 2], stride: usize) -> Result<Self> {
+        let patches = Patches { side: KERNEL, stride, padding: KERNEL / 2 };
+        let [inputs, outputs] = channels;
+        let linear = Linear::without_bias(
+            parameters,
+            &format!("{name}.weight"),
+            KERNEL * KERNEL * inputs,
+            outputs,
+            2.0,
+        )?;
         let norm = SyncBatchNorm::new(parameters, &format!("{name}.norm"), outputs)?;
-        Ok(Self { kernel, norm, stride })
+        Ok(Self { convolution: Convolution { linear, patches }, norm })
+    }
+
+    fn with_relu(self) -> Self {
+        Self { norm: self.norm.with_relu(), ..self }
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let (samples, height, width, _) = x.dims4()?;
-        let patches = Patches { side: KERNEL, stride: self.stride, padding: KERNEL / 2 };
-        let y = self.norm.forward(&self.kernel.forward(&apply(patches, x)?)?)?;
-        y.reshape((samples, height.div_ceil(self.stride), width.div_ceil(self.stride), ()))
+        self.norm.forward(&self.convolution.forward(x)?)
     }
 }
 
@@ -160,6 +161,7 @@ impl Shortcut {
 
 impl Function for Shortcut {
     const NAME: &'static str = "shortcut";
+    const IS_SPLIT: bool = true;
 
     fn shape(&self, dims: &[usize]) -> Vec<usize> {
         vec![dims[0], dims[1].div_ceil(self.stride), dims[2].div_ceil(self.stride), self.outputs]

@@ -19,6 +19,7 @@ impl RmsNorm {
 
 impl Function for RmsNorm {
     const NAME: &'static str = "rms-norm";
+    const IS_SPLIT: bool = true;
 
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
         let width = width(dims);
@@ -48,13 +49,19 @@ impl Function for RmsNorm {
 }
 
 /// The softmax of `scale * x`, where row `i` of each `context x context` block covers only its first `i + 1` values: tokens
-/// do not attend to later ones.
+/// do not attend to later ones. There are blocks in at least one dimension before these two.
 pub(super) struct CausalSoftmax {
     pub(super) scale: f32,
 }
 
 impl Function for CausalSoftmax {
     const NAME: &'static str = "causal-softmax";
+    const IS_SPLIT: bool = true;
+
+    fn shape(&self, dims: &[usize]) -> Vec<usize> {
+        assert!(dims.len() > 2, "attention has blocks, not {dims:?}");
+        dims.to_vec()
+    }
 
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
         let context = width(dims);
@@ -105,6 +112,7 @@ pub(super) struct SquaredRelu;
 
 impl Function for SquaredRelu {
     const NAME: &'static str = "squared-relu";
+    const IS_SPLIT: bool = true;
 
     fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) {
         for (y, x) in y.iter_mut().zip(x) {

@@ -248,20 +248,14 @@ fn functions_are_composed_to_the_same() {
         let values = (0..count).map(|at| (at * 37 % 101) as f32 / 50.0 - 1.0).collect();
         Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
     };
-    check_composed(|| patches::Patches { side: 3, stride: 1, padding: 0 }, &tensor(&[2, 5, 4, 3]));
-    for stride in [1, 2] {
-        let patches = || patches::Patches { side: 3, stride, padding: 1 };
-        check_composed(patches, &tensor(&[2, 5, 4, 3]));
-        check_composed(patches, &tensor(&[2, 1, 2, 3]));
-    }
     for outputs in [2, 5] {
         check_composed(|| resnet::Shortcut { stride: 2, outputs }, &tensor(&[2, 5, 4, 3]));
     }
     // A row and a column are left over.
-    check_composed(|| patches::MaxPool { side: 2 }, &tensor(&[2, 5, 7, 3]));
+    check_composed(|| pool::MaxPool { side: 2 }, &tensor(&[2, 5, 7, 3]));
     // Most squares have several maxima, and most values are zero.
     let zeros_and_ones = tensor(&[2, 6, 6, 3]).relu().unwrap().ceil().unwrap();
-    check_composed(|| patches::MaxPool { side: 3 }, &zeros_and_ones);
+    check_composed(|| pool::MaxPool { side: 3 }, &zeros_and_ones);
     check_composed(|| Relu, &(zeros_and_ones - 1.0).unwrap());
     check_composed(|| Relu, &tensor(&[4, 9]));
     check_composed(|| rows::RmsNorm, &tensor(&[4, 9]));

@@ -5,10 +5,15 @@
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Storage, Tensor, bail};
 
+use super::threads::{self, BLOCK};
+
 /// A function of an `f32` tensor, written as loops over its values in row-major order.
 pub trait Function: Send + Sync + 'static {
     /// The name in error messages.
     const NAME: &'static str;
+
+    /// Whether each index of the first dimension is computed by itself: the threads of the rank then share them.
+    const IS_SPLIT: bool = false;
 
     /// The shape of the result for an input of shape `dims`.
     fn shape(&self, dims: &[usize]) -> Vec<usize> {
@@ -45,6 +50,30 @@ pub fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
 
 struct Fused<F>(F);
 
+impl<F: Function> Fused<F> {
+    /// Runs `work` with an input of shape `dims`, on all threads of the rank if it is long.
+    fn run<const N: usize>(
+        dims: &[usize],
+        inputs: [&[f32]; N],
+        target: &mut [f32],
+        work: impl Fn(&[usize], [&[f32]; N], &mut [f32]) + Send + Sync,
+    ) {
+        let most = inputs.iter().map(|input| input.len()).max().unwrap_or(0).max(target.len());
+        let count = dims.first().copied().unwrap_or(1);
+        if !F::IS_SPLIT || most <= BLOCK || count < 2 {
+            return work(dims, inputs, target);
+        }
+        let indices = (BLOCK * count / most).max(1);
+        let of_block = target.len() / count * indices;
+        threads::map(target.chunks_mut(of_block).enumerate(), |(block, target)| {
+            let (first, end) = (block * indices, count.min((block + 1) * indices));
+            let dims = [&[end - first], &dims[1..]].concat();
+            let part = |values: &[f32]| first * (values.len() / count)..end * (values.len() / count);
+            work(&dims, inputs.map(|input| &input[part(input)]), target);
+        });
+    }
+}
+
 impl<F: Function> CustomOp1 for Fused<F> {
     fn name(&self) -> &'static str {
         F::NAME
@@ -53,19 +82,16 @@ impl<F: Function> CustomOp1 for Fused<F> {
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let shape = Shape::from(self.0.shape(layout.dims()));
         let mut y = vec![0.0; shape.elem_count()];
-        self.0.forward(layout.dims(), values(storage, layout)?, &mut y);
+        let work = |dims: &[usize], [x]: [&[f32]; 1], y: &mut [f32]| self.0.forward(dims, x, y);
+        Self::run(layout.dims(), [values(storage, layout)?], &mut y, work);
         Ok((CpuStorage::F32(y), shape))
     }
 
     fn bwd(&self, x: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
-        let dy = dy.contiguous()?;
-        let lent = [x, y, &dy].map(Tensor::storage_and_layout);
-        let [x_values, y_values, dy_values] = lent.each_ref().map(|(storage, layout)| match &**storage {
-            Storage::Cpu(storage) => values(storage, layout),
-            _ => bail!("{} works on the CPU only", F::NAME),
-        });
         let mut dx = vec![0.0; x.elem_count()];
-        self.0.backward(x.dims(), x_values?, y_values?, dy_values?, &mut dx);
+        let work =
+            |dims: &[usize], [x, y, dy]: [&[f32]; 3], dx: &mut [f32]| self.0.backward(dims, x, y, dy, dx);
+        with_all([x, y, &dy.contiguous()?], |all| Self::run(x.dims(), all, &mut dx, work))?;
         Tensor::from_vec(dx, x.shape(), x.device()).map(Some)
     }
 }
@@ -78,9 +104,21 @@ pub(super) fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a
     }
 }
 
-/// Calls `see` with the values of a contiguous tensor, in row-major order.
+/// Calls `see` with the values of contiguous tensors, in row-major order.
+pub(super) fn with_all<const N: usize, T>(
+    tensors: [&Tensor; N],
+    see: impl FnOnce([&[f32]; N]) -> T,
+) -> Result<T> {
+    let lent = tensors.map(Tensor::storage_and_layout);
+    let mut all = [&[] as &[f32]; N];
+    for (part, (storage, layout)) in all.iter_mut().zip(&lent) {
+        let Storage::Cpu(storage) = &**storage else { bail!("expected a tensor on the CPU") };
+        *part = values(storage, layout)?;
+    }
+    Ok(see(all))
+}
+
+/// The same of one.
 pub(crate) fn with_values<T>(tensor: &Tensor, see: impl FnOnce(&[f32]) -> T) -> Result<T> {
-    let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else { bail!("expected a tensor on the CPU") };
-    Ok(see(values(storage, layout)?))
+    with_all([tensor], |[values]| see(values))
 }

@@ -1,9 +1,11 @@
 //! A linear layer as one operation: one product forward, and backward two products and one sum, which write gradients
 //! directly to their buckets.
 
+use std::borrow::Cow;
+
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
-use super::fused::{Function, values, with_values};
+use super::fused::{Function, values, with_all, with_values};
 use super::parameters::{Parameters, bring, report};
 use super::product::{Matrix, product, product_transposed, transposed_product};
 use super::relu::Relu;
@@ -15,10 +17,16 @@ use unisono_train::Fill;
 #[derive(Debug)]
 pub struct Linear {
     parameters: Parameters,
+    kernel: Kernel,
+}
+
+/// The function of a row that the layer computes.
+#[derive(Debug, Clone)]
+pub(super) struct Kernel {
     weight: Array,
     bias: Option<Array>,
-    inputs: usize,
-    outputs: usize,
+    pub(super) inputs: usize,
+    pub(super) outputs: usize,
     has_relu: bool,
 }
 
@@ -45,7 +53,7 @@ impl Linear {
         let bias = format!("{name}.bias");
         let layer = Self::without_bias(parameters, &format!("{name}.weight"), inputs, outputs, gain)?;
         let (index, tensor) = parameters.add_plain(&bias, Shape::from(outputs), vec![0.0; outputs])?;
-        Ok(Self { bias: Some(Array { index, tensor }), ..layer })
+        Ok(Self { kernel: Kernel { bias: Some(Array { index, tensor }), ..layer.kernel }, ..layer })
     }
 
     /// Adds a layer without a bias, whose weight has the name `name`.
@@ -61,14 +69,15 @@ impl Linear {
     ) -> Result<Self> {
         let values = parameters.even(name, inputs * outputs, (gain / inputs as f64).sqrt());
         let (index, tensor) = parameters.add_plain(name, Shape::from((inputs, outputs)), values)?;
-        let (parameters, weight) = (parameters.clone(), Array { index, tensor });
-        Ok(Self { parameters, weight, bias: None, inputs, outputs, has_relu: false })
+        let weight = Array { index, tensor };
+        let kernel = Kernel { weight, bias: None, inputs, outputs, has_relu: false };
+        Ok(Self { parameters: parameters.clone(), kernel })
     }
 
     /// The same layer, followed by a ReLU.
     #[must_use]
     pub fn with_relu(self) -> Self {
-        Self { has_relu: true, ..self }
+        Self { kernel: Kernel { has_relu: true, ..self.kernel }, ..self }
     }
 
     /// `x` is `rows x inputs`, the result `rows x outputs`. Call it at most once per pass: gradients of several calls
@@ -78,41 +87,82 @@ impl Linear {
     /// If `x` has another shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let (rows, inputs) = x.dims2()?;
-        if inputs != self.inputs {
-            bail!("a linear layer of {} inputs is given {rows} x {inputs}", self.inputs);
+        if inputs != self.kernel.inputs {
+            bail!("a linear layer of {} inputs is given {rows} x {inputs}", self.kernel.inputs);
         }
         if !self.parameters.are_written_by_loops() {
-            return self.composed(x);
+            return self.kernel.composed(x);
         }
-        for array in self.bias.iter().chain([&self.weight]) {
-            bring(array.index, &array.tensor)?;
-        }
-        let operation = Operation {
-            weight: self.weight.clone(),
-            bias: self.bias.clone(),
-            inputs,
-            outputs: self.outputs,
-            has_relu: self.has_relu,
-            passes_on: x.track_op(),
-        };
+        let operation = Operation { kernel: self.kernel.bring()?, passes_on: x.track_op() };
         x.contiguous()?.apply_op2(self.parameters.anchor(), operation)
     }
 
+    pub(super) fn parts(&self) -> (&Parameters, &Kernel) {
+        (&self.parameters, &self.kernel)
+    }
+}
+
+impl Kernel {
     /// The layer, composed of candle operations.
-    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn composed(&self, x: &Tensor) -> Result<Tensor> {
         let y = x.matmul(&self.weight.tensor)?;
         let y = self.bias.as_ref().map_or(Ok(y.clone()), |bias| y.broadcast_add(&bias.tensor))?;
         if self.has_relu { Relu.composed(&y) } else { Ok(y) }
+    }
+
+    /// A copy for a forward pass, once the values are there.
+    pub(super) fn bring(&self) -> Result<Self> {
+        for array in self.bias.iter().chain([&self.weight]) {
+            bring(array.index, &array.tensor)?;
+        }
+        Ok(self.clone())
+    }
+
+    /// Calls `see` with the values of the weight, `inputs x outputs`, and the bias, which may be empty.
+    pub(super) fn with_values<T>(&self, see: impl FnOnce(Matrix<'_>, &[f32]) -> T) -> Result<T> {
+        with_values(&self.weight.tensor, |weight| {
+            let weight = Matrix::new(weight, self.inputs, self.outputs);
+            match &self.bias {
+                Some(bias) => with_values(&bias.tensor, |bias| see(weight, bias)),
+                None => Ok(see(weight, &[])),
+            }
+        })?
+    }
+
+    /// Computes the function of each row of `x`.
+    pub(super) fn of(&self, weight: Matrix<'_>, bias: &[f32], x: Matrix<'_>, y: &mut [f32]) {
+        let fill = if bias.is_empty() { Fill::Set } else { Fill::Add };
+        if fill == Fill::Add {
+            y.chunks_exact_mut(bias.len()).for_each(|row| row.copy_from_slice(bias));
+        }
+        product(y, fill, x, weight);
+        if self.has_relu {
+            y.iter_mut().for_each(|y| *y = Relu::of(*y));
+        }
+    }
+
+    /// The derivative with respect to the result of the product, from that with respect to `y`.
+    pub(super) fn before_relu<'a>(&self, y: &[f32], dy: &'a [f32]) -> Cow<'a, [f32]> {
+        let masked = |(&dy, &y): (&f32, &f32)| if y == 0.0 { 0.0 } else { dy };
+        if self.has_relu { dy.iter().zip(y).map(masked).collect() } else { Cow::Borrowed(dy) }
+    }
+
+    /// Reports the gradient of the bias, if there is one, and then that of the weight.
+    pub(super) fn report(
+        &self,
+        bias: &mut dyn FnMut(&mut [f32], Fill),
+        weight: &mut dyn FnMut(&mut [f32], Fill),
+    ) {
+        if let Some(array) = &self.bias {
+            report(array.index, bias);
+        }
+        report(self.weight.index, weight);
     }
 }
 
 /// One forward pass through the layer, with its derivative.
 struct Operation {
-    weight: Array,
-    bias: Option<Array>,
-    inputs: usize,
-    outputs: usize,
-    has_relu: bool,
+    kernel: Kernel,
     /// Whether an earlier layer needs a gradient.
     passes_on: bool,
 }
@@ -129,27 +179,12 @@ impl CustomOp2 for Operation {
         _: &CpuStorage,
         _: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let x = values(x, x_layout)?;
-        let rows = x.len() / self.inputs;
-        let mut y = Vec::with_capacity(rows * self.outputs);
-        let fill = match &self.bias {
-            None => {
-                y.resize(rows * self.outputs, 0.0);
-                Fill::Set
-            }
-            Some(bias) => {
-                with_values(&bias.tensor, |bias| (0..rows).for_each(|_| y.extend_from_slice(bias)))?;
-                Fill::Add
-            }
-        };
-        with_values(&self.weight.tensor, |weight| {
-            let weight = Matrix::new(weight, self.inputs, self.outputs);
-            product(&mut y, fill, Matrix::new(x, rows, self.inputs), weight);
-        })?;
-        if self.has_relu {
-            y.iter_mut().for_each(|y| *y = Relu::of(*y));
-        }
-        Ok((CpuStorage::F32(y), Shape::from((rows, self.outputs))))
+        let (x, &Kernel { inputs, outputs, .. }) = (values(x, x_layout)?, &self.kernel);
+        let rows = x_layout.dims()[0];
+        let mut y = vec![0.0; rows * outputs];
+        let x = Matrix::new(x, rows, inputs);
+        self.kernel.with_values(|weight, bias| self.kernel.of(weight, bias, x, &mut y))?;
+        Ok((CpuStorage::F32(y), Shape::from((rows, outputs))))
     }
 
     fn bwd(
@@ -159,41 +194,26 @@ impl CustomOp2 for Operation {
         y: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let rows = x.dims2()?.0;
-        let dy = dy.contiguous()?;
-        let mut masked = Vec::new();
-        let dx = with_values(&dy, |dy| -> Result<_> {
-            let dy = if self.has_relu {
-                with_values(y, |y| {
-                    masked.extend(dy.iter().zip(y).map(|(&dy, &y)| if y == 0.0 { 0.0 } else { dy }));
-                })?;
-                &masked
-            } else {
-                dy
-            };
-            if let Some(bias) = &self.bias {
-                report(bias.index, &mut |target, fill| add_rows(target, fill, dy));
+        let (rows, inputs) = x.dims2()?;
+        let mut dx = vec![0.0; if self.passes_on { rows * inputs } else { 0 }];
+        with_all([x, y, &dy.contiguous()?], |[x, y, dy]| -> Result<()> {
+            let dy = self.kernel.before_relu(y, dy);
+            let (x, rows_of_dy) = (Matrix::new(x, rows, inputs), Matrix::new(&dy, rows, self.kernel.outputs));
+            self.kernel.report(&mut |target, fill| add_rows(target, fill, &dy), &mut |target, fill| {
+                transposed_product(target, fill, x, rows_of_dy);
+            });
+            if self.passes_on {
+                self.kernel.with_values(|weight, _| product_transposed(&mut dx, rows_of_dy, weight))?;
             }
-            let dy = Matrix::new(dy, rows, self.outputs);
-            with_values(x, |x| {
-                let x = Matrix::new(x, rows, self.inputs);
-                report(self.weight.index, &mut |target, fill| transposed_product(target, fill, x, dy));
-            })?;
-            if !self.passes_on {
-                return Ok(None);
-            }
-            let mut dx = vec![0.0; rows * self.inputs];
-            with_values(&self.weight.tensor, |weight| {
-                product_transposed(&mut dx, dy, Matrix::new(weight, self.inputs, self.outputs));
-            })?;
-            Tensor::from_vec(dx, x.shape(), x.device()).map(Some)
+            Ok(())
         })??;
+        let dx = if self.passes_on { Some(Tensor::from_vec(dx, x.shape(), x.device())?) } else { None };
         Ok((dx, None))
     }
 }
 
 /// Sums all rows.
-fn add_rows(target: &mut [f32], fill: Fill, rows: &[f32]) {
+pub(super) fn add_rows(target: &mut [f32], fill: Fill, rows: &[f32]) {
     if fill == Fill::Set {
         target.fill(0.0);
     }

@@ -3,14 +3,17 @@
 //! **Source**: Ioffe and Szegedy, "Batch normalization: accelerating deep network training by reducing internal covariate shift",
 //! ICML 2015, algorithms 1 and 2; with the constants and rules of `torch.nn.SyncBatchNorm`.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
-use super::fused::{values, with_values};
+use super::channels::{Affine, Backward, Derivative, Moved, Normalize, Products, each, repeated, sums};
+use super::fused::{apply, values, with_all, with_values};
 use super::parameters::{Parameters, bring, is_training, report};
 use super::passes::Direction;
-use super::statistics::{EPSILON, Moments, Statistics};
+use super::relu::Relu;
+use super::statistics::{EPSILON, Moments, Statistics, narrow};
 use unisono_train::Fill;
 
 /// Batch normalisation whose mean and variance are those of the samples of *all* ranks in a pass, as `torch.nn.SyncBatchNorm`: the
@@ -58,6 +61,7 @@ pub struct SyncBatchNorm {
     /// The indices of weight and bias, and their tensors.
     weight: (usize, Tensor),
     bias: (usize, Tensor),
+    has_relu: bool,
 }
 
 impl SyncBatchNorm {
@@ -87,7 +91,13 @@ impl SyncBatchNorm {
             channels,
         });
         let layer = parameters.passes().add_layer(Arc::clone(&statistics));
-        Ok(Self { parameters: parameters.clone(), layer, statistics, weight, bias })
+        Ok(Self { parameters: parameters.clone(), layer, statistics, weight, bias, has_relu: false })
+    }
+
+    /// The same layer, followed by a ReLU.
+    #[must_use]
+    pub fn with_relu(self) -> Self {
+        Self { has_relu: true, ..self }
     }
 
     /// Normalises each channel of `x`, whose last dimension is the channels (candle and PyTorch have them second): `rows x channels`,
@@ -114,6 +124,7 @@ impl SyncBatchNorm {
             weight: self.weight.clone(),
             bias: self.bias.0,
             bias_values: self.bias.1.clone(),
+            has_relu: self.has_relu,
             passes_on: x.track_op(),
             moments: OnceLock::new(),
         };
@@ -123,7 +134,8 @@ impl SyncBatchNorm {
     fn with_running_statistics(&self, x: &Tensor) -> Result<Tensor> {
         let Statistics { mean, variance, .. } = &*self.statistics;
         let scale = (&self.weight.1 / (variance + EPSILON)?.sqrt()?)?;
-        x.broadcast_sub(mean)?.broadcast_mul(&scale)?.broadcast_add(&self.bias.1)
+        let y = x.broadcast_sub(mean)?.broadcast_mul(&scale)?.broadcast_add(&self.bias.1)?;
+        if self.has_relu { apply(Relu, &y) } else { Ok(y) }
     }
 }
 
@@ -135,6 +147,7 @@ struct Operation {
     weight: (usize, Tensor),
     bias: usize,
     bias_values: Tensor,
+    has_relu: bool,
     /// Whether an earlier layer needs a gradient.
     passes_on: bool,
     /// Set by the forward pass.
@@ -157,17 +170,17 @@ impl CustomOp2 for Operation {
         let mut sums = self.statistics.local(x)?;
         self.parameters.passes().sum(self.layer, Direction::Forward, &mut sums)?;
         let moments = self.statistics.moments(&sums)?;
-        let mut y = Vec::with_capacity(x.len());
-        with_values(&self.weight.1, |weight| {
-            with_values(&self.bias_values, |bias| {
-                for row in x.chunks_exact(self.statistics.channels) {
-                    y.extend(row.iter().enumerate().map(|(channel, &x)| {
-                        let normalized = moments.normalized(channel, x);
-                        (normalized * f64::from(weight[channel]) + f64::from(bias[channel])) as f32
-                    }));
-                }
-            })
-        })??;
+        let mut y = vec![0.0; x.len()];
+        with_all([&self.weight.1, &self.bias_values], |[weight, bias]| {
+            let [mean, scale, bias] =
+                [moments.narrow_mean(), moments.scale(weight), bias.to_vec()].map(|all| repeated(&all));
+            let affine = Affine { mean: &mean, scale: &scale, bias: &bias };
+            let beside = |range: Range<usize>| (&x[range], affine);
+            match self.has_relu {
+                true => each::<Normalize<true>>(mean.len(), &mut y, beside),
+                false => each::<Normalize<false>>(mean.len(), &mut y, beside),
+            }
+        })?;
         self.moments.set(moments).expect("an operation has one forward pass");
         Ok((CpuStorage::F32(y), layout.shape().clone()))
     }
@@ -176,47 +189,43 @@ impl CustomOp2 for Operation {
         &self,
         x: &Tensor,
         _: &Tensor,
-        _: &Tensor,
+        y: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let moments = self.moments.get().expect("the forward pass comes first");
-        let dy = dy.contiguous()?;
-        let dx = with_values(x, |x| with_values(&dy, |dy| self.backward(moments, x, dy)))???;
+        let dx = with_all([x, y, &dy.contiguous()?], |all| match self.has_relu {
+            true => self.backward::<true>(all),
+            false => self.backward::<false>(all),
+        })??;
         let dx = if self.passes_on { Some(Tensor::from_vec(dx, x.shape(), x.device())?) } else { None };
         Ok((dx, None))
     }
 }
 
 impl Operation {
-    /// Reports the gradients of weight and bias, which buckets sum over ranks; and returns the derivative with respect to `x`, which
+    /// Reports the gradients of weight and bias, which buckets sum over ranks; and returns the derivative with respect to inputs, which
     /// needs those sums: each sample has moved the statistics of all.
-    fn backward(&self, moments: &Moments, x: &[f32], dy: &[f32]) -> Result<Vec<f32>> {
-        let channels = self.statistics.channels;
-        let mut sums = vec![0.0; 2 * channels];
-        let (of_dy, of_products) = sums.split_at_mut(channels);
-        for (x, dy) in x.chunks_exact(channels).zip(dy.chunks_exact(channels)) {
-            for channel in 0..channels {
-                of_dy[channel] += f64::from(dy[channel]);
-                of_products[channel] += f64::from(dy[channel]) * moments.normalized(channel, x[channel]);
-            }
-        }
-        let own = |sums: &[f64]| sums.iter().map(|&sum| sum as f32).collect::<Vec<_>>();
-        let (bias, weight) = (own(of_dy), own(of_products));
+    fn backward<const RELU: bool>(&self, all: Backward<'_>) -> Result<Vec<f32>> {
+        let part = |range: Range<usize>| all.map(|values| &values[range.clone()]);
+        let moments = self.moments.get().expect("the forward pass comes first");
+        let mean = repeated(&moments.mean);
+        let sizes = (self.statistics.channels, mean.len(), all[0].len());
+        let [of_dy, mut of_products] = sums::<Products<RELU>>(sizes, |range| (part(range), &mean));
+        of_products.iter_mut().zip(&moments.inverse).for_each(|(sum, inverse)| *sum *= inverse);
+        let (bias, weight) = (narrow(of_dy.iter().copied()), narrow(of_products.iter().copied()));
         report(self.bias, &mut |target: &mut [f32], fill: Fill| fill.write(target, &bias));
         report(self.weight.0, &mut |target: &mut [f32], fill: Fill| fill.write(target, &weight));
+        let mut sums = [of_dy, of_products].concat();
         self.parameters.passes().sum(self.layer, Direction::Backward, &mut sums)?;
-        let (of_dy, of_products) = sums.split_at(channels);
-        let mut dx = Vec::with_capacity(x.len());
-        with_values(&self.weight.1, |weight| {
-            for (x, dy) in x.chunks_exact(channels).zip(dy.chunks_exact(channels)) {
-                dx.extend((0..channels).map(|channel| {
-                    let through_variance = moments.normalized(channel, x[channel]) * of_products[channel];
-                    let through_statistics = (of_dy[channel] + through_variance) / moments.count;
-                    let scale = f64::from(weight[channel]) * moments.inverse[channel];
-                    (scale * (f64::from(dy[channel]) - through_statistics)) as f32
-                }));
-            }
-        })?;
+        let (of_dy, of_products) = sums.split_at(self.statistics.channels);
+        let slopes =
+            of_products.iter().zip(&moments.inverse).map(|(sum, inverse)| sum * inverse / moments.count);
+        let (offset, slope) = (narrow(of_dy.iter().map(|sum| sum / moments.count)), narrow(slopes));
+        let scale = with_values(&self.weight.1, |weight| moments.scale(weight))?;
+        let [mean, scale, offset, slope] =
+            [moments.narrow_mean(), scale, offset, slope].map(|constants| repeated(&constants));
+        let moved = Moved { mean: &mean, scale: &scale, offset: &offset, slope: &slope };
+        let mut dx = vec![0.0; all[0].len()];
+        each::<Derivative<RELU>>(mean.len(), &mut dx, |range| (part(range), moved));
         Ok(dx)
     }
 }

@@ -4,9 +4,7 @@
 
 use std::cell::RefCell;
 
-use candle_core::utils::get_num_threads;
-use gemm::Parallelism;
-
+use super::threads::parallelism;
 use unisono_train::Fill;
 
 /// A row-major matrix.
@@ -40,6 +38,9 @@ pub(super) fn transposed_product(target: &mut [f32], fill: Fill, a: Matrix<'_>, 
     strided(target, fill, (rows, columns, inner), (a.values, 1, rows), (b.values, columns, 1));
 }
 
+/// The elements of a matrix that stays in the L2 cache, so that it does not matter how it is read.
+const SMALL: usize = 1 << 16;
+
 /// Computes `target = a bᵀ`; `target` is `a.rows x b.rows`, row-major.
 ///
 /// Where `b` is the larger matrix, as in a layer of a small batch, it is computed as `(b aᵀ)ᵀ`: then the product runs along the rows of
@@ -48,7 +49,7 @@ pub(super) fn transposed_product(target: &mut [f32], fill: Fill, a: Matrix<'_>, 
 pub(super) fn product_transposed(target: &mut [f32], a: Matrix<'_>, b: Matrix<'_>) {
     let (rows, columns, inner) = (b.rows, a.rows, a.columns);
     assert_eq!(inner, b.columns, "{columns} x {inner} times the other way {rows} x {}", b.columns);
-    if a.rows > b.rows {
+    if a.rows > b.rows || b.values.len() <= SMALL {
         return strided(
             target,
             Fill::Set,
@@ -102,10 +103,6 @@ fn strided(
         if rows * columns == 0 { 0 } else { (rows - 1) * row + (columns - 1) * column + 1 }
     };
     assert!(reaches(a, rows, inner) <= a.0.len() && reaches(b, inner, columns) <= b.0.len());
-    let threads = match get_num_threads() {
-        1 => Parallelism::None,
-        threads => Parallelism::Rayon(threads),
-    };
     let alpha = if fill == Fill::Add { 1.0 } else { 0.0 };
     // SAFETY: the three matrices lie within their slices, as was just asserted; `target` is borrowed mutably, so it overlaps
     // none of the others, and its elements are distinct.
@@ -129,7 +126,7 @@ fn strided(
             false,
             false,
             false,
-            threads,
+            parallelism(),
         );
     }
 }

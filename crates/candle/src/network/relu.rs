@@ -12,6 +12,7 @@ pub(crate) struct Relu;
 
 impl Relu {
     /// The function of a number.
+    #[inline(always)]
     pub(crate) fn of(x: f32) -> f32 {
         if x <= 0.0 { 0.0 } else { x }
     }
@@ -19,6 +20,7 @@ impl Relu {
 
 impl Function for Relu {
     const NAME: &'static str = "relu";
+    const IS_SPLIT: bool = true;
 
     fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) {
         y.iter_mut().zip(x).for_each(|(y, &x)| *y = Self::of(x));

@@ -2,6 +2,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
+use super::channels::{Distances, repeated, sums};
 use super::fused::with_values;
 use crate::in_place::see;
 
@@ -23,16 +24,28 @@ pub(super) struct Statistics {
 #[derive(Debug)]
 pub(super) struct Moments {
     pub(super) count: f64,
-    mean: Vec<f64>,
+    pub(super) mean: Vec<f64>,
     /// One over the standard deviation.
     pub(super) inverse: Vec<f64>,
 }
 
 impl Moments {
-    /// The normalised value of a channel.
-    pub(super) fn normalized(&self, channel: usize, x: f32) -> f64 {
-        (f64::from(x) - self.mean[channel]) * self.inverse[channel]
+    pub(super) fn narrow_mean(&self) -> Vec<f32> {
+        narrow(self.mean.iter().copied())
     }
+
+    /// The weight over the standard deviation.
+    pub(super) fn scale(&self, weight: &[f32]) -> Vec<f32> {
+        narrow(weight.iter().zip(&self.inverse).map(|(&weight, inverse)| f64::from(weight) * inverse))
+    }
+}
+
+pub(super) fn narrow(values: impl Iterator<Item = f64>) -> Vec<f32> {
+    values.map(|value| value as f32).collect()
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().copied().map(f64::from).collect()
 }
 
 impl Statistics {
@@ -46,19 +59,11 @@ impl Statistics {
     /// All ranks have the same running mean, and it is near the mean, so that the difference of squares that is the variance loses
     /// next to nothing in `f64`, even far from zero.
     pub(super) fn local(&self, x: &[f32]) -> Result<Vec<f64>> {
-        let mut sums = vec![0.0; self.sums()];
-        sums[0] = (x.len() / self.channels) as f64;
-        let (first, second) = sums[1..].split_at_mut(self.channels);
-        with_values(&self.mean, |near| {
-            for row in x.chunks_exact(self.channels) {
-                for (((x, near), first), second) in row.iter().zip(near).zip(&mut *first).zip(&mut *second) {
-                    let distance = f64::from(*x) - f64::from(*near);
-                    *first += distance;
-                    *second += distance * distance;
-                }
-            }
-        })?;
-        Ok(sums)
+        let count = (x.len() / self.channels) as f64;
+        let near = with_values(&self.mean, |near| repeated(&wide(near)))?;
+        let sizes = (self.channels, near.len(), x.len());
+        let [first, second] = sums::<Distances>(sizes, |range| (&x[range], &near));
+        Ok([&[count], &*first, &*second].concat())
     }
 
     /// Adds the statistics of a pass, by their [sums](Self::local) over all ranks, to the running ones.

@@ -1,0 +1,169 @@
+//! The loops of a batch norm, over values whose last dimension is their channel.
+//!
+//! The constants of channels are [repeated] until they fill vector registers. Sums are in `f64`, and do not depend on the number of
+//! threads.
+
+use std::ops::Range;
+
+use unisono::internals::{Lanes, Level, Pass};
+
+use super::relu::Relu;
+use super::threads::{self, BLOCK};
+
+/// The least number of repeated constants.
+const LEAST: usize = 64;
+
+/// The constants of channels, repeated.
+pub(super) fn repeated<T: Copy>(of_channels: &[T]) -> Vec<T> {
+    of_channels.repeat(LEAST.div_ceil(of_channels.len().max(1)))
+}
+
+/// A block of values of which `repeated` belong together.
+fn block(repeated: usize) -> usize {
+    (BLOCK / repeated).max(1) * repeated
+}
+
+/// The two sums of each channel that `P` computes from blocks of `count` values.
+pub(super) fn sums<'a, P: Pass>(
+    (channels, repeated, count): (usize, usize, usize),
+    beside: impl Fn(Range<usize>) -> P::Beside<'a> + Send + Sync,
+) -> [Vec<f64>; 2] {
+    let add = Level::best().compiled::<P>();
+    let block = block(repeated);
+    let parts = threads::map(0..count.div_ceil(block), |at| {
+        let mut sums = vec![0.0; 2 * repeated];
+        add(bytemuck::cast_slice_mut(&mut sums), beside(at * block..count.min((at + 1) * block)));
+        sums
+    });
+    let mut total = [vec![0.0; channels], vec![0.0; channels]];
+    for part in parts {
+        for (total, part) in total.iter_mut().zip(part.chunks_exact(repeated)) {
+            for of_channels in part.chunks_exact(channels) {
+                total.iter_mut().zip(of_channels).for_each(|(total, sum)| *total += sum);
+            }
+        }
+    }
+    total
+}
+
+/// Computes `target`, in blocks.
+pub(super) fn each<'a, P: Pass>(
+    repeated: usize,
+    target: &mut [f32],
+    beside: impl Fn(Range<usize>) -> P::Beside<'a> + Send + Sync,
+) {
+    let compute = Level::best().compiled::<P>();
+    let block = block(repeated);
+    threads::map(target.chunks_mut(block).enumerate(), |(at, target)| {
+        let range = at * block..at * block + target.len();
+        compute(bytemuck::cast_slice_mut(target), beside(range));
+    });
+}
+
+/// Sums distances from a number near the mean, and their squares.
+pub(super) struct Distances;
+
+impl Pass for Distances {
+    /// The values, and the numbers.
+    type Beside<'a> = (&'a [f32], &'a [f64]);
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, sums: &mut [u8], (x, near): Self::Beside<'_>) {
+        let (first, second) = bytemuck::cast_slice_mut::<_, f64>(sums).split_at_mut(near.len());
+        for row in x.chunks(near.len()) {
+            for (((x, near), first), second) in row.iter().zip(near).zip(&mut *first).zip(&mut *second) {
+                let distance = f64::from(*x) - near;
+                *first += distance;
+                *second += distance * distance;
+            }
+        }
+    }
+}
+
+/// Scales the distances from the mean.
+pub(super) struct Normalize<const RELU: bool>;
+
+/// The constants of [`Normalize`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Affine<'a> {
+    pub(super) mean: &'a [f32],
+    pub(super) scale: &'a [f32],
+    pub(super) bias: &'a [f32],
+}
+
+impl<const RELU: bool> Pass for Normalize<RELU> {
+    type Beside<'a> = (&'a [f32], Affine<'a>);
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, y: &mut [u8], (x, Affine { mean, scale, bias }): Self::Beside<'_>) {
+        let y: &mut [f32] = bytemuck::cast_slice_mut(y);
+        for (x, y) in x.chunks(mean.len()).zip(y.chunks_mut(mean.len())) {
+            let constants = mean.iter().zip(scale).zip(bias);
+            for ((y, x), ((mean, scale), bias)) in y.iter_mut().zip(x).zip(constants) {
+                let value = (x - mean) * scale + bias;
+                *y = if RELU { Relu::of(value) } else { value };
+            }
+        }
+    }
+}
+
+/// The values of a backward pass: inputs, results and the derivative with respect to results.
+pub(super) type Backward<'a> = [&'a [f32]; 3];
+
+/// The derivative before a ReLU.
+#[inline(always)]
+fn masked<const RELU: bool>(y: f32, dy: f32) -> f32 {
+    if RELU && y == 0.0 { 0.0 } else { dy }
+}
+
+/// Sums derivatives, and their products with the distances from the mean.
+pub(super) struct Products<const RELU: bool>;
+
+impl<const RELU: bool> Pass for Products<RELU> {
+    type Beside<'a> = (Backward<'a>, &'a [f64]);
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, sums: &mut [u8], ([x, y, dy], mean): Self::Beside<'_>) {
+        let length = mean.len();
+        let (first, second) = bytemuck::cast_slice_mut::<_, f64>(sums).split_at_mut(length);
+        for ((x, y), dy) in x.chunks(length).zip(y.chunks(length)).zip(dy.chunks(length)) {
+            let of_channels = mean.iter().zip(&mut *first).zip(&mut *second);
+            for (((x, y), dy), ((mean, first), second)) in x.iter().zip(y).zip(dy).zip(of_channels) {
+                let dy = f64::from(masked::<RELU>(*y, *dy));
+                *first += dy;
+                *second += dy * (f64::from(*x) - mean);
+            }
+        }
+    }
+}
+
+/// Computes the derivative with respect to inputs, `scale (dy - offset - slope (x - mean))`: each has moved the statistics of all.
+pub(super) struct Derivative<const RELU: bool>;
+
+/// The constants of [`Derivative`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moved<'a> {
+    pub(super) mean: &'a [f32],
+    pub(super) scale: &'a [f32],
+    pub(super) offset: &'a [f32],
+    pub(super) slope: &'a [f32],
+}
+
+impl<const RELU: bool> Pass for Derivative<RELU> {
+    type Beside<'a> = (Backward<'a>, Moved<'a>);
+
+    #[inline(always)]
+    fn run<L: Lanes>(_: L, dx: &mut [u8], ([x, y, dy], moved): Self::Beside<'_>) {
+        let Moved { mean, scale, offset, slope } = moved;
+        let dx: &mut [f32] = bytemuck::cast_slice_mut(dx);
+        let length = mean.len();
+        let values = x.chunks(length).zip(y.chunks(length)).zip(dy.chunks(length));
+        for (((x, y), dy), dx) in values.zip(dx.chunks_mut(length)) {
+            let constants = mean.iter().zip(scale).zip(offset).zip(slope);
+            let values = dx.iter_mut().zip(x).zip(y).zip(dy);
+            for ((((dx, x), y), dy), (((mean, scale), offset), slope)) in values.zip(constants) {
+                *dx = scale * (masked::<RELU>(*y, *dy) - offset - slope * (x - mean));
+            }
+        }
+    }
+}

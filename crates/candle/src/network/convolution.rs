@@ -1,0 +1,264 @@
+//! A convolution as one operation: a linear layer on the patches of an image, block by block.
+//!
+//! The patches of a block stay in the cache, and nobody keeps them: the backward pass copies them anew. All patches of a batch would be
+//! nine times the image for a kernel of 3 x 3, written and read in each pass. (Chetlur et al., "cuDNN: efficient primitives for deep
+//! learning", 2014, section 3.1, has the same for a GPU.)
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+
+use super::fused::{values, with_all};
+use super::linear::{Kernel, Linear, add_rows};
+use super::product::{Matrix, product_transposed, transposed_product};
+use super::threads;
+use unisono_train::Fill;
+
+/// The values of the patches of a block, if an image has no more: 512 KiB, half of an L2 cache.
+const BLOCK: usize = 1 << 17;
+
+/// A [`Linear`] layer on the [`Patches`] of images.
+#[derive(Debug)]
+pub(crate) struct Convolution {
+    pub(crate) linear: Linear,
+    pub(crate) patches: Patches,
+}
+
+impl Convolution {
+    /// `x` and the result are `samples x height x width x channels`. Call it at most once per pass, as [`Linear::forward`].
+    ///
+    /// # Errors
+    /// If the layer is not for patches of so many channels.
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let ((parameters, kernel), patches) = (self.linear.parts(), self.patches);
+        let [samples, height, width, channels] = image_dims(x.dims());
+        if kernel.inputs != patches.side * patches.side * channels {
+            bail!("a convolution with {} inputs is given images of {channels} channels", kernel.inputs);
+        }
+        let y = if parameters.are_written_by_loops() {
+            let image = Image::new(patches, [height, width, channels]);
+            let operation = Operation { kernel: kernel.bring()?, image, passes_on: x.track_op() };
+            x.contiguous()?.apply_op2(parameters.anchor(), operation)?
+        } else {
+            kernel.composed(&patches.composed(x)?)?
+        };
+        y.reshape((samples, patches.along(height), patches.along(width), kernel.outputs))
+    }
+}
+
+/// One forward pass through the layer, with its derivative.
+struct Operation {
+    kernel: Kernel,
+    image: Image,
+    /// Whether an earlier layer needs a gradient.
+    passes_on: bool,
+}
+
+thread_local! {
+    /// The patches of a block, kept from step to step.
+    static PATCHES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Operation {
+    /// How many values of `x`, and of `y`, are in a block.
+    fn block(&self) -> [usize; 2] {
+        let Image { values, patches, .. } = self.image;
+        let images = (BLOCK / (patches * self.kernel.inputs).max(1)).max(1);
+        [images * values, images * patches * self.kernel.outputs].map(|values| values.max(1))
+    }
+
+    /// Calls `work` with the number of the patches of images, and their values.
+    fn with_patches<T>(&self, images: &[f32], work: impl FnOnce(usize, &mut Vec<f32>) -> T) -> T {
+        let rows = images.len() / self.image.values * self.image.patches;
+        PATCHES.with_borrow_mut(|patches| {
+            patches.resize(rows * self.kernel.inputs, 0.0);
+            self.image.copy(images, patches);
+            work(rows, patches)
+        })
+    }
+
+    /// Writes the derivative with respect to the images of a block to `dx`, and returns those with respect to bias and weight.
+    fn backward(&self, weight: Matrix<'_>, [x, y, dy]: [&[f32]; 3], dx: Option<&mut [f32]>) -> [Vec<f32>; 2] {
+        let Kernel { inputs, outputs, .. } = self.kernel;
+        let dy = self.kernel.before_relu(y, dy);
+        let (mut of_bias, mut of_weight) = (vec![0.0; outputs], vec![0.0; inputs * outputs]);
+        add_rows(&mut of_bias, Fill::Set, &dy);
+        self.with_patches(x, |rows, patches| {
+            let dy = Matrix::new(&dy, rows, outputs);
+            transposed_product(&mut of_weight, Fill::Set, Matrix::new(patches, rows, inputs), dy);
+            if let Some(dx) = dx {
+                product_transposed(patches, dy, weight);
+                self.image.add(patches, dx);
+            }
+        });
+        [of_bias, of_weight]
+    }
+}
+
+impl CustomOp2 for Operation {
+    fn name(&self) -> &'static str {
+        "convolution"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        _: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let Kernel { inputs, outputs, .. } = self.kernel;
+        let (x, [of_x, of_y]) = (values(x, x_layout)?, self.block());
+        let rows = x_layout.dims()[0] * self.image.patches;
+        let mut y = vec![0.0; rows * outputs];
+        self.kernel.with_values(|weight, bias| {
+            threads::map(x.chunks(of_x).zip(y.chunks_mut(of_y)), |(x, y)| {
+                self.with_patches(x, |rows, patches| {
+                    self.kernel.of(weight, bias, Matrix::new(patches, rows, inputs), y);
+                });
+            });
+        })?;
+        Ok((CpuStorage::F32(y), Shape::from((rows, outputs))))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        _: &Tensor,
+        y: &Tensor,
+        dy: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        let [of_x, of_y] = self.block();
+        let mut dx = vec![0.0; if self.passes_on { x.elem_count() } else { 0 }];
+        let mut parts = dx.chunks_mut(of_x);
+        let gradients = with_all([x, y, &dy.contiguous()?], |[x, y, dy]| {
+            let blocks = x.chunks(of_x).zip(y.chunks(of_y).zip(dy.chunks(of_y)));
+            let blocks = blocks.map(|(x, (y, dy))| ([x, y, dy], parts.next()));
+            self.kernel
+                .with_values(|weight, _| threads::map(blocks, |(block, dx)| self.backward(weight, block, dx)))
+        })??;
+        // In the order of the blocks, on any number of threads.
+        let sum = |of: usize, target: &mut [f32], fill: Fill| {
+            let fills = std::iter::once(fill).chain(std::iter::repeat(Fill::Add));
+            fills.zip(&gradients).for_each(|(fill, gradients)| fill.write(target, &gradients[of]));
+        };
+        self.kernel
+            .report(&mut |target, fill| sum(0, target, fill), &mut |target, fill| sum(1, target, fill));
+        let dx = if self.passes_on { Some(Tensor::from_vec(dx, x.shape(), x.device())?) } else { None };
+        Ok((dx, None))
+    }
+}
+
+/// Where an image's patches are.
+struct Image {
+    /// The values of an image.
+    values: usize,
+    patches: usize,
+    /// The values of a patch.
+    length: usize,
+    /// The rows of pixels of all patches, as far as they are in the image.
+    rows: Vec<Row>,
+    /// The rest of the patches, which is zero.
+    padding: Vec<Range<usize>>,
+}
+
+/// Neighbouring pixels.
+struct Row {
+    /// The offset in the patches.
+    patch: usize,
+    /// The offset in the image.
+    pixel: usize,
+    values: usize,
+}
+
+impl Image {
+    fn new(patches: Patches, [height, width, channels]: [usize; 3]) -> Self {
+        let Patches { side, stride, padding } = patches;
+        let (count, columns) = (patches.along(height) * patches.along(width), patches.along(width));
+        let (mut rows, mut zeros, mut written) = (Vec::with_capacity(count * side), Vec::new(), 0);
+        for place in 0..count {
+            let (top, left) = (place / columns * stride, place % columns * stride);
+            // In the padded image.
+            let (from, to) = (left.max(padding), (left + side).min(width + padding));
+            for row in (0..side).filter(|row| (padding..height + padding).contains(&(top + row))) {
+                let patch = ((place * side + row) * side + from - left) * channels;
+                let pixel = ((top + row - padding) * width + from - padding) * channels;
+                rows.push(Row { patch, pixel, values: (to - from) * channels });
+                zeros.push(written..patch);
+                written = patch + (to - from) * channels;
+            }
+        }
+        let length = side * side * channels;
+        zeros.push(written..count * length);
+        zeros.retain(|zeros| !zeros.is_empty());
+        Self { values: height * width * channels, patches: count, length, rows, padding: zeros }
+    }
+
+    /// Copies images to their patches.
+    fn copy(&self, images: &[f32], patches: &mut [f32]) {
+        let of_image = patches.chunks_exact_mut(self.patches * self.length);
+        for (image, patches) in images.chunks_exact(self.values).zip(of_image) {
+            for &Row { patch, pixel, values } in &self.rows {
+                patches[patch..][..values].copy_from_slice(&image[pixel..][..values]);
+            }
+            for zeros in &self.padding {
+                patches[zeros.clone()].fill(0.0);
+            }
+        }
+    }
+
+    /// Adds each value of the patches to the pixel that it was copied from.
+    fn add(&self, patches: &[f32], images: &mut [f32]) {
+        let of_image = patches.chunks_exact(self.patches * self.length);
+        for (image, patches) in images.chunks_exact_mut(self.values).zip(of_image) {
+            for &Row { patch, pixel, values } in &self.rows {
+                for (pixel, value) in image[pixel..][..values].iter_mut().zip(&patches[patch..][..values]) {
+                    *pixel += value;
+                }
+            }
+        }
+    }
+}
+
+/// Every square of `side` pixels, or each at a multiple of `stride`, as a row of values: `samples*rows*columns x
+/// side*side*channels`. The image has `padding` zeros around it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patches {
+    pub(crate) side: usize,
+    pub(crate) stride: usize,
+    pub(crate) padding: usize,
+}
+
+impl Patches {
+    /// How many squares fit along a side of the image.
+    fn along(self, side: usize) -> usize {
+        (side + 2 * self.padding - self.side) / self.stride + 1
+    }
+
+    /// The patches of images, composed of candle operations.
+    fn composed(self, x: &Tensor) -> Result<Tensor> {
+        let [_, height, width, channels] = image_dims(x.dims());
+        let (rows, columns) = (self.along(height), self.along(width));
+        let around = self.padding;
+        let x = x.pad_with_zeros(1, around, around)?.pad_with_zeros(2, around, around)?;
+        // Along a dimension, the pixel with this offset in all squares.
+        let pixel = |x: &Tensor, dimension: usize, offset: usize, count: usize| match self.stride {
+            1 => x.narrow(dimension, offset, count),
+            stride => {
+                let places = (0..count).map(|place| (offset + place * stride) as u32);
+                x.index_select(&Tensor::from_iter(places, x.device())?, dimension)
+            }
+        };
+        // For each pixel position in a square, the values of all squares there.
+        let pixels = (0..self.side * self.side)
+            .map(|at| pixel(&pixel(&x, 1, at / self.side, rows)?, 2, at % self.side, columns))
+            .collect::<Result<Vec<_>>>()?;
+        Tensor::cat(&pixels, 3)?.reshape(((), self.side * self.side * channels))
+    }
+}
+
+/// Samples, height, width and channels.
+pub(crate) fn image_dims(dims: &[usize]) -> [usize; 4] {
+    dims.try_into().expect("images have four dimensions")
+}

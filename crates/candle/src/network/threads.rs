@@ -1,0 +1,30 @@
+//! The threads of a rank, on which operations share their blocks.
+
+use candle_core::utils::get_num_threads;
+use gemm::Parallelism;
+use rayon::prelude::*;
+
+/// The values of a block of an operation on elements: enough that starting it costs little, and few enough for the L2 cache.
+pub(super) const BLOCK: usize = 1 << 14;
+
+/// Maps items, which threads share, to results in the same order.
+pub(super) fn map<T: Send, R: Send>(
+    items: impl ExactSizeIterator<Item = T>,
+    work: impl Fn(T) -> R + Send + Sync,
+) -> Vec<R> {
+    if items.len() < 2 || is_alone() {
+        return items.map(work).collect();
+    }
+    let items: Vec<T> = items.collect();
+    items.into_par_iter().map(work).collect()
+}
+
+/// The threads of a matrix product.
+pub(super) fn parallelism() -> Parallelism {
+    if is_alone() { Parallelism::None } else { Parallelism::Rayon(get_num_threads()) }
+}
+
+/// Whether this thread works alone: it is the only one of its rank, or one of those that share an operation.
+fn is_alone() -> bool {
+    get_num_threads() == 1 || rayon::current_thread_index().is_some()
+}
