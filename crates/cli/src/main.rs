@@ -45,6 +45,7 @@ mod tune;
 mod usage;
 mod values;
 mod verify;
+mod warnings;
 mod world;
 
 use usage::Unrun;
@@ -162,6 +163,7 @@ const SHOWS_HELP: &str = "it was started with --help or --version, or without a 
 
 /// Runs the command. Exit code: 0 on success, 1 on failure, 2 if the command is invalid, 75 if it stopped on request.
 fn main() -> ExitCode {
+    warnings::show();
     if speaks() {
         warn_of_unread_settings();
     }

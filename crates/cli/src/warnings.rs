@@ -1,0 +1,56 @@
+//! Warnings of the libraries, which report them to `tracing`.
+
+use std::fmt::{self, Write};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Writes warnings and errors of Unisono's crates to standard error from now on.
+pub(super) fn show() {
+    tracing::subscriber::set_global_default(ToStandardError).expect("nothing else subscribes in this program");
+}
+
+struct ToStandardError;
+
+impl Subscriber for ToStandardError {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= Level::WARN && metadata.target().starts_with("unisono")
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        eprintln!("unisono: {}{}", line.message, line.fields);
+    }
+
+    // There are no spans.
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// An event as text.
+#[derive(Default)]
+struct Line {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let written = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.fields, " ({name}: {value:?})"),
+        };
+        written.expect("a string takes all text");
+    }
+}
