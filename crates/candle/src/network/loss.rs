@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use candle_core::{D, DType, Device, Result, Tensor, bail};
 
 use super::fused::{Function, apply};
+use super::parameters::is_training;
 use unisono_train::Tally;
 use unisono_train::metrics::Outputs;
 
@@ -18,7 +19,8 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// The loss of a classification: [`cross_entropy`], and for how many rows the highest logit is that of the target.
+    /// The loss of a classification: [`cross_entropy`], and, but for a training pass, for how many rows the highest logit is that of the
+    /// target.
     ///
     /// # Errors
     /// As [`cross_entropy`].
@@ -33,13 +35,10 @@ impl Loss {
             None => Tensor::new(known, &Device::Cpu)?.to_device(logits.device())?,
         };
         let sum = cross_entropy_of(logits, known.to_vec(), Some(targets.clone()))?;
-        let right = logits.detach().argmax(D::Minus1)?.eq(&targets)?.to_dtype(DType::F32)?;
-        let tally = Tally {
-            targets: known.len() as f64,
-            loss: f64::from(sum.to_scalar::<f32>()?),
-            correct: f64::from(right.sum_all()?.to_scalar::<f32>()?),
-        };
-        Ok(Self { sum, tally })
+        let loss = f64::from(sum.to_scalar::<f32>()?);
+        // The accuracy is that of evaluations.
+        let correct = if is_training() { 0.0 } else { count_correct(logits, &targets)? };
+        Ok(Self { sum, tally: Tally { targets: known.len() as f64, loss, correct } })
     }
 
     /// The loss of a regression: the sum over rows of the squared difference between the output and its target. `outputs` is `rows x 1`.
@@ -61,6 +60,12 @@ impl Loss {
         let loss = f64::from(sum.to_scalar::<f32>()?);
         Ok(Self { sum, tally: Tally { targets: targets.len() as f64, loss, correct: f64::NAN } })
     }
+}
+
+/// For how many rows of logits the highest is that of the target.
+fn count_correct(logits: &Tensor, targets: &Tensor) -> Result<f64> {
+    let right = logits.detach().argmax(D::Minus1)?.eq(targets)?.to_dtype(DType::F32)?;
+    Ok(f64::from(right.sum_all()?.to_scalar::<f32>()?))
 }
 
 /// The sum over rows of the cross-entropy between their softmax and their target, in nats: a scalar.
