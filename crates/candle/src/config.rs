@@ -22,6 +22,7 @@ mod file;
 mod identity;
 mod input;
 mod needs;
+mod own;
 mod parts;
 mod pipeline;
 mod prepare;
