@@ -24,7 +24,7 @@
 //!         let gradients = parallel.mean(&model, gradients)?; // three
 //!         model = optimizer.step(0.1, model, gradients);
 //!     }
-//!     Ok(model.weight.val().into_data().to_vec().expect("it is of f32"))
+//!     Ok(model.weight.val().into_data().try_to_vec().expect("it is of f32"))
 //! };
 //! let weights = unisono::threads(2, train).into_iter().collect::<Result<Vec<_>, _>>()?;
 //! assert!(weights[0] == weights[1] && weights[0].len() == 4);

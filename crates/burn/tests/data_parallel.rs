@@ -33,7 +33,6 @@ fn net(widths: &[usize], seed: f32) -> Net {
         Linear {
             weight: layer.weight.map(|_| Tensor::from_data(weight, &device()).require_grad()),
             bias: layer.bias.map(|own| own.map(|_| Tensor::from_data(bias, &device()).require_grad())),
-            ..layer
         }
     };
     let layers = widths.windows(2).map(|pair| linear(pair[0], pair[1])).collect();
@@ -105,14 +104,22 @@ fn train(widths: &[usize], counts: &[usize], side: fn(usize) -> bool) -> Vec<Vec
 fn assert_near(one: &[f32], other: &[f32]) {
     assert_eq!(one.len(), other.len());
     for (one, other) in one.iter().zip(other) {
-        assert!((one - other).abs() < 1e-5 * one.abs().max(1.0), "{one} and {other}");
+        assert!((one - other).abs() < 1e-4 * one.abs().max(1.0), "{one} and {other}");
     }
 }
 
 #[test]
 fn ranks_with_parts_of_batches_train_as_one_rank_with_whole_batches() {
-    let shapes: [&[usize]; 4] = [&[1, 1], &[5, 7, 3], &[17, 33, 2], &[64, 300, 300, 10]];
-    for widths in shapes {
+    let mut state = 7_u64;
+    let mut random = |most: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        1 + (state >> 33) as usize % most
+    };
+    let mut shapes: Vec<Vec<usize>> =
+        (0..8).map(|_| (0..1 + random(3)).map(|_| random(40)).collect()).collect();
+    // Several buckets.
+    shapes.push(vec![64, 600, 600, 10]);
+    for widths in &shapes {
         let alone = train(widths, &[12], |_| true);
         let start = net(widths, 0.0).values();
         assert!(alone[0].iter().zip(&start).any(|(trained, start)| (trained - start).abs() > 1e-3));
@@ -142,7 +149,7 @@ fn mean_averages_over_ranks() {
         let id = net.layers[0].weight.id;
         own.register(id, Tensor::<2>::full([2, 1], 1.0 + 4.0 * rank as f32, &Device::flex()));
         let mean = parallel.mean(&net, own).unwrap();
-        (mean.len(), mean.get::<2>(id).unwrap().into_data().to_vec::<f32>().unwrap())
+        (mean.len(), mean.get::<2>(id).unwrap().into_data().try_to_vec::<f32>().unwrap())
     });
     assert_eq!(means, [(1, vec![3.0; 2]), (1, vec![3.0; 2])]);
 }

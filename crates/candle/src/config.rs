@@ -279,7 +279,8 @@ pub struct Config {
     /// Save a checkpoint when SECONDS have passed since the last
     #[arg(long, default_value = "600", value_name = "SECONDS")]
     pub checkpoint_every_s: u64,
-    /// Number of newest checkpoints to keep; the one with the lowest training loss is kept besides
+    /// Number of newest checkpoints to keep; the one with the lowest training loss, or with --patience the lowest test loss,
+    /// is kept besides
     #[arg(long, default_value = "3", value_name = "N")]
     pub keep: usize,
     /// Resume from the newest checkpoint, or start afresh if there is none: one command for the first start and every restart
