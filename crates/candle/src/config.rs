@@ -1,4 +1,4 @@
-//! The configuration of a run of a built-in model: what a file, the command line and code say, with defaults that suit the model.
+//! The configuration of a run: the values of a file, the command line and code, with defaults that suit a built-in model.
 
 use std::path::PathBuf;
 

@@ -167,7 +167,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         self.settings.rate
     }
 
-    /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop), and reports every step and epoch. Either way it
+    /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop) or the callback ends the run. In any case it
     /// saves the last step, if there is a checkpoint directory, and the checkpoint is complete on disk when this returns on any rank.
     /// If this rank fails, it fails the communicator, so that no other rank waits for it.
     ///
