@@ -31,7 +31,9 @@ use unisono_train::{Callback, Loader, Samples, Summary, TrainError, Trainer};
 ///     }
 /// }
 ///
-/// let losses = unisono::threads(2, |mut comm| {
+/// type Error = Box<dyn std::error::Error + Send + Sync>;
+///
+/// let losses = unisono::threads(2, |mut comm| -> std::result::Result<f64, Error> {
 ///     let parameters = Parameters::new(7);
 ///     let line = Line { layer: linear(1, 1, parameters.var_builder())?, parameters };
 ///     let mut samples: Vec<_> = (0..200).map(|n| n as f32 / 100.0 - 1.0).map(|x| (x, 3.0 * x - 1.0)).collect();
@@ -39,9 +41,9 @@ use unisono_train::{Callback, Loader, Samples, Summary, TrainError, Trainer};
 ///     let config = Config { epochs: 30, batch_size: 10, ..Config::default() };
 ///     Ok(fit(&mut comm, &line, (samples, held_out), &config)?.last.test_loss)
 /// });
-/// let losses: Vec<f64> = losses.into_iter().collect::<std::result::Result<_, unisono_train::TrainError>>()?;
+/// let losses: Vec<f64> = losses.into_iter().collect::<std::result::Result<_, Error>>()?;
 /// assert!(losses[0] == losses[1] && losses[0] < 0.01);
-/// # Ok::<(), unisono_train::TrainError>(())
+/// # Ok::<(), Error>(())
 /// ```
 ///
 /// [`Parameters`] with a closure that computes the loss are a model too: `(parameters, |batch: &[(f32, f32)]| …)`.
