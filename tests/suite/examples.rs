@@ -44,18 +44,23 @@ fn ndarray() {
     }
 }
 
-/// A workspace of its own, since burn brings some 200 crates and takes minutes to build.
+/// The tests of unisono-burn and its example. It is a workspace of its own, since burn brings some 200 crates and takes minutes to build.
 fn burn() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/burn");
-    let mut build = Command::new(env!("CARGO"));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/burn");
+    let mut test = Command::new(env!("CARGO"));
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("burn");
-    build.args(["build", "--release", "--locked", "--target-dir"]).arg(&target).current_dir(folder);
-    launch::run(build, Duration::from_secs(1800)).expect_success();
-    let program = target.join("release/unisono-burn-example");
-    for ranks in [1, 2, 3] {
+    test.args(["test", "--release", "--locked", "--target-dir"]).arg(&target).current_dir(folder);
+    launch::run(test, Duration::from_secs(1800)).expect_success();
+    let program = target.join("release/examples/perceptron");
+    let loss = |ranks| {
         let command = launch::processes(ranks, program.to_str().expect("a path in UTF-8"));
         let said = launch::run(command, Duration::from_secs(120)).expect_success().stdout;
-        assert!(said.contains(&format!("{ranks} ranks have the same parameters; loss 0.")), "{said}");
+        let loss = said.lines().find_map(|line| line.strip_prefix(&format!("{ranks} ranks: loss ")));
+        loss.unwrap_or_else(|| panic!("{said}")).parse::<f64>().unwrap()
+    };
+    let alone = loss(1);
+    for ranks in [2, 3] {
+        assert!((loss(ranks) / alone - 1.0).abs() < 0.01, "{alone} on one rank");
     }
 }
 

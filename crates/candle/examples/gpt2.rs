@@ -5,9 +5,8 @@ use std::{env::args, fs, path::Path};
 use candle_core::{Device, Tensor};
 use tokenizers::Tokenizer;
 use unisono_candle::model::{Gpt2, Model};
-use unisono_candle::{Loss, Parameters, fit};
-use unisono_train::rate::{Rate, Schedule};
-use unisono_train::{AdamW, Checkpoints, OptimizerSettings, RunSettings};
+use unisono_candle::{Config, Loss, Parameters, fit};
+use unisono_train::{AdamW, NamedRule};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -23,14 +22,15 @@ fn train(comm: &mut unisono::Communicator) -> Result<()> {
     let model = Gpt2::new(&parameters, &serde_json::from_slice(&fs::read(folder.join("config.json"))?)?)?;
     let missing = parameters.load(folder.join("model.safetensors"))?;
     missing.first().map_or(Ok(()), |name| Err(format!("there is no {name} in model.safetensors")))?;
-    let loss = move |windows: &Vec<Vec<u32>>| {
+    let loss = move |windows: &[Vec<u32>]| {
         let all = Tensor::from_vec(windows.concat(), (windows.len(), length + 1), &Device::Cpu)?;
         Loss::cross_entropy(&model.forward(&all.narrow(1, 0, length)?)?, &all.narrow(1, 1, length)?)
     };
-    let rate = Rate::new(Schedule::Constant, 1e-4, 0.0, 0);
-    let mut settings = RunSettings::new(3, 8, OptimizerSettings::new(AdamW::default()), rate);
-    settings.checkpoints = Some(Checkpoints::new(folder.join("tuned")));
-    let last = fit(comm, &parameters, loss, (train, held_out), settings, None, |_| ())?.last;
+    let optimizer = NamedRule::new(AdamW::default());
+    let config = Config { epochs: 3, learning_rate: 2e-4, optimizer, ..Config::default() };
+    let (checkpoint_dir, global_batch) = (Some(folder.join("tuned")), Some(8));
+    let config = Config { checkpoint_dir, global_batch, ..config };
+    let last = fit(comm, &(parameters, loss), (train, held_out), &config)?.last;
     println!("rank {rank}: loss {:.4}, held out {:.4}", last.loss, last.test_loss);
     Ok(())
 }

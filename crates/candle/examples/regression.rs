@@ -2,14 +2,13 @@
 
 use candle_core::{Device, Tensor};
 use candle_nn::{Module, linear, seq};
-use unisono_candle::{Loss, Parameters, fit};
-use unisono_train::rate::{Rate, Schedule};
-use unisono_train::{AdamW, Event, OptimizerSettings, RunSettings};
+use unisono_candle::{Config, Loss, Parameters, fit_with};
+use unisono_train::{AdamW, Event, NamedRule};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 fn train(comm: &mut unisono::Communicator) -> Result<()> {
-    let (rank, epochs, batch) = (comm.rank(), 40, 32);
+    let rank = comm.rank();
     let path = std::env::args().nth(1).ok_or("expected the path of a CSV file with a header and numbers")?;
     let mut rows = csv::Reader::from_path(path)?.deserialize().collect::<csv::Result<Vec<Vec<f32>>>>()?;
     let (columns, held_out) = (rows[0].len() - 1, rows.split_off(rows.len() / 10 * 9));
@@ -17,14 +16,14 @@ fn train(comm: &mut unisono::Communicator) -> Result<()> {
     let vars = parameters.var_builder();
     let (hidden, output) = (linear(columns, 32, vars.pp("hidden"))?, linear(32, 1, vars.pp("output"))?);
     let network = seq().add(hidden).add_fn(Tensor::tanh).add(output);
-    let loss = move |rows: &Vec<Vec<f32>>| {
+    let loss = move |rows: &[Vec<f32>]| {
         let all = Tensor::from_vec(rows.concat(), (rows.len(), columns + 1), &Device::Cpu)?;
         let predicted = network.forward(&all.narrow(1, 0, columns)?.contiguous()?)?;
         Loss::squared_error(&predicted, &all.narrow(1, columns, 1)?.flatten_all()?.to_vec1()?)
     };
-    let rate = Rate::new(Schedule::Cosine, 0.03, 0.05, (epochs * rows.len().div_ceil(batch)) as u64);
-    let settings = RunSettings::new(epochs, batch, OptimizerSettings::new(AdamW::default()), rate);
-    fit(comm, &parameters, loss, (rows, held_out), settings, None, |event| {
+    let (global_batch, optimizer) = (Some(32), NamedRule::new(AdamW::default()));
+    let config = Config { epochs: 40, global_batch, optimizer, learning_rate: 0.03, ..Config::default() };
+    fit_with(comm, &(parameters, loss), (rows, held_out), &config, |event| {
         if let Event::Epoch(report) = event
             && rank == 0
         {

@@ -1,4 +1,4 @@
-//! The configuration of a run of a built-in model: what a file, the command line and code say, with defaults that suit the model.
+//! The configuration of a run: the values of a file, the command line and code, with defaults that suit a built-in model.
 
 use std::path::PathBuf;
 
@@ -22,6 +22,7 @@ mod file;
 mod identity;
 mod input;
 mod needs;
+mod own;
 mod parts;
 mod pipeline;
 mod prepare;
@@ -278,7 +279,8 @@ pub struct Config {
     /// Save a checkpoint when SECONDS have passed since the last
     #[arg(long, default_value = "600", value_name = "SECONDS")]
     pub checkpoint_every_s: u64,
-    /// Number of newest checkpoints to keep; the one with the lowest training loss is kept besides
+    /// Number of newest checkpoints to keep; the one with the lowest training loss, or with --patience the lowest test loss,
+    /// is kept besides
     #[arg(long, default_value = "3", value_name = "N")]
     pub keep: usize,
     /// Resume from the newest checkpoint, or start afresh if there is none: one command for the first start and every restart

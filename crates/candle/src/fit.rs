@@ -3,32 +3,107 @@
 use candle_core::Result;
 use unisono::Communicator;
 
+use crate::config::Config;
 use crate::network::{Loss, Network, Parameters};
-use unisono_train::{Event, Loader, Resumed, RunSettings, Samples, Shares, Summary, TrainError, Trainer};
+use unisono_train::{Callback, Loader, Samples, Summary, TrainError, Trainer};
 
-/// The most samples of a rank in a pass: a step of more has several.
-const MICRO_BATCH: usize = 256;
-
-/// Trains a model on all ranks: each takes its share of every global batch of `train`, and of the evaluations of `held_out` (perhaps
-/// empty) at the end of every epoch. All ranks call it, with the same arguments. `loss` computes the loss of a batch, which is classes or
-/// numbers, images or words, as `train` has them; `on_event` is told what happens.
+/// A model that [`fit`] trains on samples of the type `S`.
 ///
-/// It is [`Trainer`] with a [`Loader`] and a [`Network`], and gives what these do: buckets that overlap the backward pass, checkpoints,
-/// early stopping. [`Resumed::find`] finds what a run resumes from.
+/// ```
+/// use candle_core::{Device, Result, Tensor};
+/// use candle_nn::{Linear, Module, linear};
+/// use unisono_candle::{Config, Loss, Model, Parameters, fit};
+///
+/// struct Line {
+///     parameters: Parameters,
+///     layer: Linear,
+/// }
+///
+/// impl Model<(f32, f32)> for Line {
+///     fn parameters(&self) -> &Parameters {
+///         &self.parameters
+///     }
+///
+///     fn loss(&self, batch: &[(f32, f32)]) -> Result<Loss> {
+///         let (inputs, targets): (Vec<_>, Vec<_>) = batch.iter().copied().unzip();
+///         let inputs = Tensor::from_vec(inputs, (batch.len(), 1), &Device::Cpu)?;
+///         Loss::squared_error(&self.layer.forward(&inputs)?, &targets)
+///     }
+/// }
+///
+/// type Error = Box<dyn std::error::Error + Send + Sync>;
+///
+/// let losses = unisono::threads(2, |mut comm| -> std::result::Result<f64, Error> {
+///     let parameters = Parameters::new(7);
+///     let line = Line { layer: linear(1, 1, parameters.var_builder())?, parameters };
+///     let mut samples: Vec<_> = (0..200).map(|n| n as f32 / 100.0 - 1.0).map(|x| (x, 3.0 * x - 1.0)).collect();
+///     let held_out = samples.split_off(180);
+///     let config = Config { epochs: 30, batch_size: 10, ..Config::default() };
+///     Ok(fit(&mut comm, &line, (samples, held_out), &config)?.last.test_loss)
+/// });
+/// let losses: Vec<f64> = losses.into_iter().collect::<std::result::Result<_, Error>>()?;
+/// assert!(losses[0] == losses[1] && losses[0] < 0.01);
+/// # Ok::<(), Error>(())
+/// ```
+///
+/// [`Parameters`] with a closure that computes the loss are a model too: `(parameters, |batch: &[(f32, f32)]| …)`.
+pub trait Model<S> {
+    /// The parameters that the model was built from.
+    fn parameters(&self) -> &Parameters;
+
+    /// The loss of a batch, of classes or numbers, in training and in evaluations.
+    ///
+    /// # Errors
+    /// Those of candle, which end the run on all ranks.
+    fn loss(&self, batch: &[S]) -> Result<Loss>;
+}
+
+impl<S, F: Fn(&[S]) -> Result<Loss>> Model<S> for (Parameters, F) {
+    fn parameters(&self) -> &Parameters {
+        &self.0
+    }
+
+    fn loss(&self, batch: &[S]) -> Result<Loss> {
+        self.1(batch)
+    }
+}
+
+/// Trains a model on all ranks as the [`Config`] says: each takes its share of every global batch of `train`, and of the evaluations of
+/// `held_out` (perhaps empty) at the end of every epoch. All ranks call it, with the same arguments.
+///
+/// The configuration is that of `unisono train`, so a program may [read](Config::read) it from a file, or have its
+/// [options](Config::options) on the command line. What describes built-in data and models, or places them on a device, must be at its
+/// default. [`Config::learning_rate`] is the highest rate of the run: it is not scaled by the batch. [`Config::batch_size`] samples are
+/// computed at a time on each rank; a global batch is one of them for every rank, unless [`Config::global_batch`] says otherwise.
+/// [`Config::seed`] determines the order of samples. With [`Config::resume`] the run goes on from its newest checkpoint.
+///
+/// It is a [`Trainer`] with a [`Loader`] and a [`Network`]: buckets overlap the backward pass, and batches are made ahead.
 ///
 /// # Errors
-/// [`TrainError`] of the model, the samples, the settings, the collectives, or of a file.
+/// [`TrainError`] of the model, the samples, the configuration, the collectives, or of a file.
 pub fn fit<S: Samples>(
     comm: &mut Communicator,
-    parameters: &Parameters,
-    loss: impl Fn(&Vec<S::Sample>) -> Result<Loss>,
-    (train, held_out): (S, S),
-    settings: RunSettings,
-    resumed: Option<Resumed>,
-    on_event: impl FnMut(Event),
+    model: &impl Model<S::Sample>,
+    samples: (S, S),
+    config: &Config,
 ) -> std::result::Result<Summary, TrainError> {
-    let (rank, ranks, global_batch) = (comm.rank(), comm.ranks(), settings.global_batch);
-    let shares = Shares { rank, ranks, global_batch, micro_batch: MICRO_BATCH, fixed_passes: None };
-    let feed = Loader::new(train, held_out, parameters.seed(), shares, settings.epochs);
-    Trainer::new(comm, Network::new(parameters, loss), feed, settings, resumed)?.run(on_event)
+    fit_with(comm, model, samples, config, |_| ())
+}
+
+/// As [`fit`], with a [`Callback`], such as a closure that takes every [`Event`](unisono_train::Event).
+///
+/// # Errors
+/// As [`fit`]; [`TrainError::CallbacksDiffer`] if the callbacks of ranks decide differently.
+pub fn fit_with<S: Samples>(
+    comm: &mut Communicator,
+    model: &impl Model<S::Sample>,
+    (train, held_out): (S, S),
+    config: &Config,
+    callback: impl Callback,
+) -> std::result::Result<Summary, TrainError> {
+    let network = Network::new(model.parameters(), |batch: &Vec<S::Sample>| model.loss(batch));
+    let run = config.run_of(comm, &network, model.parameters(), [train.len(), held_out.len()])?;
+    let (threads, depth) = config.input_threads();
+    let feed = Loader::new(train, held_out, config.seed, run.shares, config.epochs);
+    Trainer::new(comm, network, feed.on_threads(threads, depth), run.settings, run.resumed)?.run(callback)
 }

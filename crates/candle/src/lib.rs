@@ -1,9 +1,9 @@
 //! Data-parallel training of [candle](candle_core) models: the framework under [`unisono_train`].
 //!
 //! - [`DataParallel`] averages gradients in a training loop of your own.
-//! - [`fit`] is a whole run of your model in one call.
+//! - [`fit`] is a whole run of your [`Model`] in one call.
 //! - [`Network`] and [`StageNetwork`] are a model, and a stage of one, for the parts of [`unisono_train`].
-//! - [`Config`] describes a run of one of the [models](model) that `unisono train` trains.
+//! - [`Config`] describes a run, of your model or of one of the [models](model) that `unisono train` trains.
 //! - [`Saved`] reads a model from a checkpoint, and [`Predictor`] computes with it.
 //!
 //! Tensor operations use `RAYON_NUM_THREADS` threads, or all cores if it is not set. Ranks on the same node must
@@ -35,7 +35,7 @@ mod tensors;
 pub use config::{Augment, Config, ImageSize, Origin, Size};
 pub use data_parallel::DataParallel;
 pub use device::DeviceKind;
-pub use fit::fit;
+pub use fit::{Model, fit, fit_with};
 pub use needs::Needs;
 pub use network::{
     Cut, Dropout, Function, Linear, Loss, Network, Parameters, StageNetwork, SyncBatchNorm, apply,

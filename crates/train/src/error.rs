@@ -172,6 +172,17 @@ pub enum TrainError {
         /// The first parameter that differs on each of them.
         parameters: Vec<String>,
     },
+    /// [Callbacks](crate::Callback) of ranks decided differently how a run goes on.
+    #[error(
+        "the callbacks of ranks {ranks:?} decided otherwise than rank 0's after epoch {epoch}: expected the same on all ranks; decide by \
+         losses and accuracies, which are the same, and not by times"
+    )]
+    CallbacksDiffer {
+        /// The ranks whose callbacks decided otherwise than rank 0's.
+        ranks: Vec<Rank>,
+        /// The epoch, from 1.
+        epoch: usize,
+    },
 }
 
 /// The same text as `Display`: Rust prints an error that `main` returns by its `Debug`, and the user wants the sentence.
@@ -229,6 +240,7 @@ impl TrainError {
                 | Self::Diverged { .. }
                 | Self::NotFinite { .. }
                 | Self::ReplicasDiffer { .. }
+                | Self::CallbacksDiffer { .. }
         )
     }
 

@@ -1,4 +1,4 @@
-//! Parts that `unisono-candle` uses, each for the reason that it states; not part of the stable API.
+//! Parts that `unisono-candle` and `unisono-burn` use, each for the reason that it states; not part of the stable API.
 
 /// On a GPU, the last stage of the input pipeline copies batches there.
 pub use crate::ahead::Ahead;

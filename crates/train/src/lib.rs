@@ -81,5 +81,5 @@ pub use step::Mirror;
 pub use straggler::{RankTimes, Straggler, StragglerReport};
 pub use strategy::{PipelineSettings, Strategy, StrategyKind};
 pub use streamed::Streamed;
-pub use trainer::{Test, Trainer, evaluate, measure};
+pub use trainer::{Callback, Flow, Test, Trainer, evaluate, measure};
 pub use unisono_data::Stop;

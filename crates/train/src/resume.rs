@@ -46,6 +46,9 @@ pub struct Progress {
     /// The best evaluation so far. Checkpoints from before there was any have none.
     #[serde(default)]
     pub best: Option<Best>,
+    /// The factor by which [callbacks](crate::Callback) have multiplied learning rates.
+    #[serde(default = "unchanged")]
+    pub rate_factor: f64,
     /// The description of the run: whatever its creator wants to keep.
     pub description: serde_json::Value,
 }
@@ -64,6 +67,7 @@ impl Progress {
             updates: 0,
             last_loss: 0.0,
             best: None,
+            rate_factor: unchanged(),
             description: settings.description.clone(),
         }
     }
@@ -97,6 +101,11 @@ impl Progress {
         let (EarlyStopping { patience, .. }, best) = stopping.zip(self.best)?;
         (best.evaluations_since >= patience).then_some(EndedEarly { step: self.step, best })
     }
+}
+
+/// The rates of runs that no callback has changed, and of checkpoints from before there were callbacks.
+fn unchanged() -> f64 {
+    1.0
 }
 
 /// A run to resume.

@@ -25,10 +25,12 @@ use crate::{compare, device, starvation};
 use unisono::{Communicator, ReduceOp};
 
 mod about;
+mod callback;
 mod evaluation;
 mod keep;
 mod world;
 
+pub use callback::{Callback, Flow};
 pub use evaluation::{Test, evaluate, measure};
 use world::World;
 
@@ -55,6 +57,8 @@ pub struct Trainer<'a, R: Replica, F> {
     is_stopping: bool,
     /// The last evaluation, and the number of steps made before it.
     tested: Option<(u64, Test)>,
+    /// The step of the best evaluation that was saved.
+    best_saved: Option<u64>,
     stragglers: Stragglers,
     damage: Damage,
     starvation: Starvation,
@@ -110,10 +114,14 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             Some(kept) if comm.rank() == 0 => kept.open(resumed.is_some()).map(Some),
             _ => Ok(None),
         };
-        let store = agree(comm, store.map_err(TrainError::from))?;
+        let mut store = agree(comm, store.map_err(TrainError::from))?;
         let progress = resumed.as_ref().map(|resumed| resumed.progress.clone());
         let mut progress = progress.unwrap_or_else(|| Progress::beginning(&settings));
         (progress.ranks, progress.global_batch) = (comm.ranks(), settings.global_batch);
+        let best_saved = progress.best.filter(|_| settings.early_stopping.is_some()).map(|best| best.step);
+        if let Some((store, step)) = store.as_mut().zip(best_saved) {
+            store.keep(step);
+        }
         let log = Log::open(comm, &settings, resumed.is_some().then_some(progress.step))?;
         log.record(comm, &mut mirror)?;
         let verified = progress.step;
@@ -133,6 +141,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             resumed,
             is_stopping: false,
             tested: None,
+            best_saved,
             damage: Damage::default(),
             starvation: Starvation::default(),
         })
@@ -158,15 +167,15 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         self.settings.rate
     }
 
-    /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop), and reports every step and epoch. Either way it
+    /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop) or the callback ends the run. In any case it
     /// saves the last step, if there is a checkpoint directory, and the checkpoint is complete on disk when this returns on any rank.
     /// If this rank fails, it fails the communicator, so that no other rank waits for it.
     ///
     /// # Errors
     /// [`TrainError`] of a failed rank, model, file or data; also if the loss is not finite, or the replicas
     /// differ at the end.
-    pub fn run(mut self, mut tell: impl FnMut(Event)) -> Result<Summary, TrainError> {
-        let ended = self.epochs(&mut tell).and_then(|last| self.finish(last));
+    pub fn run(mut self, mut callback: impl Callback) -> Result<Summary, TrainError> {
+        let ended = self.epochs(&mut callback).and_then(|last| self.finish(last));
         // Other ranks do not check what only this one holds or updates.
         let is_alone =
             self.world.has_parts() || self.mirror.buckets().is_divided() || self.mirror.rounds().is_some();
@@ -180,23 +189,29 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     }
 
     /// Runs all remaining epochs; returns the report of the last.
-    fn epochs(&mut self, tell: &mut impl FnMut(Event)) -> Result<EpochReport, TrainError> {
+    fn epochs(&mut self, callback: &mut impl Callback) -> Result<EpochReport, TrainError> {
         if let Some(Resumed { passed_over, .. }) = self.resumed.take() {
             for PassedOver { path, why } in passed_over {
-                tell(Event::Notice(format!("skipped {}: {why}", path.display())));
+                callback.on_event(Event::Notice(format!("skipped {}: {why}", path.display())));
             }
-            tell(Event::Resumed { step: self.progress.step, epoch: self.progress.epoch });
+            callback.on_event(Event::Resumed { step: self.progress.step, epoch: self.progress.epoch });
         }
         let mut last = None;
         while self.progress.epoch <= self.settings.epochs && self.ended_early().is_none() {
-            let report = self.epoch(tell)?;
+            // The evaluation at the end of the epoch before may have been the best.
+            self.save(false)?;
+            let report = self.epoch(&mut |event| callback.on_event(event))?;
             if self.is_stopping {
                 return Ok(report);
             }
             self.log.epoch(self.progress.step, &report)?;
-            tell(Event::Epoch(report.clone()));
+            callback.on_event(Event::Epoch(report.clone()));
+            let goes_on = self.follow(callback, &report)?;
             self.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
             last = Some(report);
+            if !goes_on {
+                break;
+            }
         }
         match last {
             Some(last) => Ok(last),
@@ -220,7 +235,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let known = self.feed.steps();
         let goes_on = |trainer: &Self| !trainer.is_stopping && trainer.ended_early().is_none();
         while goes_on(self) && known.is_none_or(|steps| self.progress.step_in_epoch < steps) {
-            let rate = self.settings.rate.at(self.progress.step);
+            let rate = self.settings.rate.at(self.progress.step) * self.progress.rate_factor;
             let Some(report) = self.step(&mut steps, rate, tell)? else { break };
             let tally = report.sums.tally;
             times += report.times;
@@ -332,7 +347,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             let (step, loss, of) = (step_in_epoch + 1, tally.mean_loss(), self.world.all.ranks());
             return Err(TrainError::Diverged { ranks: found, of, epoch, step, loss });
         }
-        if let Some(store) = &mut self.store {
+        if let Some(store) = self.store.as_mut().filter(|_| self.settings.early_stopping.is_none()) {
             // The loss is of the parameters before this step.
             store.record_loss(self.progress.step, tally.mean_loss());
         }

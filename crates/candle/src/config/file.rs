@@ -148,6 +148,13 @@ impl Config {
         Ok(text.trim_start().to_owned())
     }
 
+    /// The options under the heading of data and models.
+    pub(super) fn of_data_and_model() -> Vec<String> {
+        let options = Self::options(nothing());
+        let own = options.get_arguments().filter(|option| option.get_help_heading() == Some(HEADINGS[0].1));
+        own.filter_map(|option| option.get_long().map(str::to_owned)).collect()
+    }
+
     /// Every option at its default for the MLP.
     pub(super) fn of_nothing() -> Self {
         let nothing = Self::augment_args(nothing()).get_matches_from([""; 0]);

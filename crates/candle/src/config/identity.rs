@@ -15,7 +15,7 @@ const DATA: [&str; 3] = ["data", "schema", "fingerprint"];
 impl Config {
     /// The description of the run: what must be the same to resume it, and what determines its model.
     pub(super) fn description(&self, dataset: &Dataset, fingerprint: Option<u64>) -> Value {
-        json!({
+        self.with_run(json!({
             "data": self.data.to_string(),
             "kind": dataset.kind,
             "schema": dataset.schema,
@@ -24,21 +24,31 @@ impl Config {
             "hidden": self.hidden,
             // Checkpoints from before there was any have none.
             "dropout": (self.dropout != 0.0).then_some(self.dropout),
-            "seed": self.seed,
             "context": self.context,
+            "augmentation": self.augmentation_identity(),
+            "damaged samples": (self.on_bad_sample != OnBadSample::Error).then(|| self.on_bad_sample.to_string()),
+        }))
+    }
+
+    /// These entries, and those that must be the same to resume a run of any model.
+    pub(super) fn with_run(&self, mut entries: Value) -> Value {
+        let of_run = json!({
+            "seed": self.seed,
             "optimizer": self.optimizer_identity(),
             "learning rate": self.learning_rate,
             "schedule": self.schedule_identity(),
             "warm-up": self.warm_up,
             "epochs": self.epochs,
             "norm to clip to": self.clip_norm,
-            "augmentation": self.augmentation_identity(),
-            "damaged samples": (self.on_bad_sample != OnBadSample::Error).then(|| self.on_bad_sample.to_string()),
             "wire format": self.wires()[0].to_string(),
             "uncompressed steps": (self.uncompressed_steps != 0).then_some(self.uncompressed_steps),
             "parts of a step": self.world_invariant(),
             "local steps": self.local_steps().map(|local| local.to_string()),
-        })
+        });
+        if let (Value::Object(entries), Value::Object(of_run)) = (&mut entries, of_run) {
+            entries.extend(of_run);
+        }
+        entries
     }
 
     /// The transforms of images, or whether there are the usual ones.
@@ -80,7 +90,7 @@ impl Config {
         json!({ "optimizer": self.optimizer().describe(), "schedule": schedule })
     }
 
-    /// Whether a checkpoint is of such a run.
+    /// Whether a checkpoint is of the run that `own` describes.
     pub(super) fn compare(
         &self,
         own: &Value,
@@ -99,7 +109,8 @@ impl Config {
             fields.map(|(name, own)| (name.as_str(), own.clone(), saved[name].clone())).collect();
         pairs.push(("global batch", global_batch.into(), resumed.progress.global_batch.into()));
         let theirs = saved["data"].as_str().and_then(|name| name.parse().ok());
-        if !theirs.is_some_and(|source: Source| source.is_same(&self.data)) {
+        let is_same = |source: Source| source.is_same(&self.data);
+        if own["data"] != saved["data"] && !theirs.is_some_and(is_same) {
             pairs.insert(0, ("data", own["data"].clone(), saved["data"].clone()));
         } else if let Some(why) = self.changed_data(own, saved) {
             return other_run(why);

@@ -8,13 +8,20 @@ use unisono_data::{Dataset, Depth, Kind, Threads};
 use unisono_train::{Sampled, Shares, TrainError};
 
 impl Config {
+    /// The threads of an input pipeline, and the steps that it prefetches.
+    pub(crate) fn input_threads(&self) -> (Threads, Depth) {
+        (
+            self.input_threads.map_or(Threads::Auto, Threads::Fixed),
+            self.prefetch.map_or(Depth::Auto, Depth::Fixed),
+        )
+    }
+
     /// The feed of a rank, whose batches take no more memory than they may.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if that is too little, or too little for the threads and the depth that were asked for.
     pub fn feed(&self, dataset: Arc<Dataset>, shares: Shares) -> Result<Sampled, TrainError> {
-        let threads = self.input_threads.map_or(Threads::Auto, Threads::Fixed);
-        let depth = self.prefetch.map_or(Depth::Auto, Depth::Fixed);
+        let (threads, depth) = self.input_threads();
         let (threads, depth) = match self.input_memory {
             Some(Size(bytes)) => within(bytes, step_bytes(&dataset.kind, shares), threads, depth)?,
             None => (threads, depth),

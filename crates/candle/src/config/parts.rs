@@ -256,9 +256,8 @@ impl Config {
         }
     }
 
-    /// The settings of a run with this global batch and this number of steps in an epoch, also of a model of your own; call
-    /// [`Config::check`] before.
-    pub fn run_settings(&self, global_batch: usize, steps: usize) -> RunSettings {
+    /// The settings of a run with this global batch, this number of steps in an epoch, and this highest learning rate.
+    pub(super) fn run_settings(&self, global_batch: usize, steps: usize, peak: f64) -> RunSettings {
         let schedule = match self.schedule {
             ScheduleKind::Constant => Schedule::Constant,
             ScheduleKind::Step => {
@@ -268,7 +267,7 @@ impl Config {
             ScheduleKind::Cosine => Schedule::Cosine,
         };
         let all_steps = steps.saturating_mul(self.epochs) as u64;
-        let rate = Rate::new(schedule, self.scaled_rate(global_batch), self.warm_up, all_steps);
+        let rate = Rate::new(schedule, peak, self.warm_up, all_steps);
         RunSettings {
             buckets: self.buckets(global_batch),
             clip_norm: self.clip_norm,

@@ -118,7 +118,7 @@ impl Config {
         let hidden = self.hidden.as_deref();
         let replica = model::of_batches(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
             .map_err(TrainError::from)
-            .and_then(|replica| self.begin(comm.rank(), &parameters).map(|()| replica));
+            .and_then(|replica| self.load_initial(comm.rank(), &parameters).map(|()| replica));
         let said = "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, \
                     and updates its part";
         let said = (*strategy == Strategy::CentralStorage).then(|| said.to_owned());
@@ -127,7 +127,7 @@ impl Config {
 
     /// Gives parameters the values that they begin with, if there is a file of them; does nothing on ranks other than 0, whose values they
     /// get, or share.
-    fn begin(&self, rank: Rank, parameters: &Parameters) -> Result<(), TrainError> {
+    pub(super) fn load_initial(&self, rank: Rank, parameters: &Parameters) -> Result<(), TrainError> {
         let Some(file) = self.initial.as_ref().filter(|_| rank == 0) else { return Ok(()) };
         let left = parameters.load(file).map_err(|error| TrainError::Setting(text(error)))?;
         if left.is_empty() {
@@ -149,19 +149,7 @@ impl Config {
         make: impl FnOnce(&mut Communicator, &Made<'_>) -> Result<(R, Option<String>), TrainError>,
     ) -> Result<Prepared<R>, TrainError> {
         agree(comm, self.check().and_then(|()| self.check_strategy(strategy)))?;
-        if let Some(choice) = self.algorithm.clone() {
-            let chosen = comm.set_choice(choice);
-            agree(comm, chosen.map_err(|error| TrainError::Setting(error.to_string())))?;
-        }
-        let kept = self.checkpoints();
-        self.places(kept.as_ref()).check(comm)?;
-        let mut resumed = match &self.checkpoint_dir {
-            Some(directory) if self.resume => Resumed::find(comm, directory)?,
-            _ => None,
-        };
-        let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
-        let usual = self.batch_size.saturating_mul(strategy.workers(ranks));
-        let global_batch = self.global_batch.or(before).unwrap_or(usual);
+        let (mut resumed, global_batch) = self.begin(comm, strategy, ranks)?;
         let refused = self.refuses_device(strategy, global_batch);
         let (device, computes) = self.device.choose(comm, refused)?;
         agree(comm, self.check_choice(comm.choice(), &device, computes.as_deref()))?;
@@ -181,14 +169,41 @@ impl Config {
             wire_choice: choice.why,
             input: input_lines(&dataset, kept),
             description,
-            ..chosen.run_settings(global_batch, steps)
+            ..chosen.run_settings(global_batch, steps, chosen.scaled_rate(global_batch))
         };
         let feed = agree(comm, self.feed(dataset, shares))?;
         Ok(Prepared { replica, feed, device, run, resumed })
     }
 
+    /// Chooses the algorithm, checks the places of files, and finds the run to resume and the global batch. Called by all ranks.
+    pub(super) fn begin(
+        &self,
+        comm: &mut Communicator,
+        strategy: &Strategy,
+        ranks: usize,
+    ) -> Result<(Option<Resumed>, usize), TrainError> {
+        if let Some(choice) = self.algorithm.clone() {
+            let chosen = comm.set_choice(choice);
+            agree(comm, chosen.map_err(|error| TrainError::Setting(error.to_string())))?;
+        }
+        let kept = self.checkpoints();
+        self.places(kept.as_ref()).check(comm)?;
+        let resumed = match &self.checkpoint_dir {
+            Some(directory) if self.resume => Resumed::find(comm, directory)?,
+            _ => None,
+        };
+        let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
+        let usual = self.batch_size.saturating_mul(strategy.workers(ranks));
+        Ok((resumed, self.global_batch.or(before).unwrap_or(usual)))
+    }
+
     /// How the samples of a step are shared.
-    fn shares(&self, strategy: &Strategy, (rank, ranks): (Rank, usize), global_batch: usize) -> Shares {
+    pub(super) fn shares(
+        &self,
+        strategy: &Strategy,
+        (rank, ranks): (Rank, usize),
+        global_batch: usize,
+    ) -> Shares {
         let replicas = strategy.replicas(ranks);
         match strategy {
             Strategy::Pipeline(pipeline) => {
@@ -282,7 +297,7 @@ impl Config {
     }
 
     /// The wire format of a run with these parameters. Called by all ranks.
-    fn choose_wire(
+    pub(super) fn choose_wire(
         &self,
         comm: &mut Communicator,
         parameters: &[Parameter],

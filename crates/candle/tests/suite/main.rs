@@ -11,6 +11,7 @@ mod central;
 mod colour;
 #[cfg(feature = "mpi")]
 mod examples;
+mod fit;
 mod metrics;
 mod norm;
 mod optimizers;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Module::new("colour", colour::tests),
         #[cfg(feature = "mpi")]
         Module::new("examples", examples::tests),
+        Module::new("fit", fit::tests),
         Module::new("metrics", metrics::tests),
         Module::new("norm", norm::tests),
         Module::new("norm::runs", norm::runs::tests),

@@ -80,6 +80,11 @@ impl Store {
         }
     }
 
+    /// Keeps the checkpoint of this step, however old, in place of the one that was kept so far.
+    pub fn keep(&mut self, step: u64) {
+        self.writer.best = Some(step);
+    }
+
     /// Saves a checkpoint and returns its directory. It replaces one of the same step.
     ///
     /// Then deletes the oldest beyond the number to keep. Checkpoints of later steps are kept: if a run resumes

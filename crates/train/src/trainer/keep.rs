@@ -48,14 +48,27 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         is_due && ends_round
     }
 
-    /// Saves a checkpoint, if it is due, on rank 0. The other ranks are informed only if this save, or one started earlier, fails;
+    /// Whether the last step has the best evaluation so far, of a run that ends early by them, and it is not saved yet. The same on
+    /// all ranks.
+    fn is_new_best(&self) -> bool {
+        let is_kept = self.settings.checkpoints.is_some() && self.settings.early_stopping.is_some();
+        let step = self.progress.step;
+        is_kept && self.progress.best.is_some_and(|best| best.step == step) && self.best_saved != Some(step)
+    }
+
+    /// Saves a checkpoint, if it is due or the best so far, on rank 0. The other ranks are informed only if this save, or one started earlier, fails;
     /// this step is then the last. All ranks call it.
     pub(super) fn save(&mut self, is_due: bool) -> Result<(), TrainError> {
         if let Some(store) = &mut self.store {
             store.check().map_err(not_saved)?;
         }
-        if !is_due {
+        let is_best = self.is_new_best();
+        if !is_due && !is_best {
             return Ok(());
+        }
+        if is_best {
+            self.best_saved = Some(self.progress.step);
+            self.store.iter_mut().for_each(|store| store.keep(self.progress.step));
         }
         let began = Instant::now();
         self.mirror.settle()?;

@@ -13,6 +13,7 @@ fn main() -> ExitCode {
         Module::with_roles("checkpoint", checkpoint::tests, checkpoint::play),
         Module::new("mirror", mirror::tests),
         Module::new("mirror::across", mirror::across::tests),
+        Module::new("mirror::callback", mirror::callback::tests),
         Module::new("mirror::compressed", mirror::compressed::tests),
         Module::new("mirror::diverges", mirror::diverges::tests),
         Module::new("mirror::local", mirror::local::tests),

@@ -7,6 +7,7 @@ use unisono_train::{
 };
 
 pub(crate) mod across;
+pub(crate) mod callback;
 pub(crate) mod compressed;
 pub(crate) mod diverges;
 pub(crate) mod line;

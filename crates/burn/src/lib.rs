@@ -1,0 +1,194 @@
+//! Data-parallel training of [burn](https://burn.dev) models over Unisono.
+//!
+//! A program keeps its model, its loop and its optimizer. Every rank computes the gradients of its own samples, and
+//! [`DataParallel::mean`] turns them into the means over all ranks:
+//!
+//! ```
+//! use burn::module::Module;
+//! use burn::nn::loss::{MseLoss, Reduction};
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::optim::{GradientsParams, SgdConfig};
+//! use burn::tensor::{Device, Distribution, Tensor};
+//! use unisono_burn::{DataParallel, TrainError}; // one
+//!
+//! let train = |comm| -> Result<Vec<f32>, TrainError> {
+//!     let device = Device::flex().autodiff();
+//!     let model: Linear = LinearConfig::new(4, 1).init(&device);
+//!     let (mut parallel, mut model) = DataParallel::new(comm, model)?; // two
+//!     let mut optimizer = SgdConfig::new().init();
+//!     for _ in 0..5 {
+//!         let inputs = Tensor::<2>::random([8, 4], Distribution::Default, &device); // this rank's own samples
+//!         let targets = inputs.clone().sum_dim(1);
+//!         let loss = MseLoss::new().forward(model.forward(inputs), targets, Reduction::Mean);
+//!         let gradients = GradientsParams::from_grads(loss.backward(), &model);
+//!         let gradients = parallel.mean(&model, gradients)?; // three
+//!         model = optimizer.step(0.1, model, gradients);
+//!     }
+//!     Ok(model.weight.val().into_data().try_to_vec().expect("it is of f32"))
+//! };
+//! let weights = unisono::threads(2, train).into_iter().collect::<Result<Vec<_>, _>>()?;
+//! assert!(weights[0] == weights[1] && weights[0].len() == 4);
+//! # Ok::<(), TrainError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::borrow::BorrowMut;
+use std::fmt;
+
+use burn::module::Module;
+use burn::optim::GradientsParams;
+use burn::tensor::TensorData;
+use unisono::Communicator;
+use unisono_train::internals::parameters as compare_parameters;
+use unisono_train::{BucketSettings, Buckets, Gradients as _, Parameter, Pass, Tally, agree};
+
+mod visit;
+
+pub use unisono_train::TrainError;
+use visit::{Broadcast, Collect, Describe, Distribute, named};
+
+/// The gradients of a module that all ranks train together, in buckets: one is on its way while the next ones are packed.
+///
+/// Ranks hold the same bits as long as their optimizers are the same. The parameters are of `f32`, on any device of burn; gradients
+/// travel through the memory of the host. `C` is a [`Communicator`], or a reference to one.
+pub struct DataParallel<C = Communicator> {
+    comm: C,
+    /// The parameters of the module in the order of a visit, and then an array with a 1 for each of which this rank has a gradient.
+    described: Vec<Parameter>,
+    buckets: Buckets,
+}
+
+impl<C> fmt::Debug for DataParallel<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DataParallel")
+            .field("parameters", &(self.described.len() - 1))
+            .finish_non_exhaustive()
+    }
+}
+
+impl<C: BorrowMut<Communicator>> DataParallel<C> {
+    /// Returns the module with the values of rank 0 as well. All ranks call it, with modules of the same parameters.
+    ///
+    /// # Errors
+    /// On all ranks: [`TrainError::ModelsDiffer`] if the parameters of a rank differ from rank 0's in name or shape;
+    /// [`TrainError::Setting`] on a rank whose module has none, or one that is not of `f32`, and [`TrainError::Elsewhere`] on the others.
+    /// Errors of the collectives.
+    pub fn new<M: Module>(mut comm: C, module: M) -> Result<(Self, M), TrainError> {
+        let world = comm.borrow_mut();
+        let mut describe = Describe::default();
+        module.visit(&mut describe);
+        let mut described = agree(world, describe.result())?;
+        compare_parameters(world, &described)?;
+        let mut broadcast = Broadcast { comm: world, result: Ok(()) };
+        let module = module.map(&mut broadcast);
+        broadcast.result?;
+        described.push(Parameter::new("", [described.len()]));
+        let buckets = Buckets::new(world, &described, &BucketSettings::default())?;
+        Ok((Self { comm, described, buckets }, module))
+    }
+
+    /// The communicator, for instance to share out samples by its rank, or to add up metrics.
+    pub fn comm(&mut self) -> &mut Communicator {
+        self.comm.borrow_mut()
+    }
+
+    /// Returns the means over all ranks of the gradients of their losses. All ranks call it, with the module that [`DataParallel::new`]
+    /// returned, or what optimizers made of it. A parameter of which no rank has a gradient has none; a rank without one counts as zero.
+    ///
+    /// If losses are means over different numbers of targets, see [`DataParallel::mean_weighted`].
+    ///
+    /// # Errors
+    /// On all ranks, if a mean is not finite. [`TrainError::Setting`] on a rank that has gradients of other parameters than the module's.
+    /// Errors of the collectives.
+    pub fn mean<M: Module>(
+        &mut self,
+        module: &M,
+        gradients: GradientsParams,
+    ) -> Result<GradientsParams, TrainError> {
+        self.reduce(module, gradients, 1.0)
+    }
+
+    /// Returns the gradients of the mean loss over the targets of all ranks. This rank's are those of the **sum** of the losses of its
+    /// `targets` targets, of which it may have none. All ranks call it.
+    ///
+    /// # Errors
+    /// As [`DataParallel::mean`], and on all ranks if none has a target.
+    pub fn mean_weighted<M: Module>(
+        &mut self,
+        module: &M,
+        gradients: GradientsParams,
+        targets: usize,
+    ) -> Result<GradientsParams, TrainError> {
+        self.reduce(module, gradients, targets as f64)
+    }
+
+    fn reduce<M: Module>(
+        &mut self,
+        module: &M,
+        gradients: GradientsParams,
+        weight: f64,
+    ) -> Result<GradientsParams, TrainError> {
+        let mut describe = Describe::default();
+        module.visit(&mut describe);
+        let known = &self.described[..self.described.len() - 1];
+        if describe.result()? != known {
+            let why = "the module has other parameters than in DataParallel::new: expected the same module";
+            return Err(TrainError::Setting(why.to_owned()));
+        }
+        let mut collect = Collect { gradients, own: Vec::new() };
+        module.visit(&mut collect);
+        let Collect { gradients: others, own } = collect;
+        if !others.is_empty() {
+            return Err(TrainError::Setting(format!(
+                "there are {} gradients of parameters that the module does not have: expected those of the same module",
+                others.len()
+            )));
+        }
+        self.send(&own, weight)?;
+        let means = self.means(module);
+        // Also after an error: the program may go on, and the buckets of a step are back before the next one.
+        self.buckets.land_all()?;
+        means
+    }
+
+    /// Packs this rank's gradients; each bucket leaves once it is full.
+    fn send(&mut self, own: &[Option<TensorData>], weight: f64) -> Result<(), TrainError> {
+        let mut filling = self.buckets.fill(self.comm.borrow_mut(), Pass::ONLY);
+        filling.weigh(Tally { targets: weight, ..Tally::default() });
+        // In the order in which buckets leave: from the last to the first.
+        let reached: Vec<f32> = own.iter().map(|gradient| f32::from(u8::from(gradient.is_some()))).collect();
+        filling.put(own.len(), &mut |target, fill| fill.write(target, &reached));
+        let mut packed = Ok(());
+        for (index, gradient) in own.iter().enumerate().rev() {
+            let Some(gradient) = gradient else { continue };
+            match gradient.as_slice::<f32>() {
+                Ok(values) => filling.put(index, &mut |target, fill| fill.write(target, values)),
+                Err(_) => packed = Err(named(&self.described[index].name, "gradient", gradient.dtype())),
+            }
+        }
+        filling.end()?;
+        packed
+    }
+
+    /// Waits for the sums, and returns the means.
+    fn means<M: Module>(&mut self, module: &M) -> Result<GradientsParams, TrainError> {
+        let targets = self.buckets.sums()?.tally.targets;
+        if targets == 0.0 {
+            let why = "no rank has a target: expected at least one among all ranks";
+            return Err(TrainError::Setting(why.to_owned()));
+        }
+        let reached = self.buckets.gradient(self.described.len() - 1)?.to_vec();
+        let mut distribute = Distribute {
+            buckets: &mut self.buckets,
+            described: &self.described,
+            reached: &reached,
+            targets,
+            index: 0,
+            means: GradientsParams::new(),
+            result: Ok(()),
+        };
+        module.visit(&mut distribute);
+        distribute.result.map(|()| distribute.means)
+    }
+}

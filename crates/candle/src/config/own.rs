@@ -1,0 +1,106 @@
+//! Runs of a program's own model on its own samples.
+
+use serde_json::{Value, json};
+
+use super::Config;
+use super::check::refuse;
+use crate::network::Parameters;
+use unisono::Communicator;
+use unisono_train::{Replica, Resumed, RunSettings, Shares, Strategy, TrainError, Wires, agree};
+
+/// The options of data and models that do not depend on which they are.
+const OF_ANY: [&str; 4] = ["seed", "input-threads", "prefetch", "initial"];
+
+/// A run that has not begun.
+pub(crate) struct Run {
+    pub(crate) shares: Shares,
+    pub(crate) settings: RunSettings,
+    pub(crate) resumed: Option<Resumed>,
+}
+
+impl Config {
+    /// The run of a replica with these parameters, of so many samples to train on and held out. Called by all ranks.
+    pub(crate) fn run_of(
+        &self,
+        comm: &mut Communicator,
+        replica: &impl Replica,
+        parameters: &Parameters,
+        samples: [usize; 2],
+    ) -> Result<Run, TrainError> {
+        let strategy = self.strategy().unwrap_or_else(|| Strategy::suited(comm));
+        strategy.check(comm)?;
+        agree(comm, self.check_own(&strategy, replica.shares_values()).map_err(|error| self.placed(error)))?;
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let (mut resumed, global_batch) = self.begin(comm, &strategy, ranks)?;
+        agree(
+            comm,
+            self.check_choice(
+                comm.choice(),
+                parameters.device(),
+                Some("on the CPU, where its parameters are"),
+            ),
+        )?;
+        agree(comm, self.check_world(ranks).and_then(|()| self.load_initial(rank, parameters)))?;
+        same_samples(comm, samples)?;
+        if global_batch > samples[0] {
+            return refuse(format!(
+                "a global batch of {global_batch} samples on {ranks} ranks, but there are only {} to train on: choose a smaller batch",
+                samples[0]
+            ));
+        }
+        let choice = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
+        let chosen = Self { wire: Wires::One(choice.wire), ..self.clone() };
+        let description = chosen.with_run(json!({ "samples": samples[0] }));
+        if let Some(resumed) = &mut resumed {
+            agree(comm, chosen.compare(&description, global_batch, resumed))?;
+            resumed.progress.description = description.clone();
+        }
+        let shares = self.shares(&strategy, (rank, ranks), global_batch);
+        let settings = RunSettings {
+            wire_choice: choice.why,
+            description,
+            ..chosen.run_settings(global_batch, shares.steps(samples[0]), self.learning_rate)
+        };
+        Ok(Run { shares, settings, resumed })
+    }
+
+    /// Refuses what a run of a program's own model cannot do, and options that would have no effect on it.
+    fn check_own(&self, strategy: &Strategy, shares_values: bool) -> Result<(), TrainError> {
+        let json = |config: &Self| serde_json::to_value(config).unwrap_or_default();
+        let (own, usual): (Value, Value) = (json(self), json(&Self::default()));
+        let built_in = Self::of_data_and_model().into_iter().filter(|option| !OF_ANY.contains(&&**option));
+        let is_given = |option: &String| own[option] != usual[option];
+        if let Some(option) = built_in.chain(["device".to_owned()]).find(is_given) {
+            return refuse(format!(
+                "--{option} has no effect here: the program has a model and samples of its own; remove it"
+            ));
+        }
+        self.check()?;
+        self.check_strategy(strategy)?;
+        match strategy {
+            Strategy::ParameterServer(_) | Strategy::Pipeline(_) => refuse(format!(
+                "--strategy {strategy} has a run of its own: use another strategy, or `ParameterServer` or `Pipeline` of unisono-train"
+            )),
+            Strategy::CentralStorage if !shares_values => refuse(
+                "--strategy central-storage needs parameters that ranks share: build the model from `Parameters::shared`".to_owned(),
+            ),
+            Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored if shares_values => {
+                refuse("parameters that ranks share need --strategy central-storage: add it, or build the model from `Parameters::new`".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Checks that all ranks have as many samples as rank 0, of which each takes its share. Called by all ranks.
+fn same_samples(comm: &mut Communicator, own: [usize; 2]) -> Result<(), TrainError> {
+    let mut first = own.map(|count| count as u64);
+    comm.broadcast(&mut first, 0)?;
+    let is_same = first == own.map(|count| count as u64);
+    let ([train, held_out], [first, first_held_out], rank) = (own, first, comm.rank());
+    let differ = format!(
+        "rank {rank} has {train} samples to train on and {held_out} held out, and rank 0 {first} and {first_held_out}: expected all samples \
+         on every rank, which takes its share of each batch"
+    );
+    agree(comm, if is_same { Ok(()) } else { refuse(differ) })
+}

@@ -1,0 +1,181 @@
+//! Callbacks that steer runs, and runs that end early.
+
+use std::path::Path;
+
+use unisono::Communicator;
+use unisono_testing::suite::Test;
+use unisono_testing::tests;
+use unisono_train::checkpoint::{self, When};
+use unisono_train::{
+    Callback, Checkpoints, EarlyStopping, EpochReport, Event, Flow, OutOfData, Progress, Resumed,
+    RunSettings, Summary, TrainError, Trainer,
+};
+
+use super::line::Line;
+use super::trainer::{run_settings, shared};
+
+/// The steps of an epoch.
+const STEPS: usize = 9;
+
+/// Decides by the epoch, and keeps the learning rates of all steps and the reports of all epochs.
+struct Deciding<F> {
+    decides: F,
+    rates: Vec<f64>,
+    reports: Vec<EpochReport>,
+}
+
+impl<F: FnMut(usize) -> Flow> Callback for Deciding<F> {
+    fn on_event(&mut self, event: Event) {
+        if let Event::Step(step) = event {
+            self.rates.push(step.rate);
+        }
+    }
+
+    fn on_epoch_end(&mut self, report: &EpochReport) -> Result<Flow, TrainError> {
+        self.reports.push(report.clone());
+        Ok((self.decides)(report.epoch))
+    }
+}
+
+fn train(
+    comm: &mut Communicator,
+    settings: RunSettings,
+    callback: impl Callback,
+) -> Result<Summary, TrainError> {
+    let resumed = match &settings.checkpoints {
+        Some(kept) => Resumed::find(comm, &kept.directory)?,
+        None => None,
+    };
+    let feed = shared(comm, 12);
+    Trainer::new(comm, Line::new(), feed, settings, resumed)?.run(callback)
+}
+
+/// A run of three epochs on two ranks: how it ended, its learning rates and its reports.
+fn run(
+    directory: Option<&Path>,
+    decides: impl Fn(usize) -> Flow + Sync,
+) -> (Result<Summary, TrainError>, Vec<f64>, Vec<EpochReport>) {
+    let mut ranks = unisono::threads(2, |mut comm| {
+        let checkpoints = directory.map(Checkpoints::new);
+        let settings = RunSettings { checkpoints, ..run_settings(3, OutOfData::Error) };
+        let mut callback = Deciding { decides: &decides, rates: Vec::new(), reports: Vec::new() };
+        let ended = train(&mut comm, settings, ByReference(&mut callback));
+        (ended, callback.rates, callback.reports)
+    });
+    ranks.swap_remove(0)
+}
+
+/// A callback that its owner reads after the run.
+struct ByReference<'a, C>(&'a mut C);
+
+impl<C: Callback> Callback for ByReference<'_, C> {
+    fn on_event(&mut self, event: Event) {
+        self.0.on_event(event);
+    }
+
+    fn on_epoch_end(&mut self, report: &EpochReport) -> Result<Flow, TrainError> {
+        self.0.on_epoch_end(report)
+    }
+}
+
+fn a_callback_scales_the_learning_rates_of_all_later_steps_also_of_a_resumed_run() {
+    let plain = run(None, |_| Flow::Continue).1;
+    let halves = |epoch| if epoch == 1 { Flow::ScaleRate(0.5) } else { Flow::Continue };
+    let (whole, rates, _) = run(None, halves);
+    let expected: Vec<_> =
+        plain.iter().zip(0..).map(|(rate, step)| if step < STEPS { *rate } else { rate * 0.5 }).collect();
+    assert_eq!((rates.len(), rates), (3 * STEPS, expected.clone()));
+
+    let directory = tempfile::tempdir().unwrap();
+    let stops = |epoch| if epoch == 2 { Flow::Stop } else { halves(epoch) };
+    let (stopped, rates, reports) = run(Some(directory.path()), stops);
+    let stopped = stopped.unwrap();
+    assert_eq!((rates.len(), reports.len(), stopped.stopped), (2 * STEPS, 2, None));
+    assert!(stopped.last == reports[1] && stopped.last.test_loss.is_finite());
+
+    let (resumed, rates, _) = run(Some(directory.path()), |_| Flow::Continue);
+    assert_eq!(rates, expected[2 * STEPS..]);
+    assert_eq!(resumed.unwrap().parameters_hash, whole.unwrap().parameters_hash);
+}
+
+fn decisions_that_differ_or_make_no_sense_end_the_run_on_all_ranks() {
+    let ends = |decides: fn(usize, usize) -> Result<Flow, TrainError>| {
+        unisono::threads(3, |mut comm| {
+            let rank = comm.rank();
+            struct ByRank<F>(usize, F);
+            impl<F: Fn(usize, usize) -> Result<Flow, TrainError>> Callback for ByRank<F> {
+                fn on_epoch_end(&mut self, report: &EpochReport) -> Result<Flow, TrainError> {
+                    self.1(self.0, report.epoch)
+                }
+            }
+            let ended = train(&mut comm, run_settings(3, OutOfData::Error), ByRank(rank, decides));
+            ended.unwrap_err().to_string()
+        })
+    };
+    let differ = ends(|rank, epoch| Ok(if (rank, epoch) == (2, 2) { Flow::Stop } else { Flow::Continue }));
+    for why in differ {
+        assert!(
+            why.starts_with("the callbacks of ranks [2] decided otherwise than rank 0's after epoch 2"),
+            "{why}"
+        );
+    }
+    let senseless = ends(|_, _| Ok(Flow::ScaleRate(-1.0)));
+    assert_eq!(senseless[0], "a callback scales the learning rate by `-1`: expected a finite factor above 0");
+    let failed = ends(|rank, _| match rank {
+        1 => Err(TrainError::Setting("no room for a plot".to_owned())),
+        _ => Ok(Flow::Continue),
+    });
+    assert_eq!(failed, ["rank 1 reports an error", "no room for a plot", "rank 1 reports an error"]);
+}
+
+/// No evaluation is better than the first by so much, so the first is the best.
+const NEVER: f64 = 1e6;
+
+fn a_run_that_ends_early_keeps_the_checkpoint_of_its_best_evaluation() {
+    // In an epoch, and at the end of one.
+    for (evaluate_every, best) in [(Some(2), 2), (None, STEPS as u64)] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        let run = |epochs, patience| {
+            let when = When { every_steps: Some(3), every: None };
+            let checkpoints = Some(Checkpoints { keep: 1, when, ..Checkpoints::new(place) });
+            let early_stopping = Some(EarlyStopping { patience, min_delta: NEVER });
+            let settings = RunSettings {
+                checkpoints,
+                early_stopping,
+                evaluate_every,
+                ..run_settings(epochs, OutOfData::Error)
+            };
+            let mut ended = unisono::threads(2, |mut comm| {
+                let mut losses = Vec::new();
+                let summary = train(&mut comm, settings.clone(), |event| match event {
+                    Event::Evaluation(evaluation) => losses.push(evaluation.test_loss),
+                    Event::Epoch(report) => losses.push(report.test_loss),
+                    _ => {}
+                });
+                (summary.unwrap(), losses)
+            });
+            ended.swap_remove(0)
+        };
+        let (first, losses) = run(1, 100);
+        assert_eq!(first.ended_early, None);
+        let (summary, _) = run(3, if evaluate_every.is_some() { 7 } else { 2 });
+        let ended = summary.ended_early.unwrap();
+        assert!(ended.step > best + 6 && ended.best.step == best, "{ended:?}");
+        let kept = |step: u64| place.join(format!("step-{step:010}"));
+        let saved = checkpoint::load::<Progress>(&kept(best)).unwrap();
+        assert_eq!((saved.step, saved.state.best.unwrap().test_loss), (best, losses[0]));
+        let names = std::fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path());
+        let mut names: Vec<_> = names.filter(|path| path.is_dir()).collect();
+        names.sort();
+        assert_eq!(names, [kept(best), kept(ended.step)]);
+    }
+}
+
+pub(crate) fn tests() -> Vec<Test> {
+    tests![
+        a_callback_scales_the_learning_rates_of_all_later_steps_also_of_a_resumed_run,
+        a_run_that_ends_early_keeps_the_checkpoint_of_its_best_evaluation,
+        decisions_that_differ_or_make_no_sense_end_the_run_on_all_ranks
+    ]
+}
