@@ -2,9 +2,9 @@
 
 use std::{env::args, fs, path::Path};
 
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Module, Tensor};
 use tokenizers::Tokenizer;
-use unisono_candle::model::{Gpt2, Model};
+use unisono_candle::model::Gpt2;
 use unisono_candle::{Config, Loss, Parameters, fit};
 use unisono_train::{AdamW, NamedRule};
 

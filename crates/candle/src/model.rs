@@ -13,6 +13,7 @@ mod stages;
 mod transformer;
 
 use candle_core::{D, Device, Tensor};
+use candle_nn::Module;
 use unisono_collectives::named;
 
 use super::network::{Loss, Network, Parameters};
@@ -30,19 +31,6 @@ pub(crate) use placed::shape;
 pub(crate) use stages::{measure, stage};
 
 use layers::Sequence;
-
-/// A network that turns a batch into logits.
-pub trait Model: Send {
-    /// The logits for `inputs`, one row per target: `rows x classes`.
-    ///
-    /// Images come as `samples x height*width` of `f32`, and have a row per sample; text comes as `samples x context` of
-    /// `u32`, and has a row per token.
-    ///
-    /// # Errors
-    ///
-    /// If the shape of `inputs` does not fit the data that the model was built for.
-    fn forward(&self, inputs: &Tensor) -> candle_core::Result<Tensor>;
-}
 
 /// The kind of a built-in model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,6 +118,9 @@ impl From<ModelError> for TrainError {
 /// blocks of the residual network or the transformer, `None` the default; `dropout` the probability with which hidden values of the MLP and the transformer
 /// are dropped in training, from 0 to below 1.
 ///
+/// The model turns a batch into logits, one row per target: `rows x classes`. Images come as `samples x height*width` of `f32`, and have
+/// a row per sample; text comes as `samples x context` of `u32`, and has a row per token.
+///
 /// The initial values depend only on the seed and the names, so all ranks that call this build the same model. It computes
 /// on `device`.
 ///
@@ -143,7 +134,7 @@ pub fn build(
     data: &Kind,
     seed: u64,
     device: &Device,
-) -> Result<(Box<dyn Model>, Parameters), ModelError> {
+) -> Result<(Box<dyn Module + Send>, Parameters), ModelError> {
     let parameters = Parameters::on(device, seed)?;
     let layers = layers(kind, hidden, dropout, data)?;
     Ok((Box::new(Sequence::new(&layers, &parameters)?), parameters))
@@ -213,7 +204,7 @@ pub(crate) fn of_batches<B: Input>(
     let model = Sequence::new(&layers(kind, hidden, dropout, data)?, parameters)?;
     let device = parameters.device().clone();
     Ok(Network::new(parameters, move |batch: &B| {
-        loss(&Model::forward(&model, &batch.inputs(&device)?)?, batch)
+        loss(&Module::forward(&model, &batch.inputs(&device)?)?, batch)
     }))
 }
 

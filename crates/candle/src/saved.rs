@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::Device;
+use candle_nn::Module;
 use serde::Deserialize;
 use unisono_collectives::named;
 
-use super::model::{self, Model, ModelKind};
+use super::model::{self, ModelKind};
 use crate::network::{Network, Parameters};
 use unisono::Communicator;
 use unisono_data::{Batch, Cache, Dataset, Depth, Kind, Schema, Source, Split, Threads};
@@ -206,11 +207,11 @@ impl Saved {
         Ok(replica)
     }
 
-    /// The model alone, with the saved values.
+    /// The model alone, with the saved values: it turns a batch into logits, as that of [`model::build`].
     ///
     /// # Errors
     /// As [`replica`](Self::replica).
-    pub fn network(&self) -> Result<Box<dyn Model>, TrainError> {
+    pub fn network(&self) -> Result<Box<dyn Module + Send>, TrainError> {
         let Self { model, dropout, ref kind, seed, .. } = *self;
         let (model, parameters) =
             model::build(model, self.hidden.as_deref(), dropout, kind, seed, &Device::Cpu)?;

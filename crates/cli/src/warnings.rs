@@ -8,7 +8,8 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Writes warnings and errors of Unisono's crates to standard error from now on.
 pub(super) fn show() {
-    tracing::subscriber::set_global_default(ToStandardError).expect("nothing else subscribes in this program");
+    tracing::subscriber::set_global_default(ToStandardError)
+        .expect("nothing else subscribes in this program");
 }
 
 struct ToStandardError;

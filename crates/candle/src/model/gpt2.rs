@@ -8,7 +8,6 @@ use candle_core::{IndexOp, Result, Tensor, bail};
 use candle_nn::{Init, LayerNorm, Module};
 use serde::Deserialize;
 
-use super::Model;
 use super::rows::CausalSoftmax;
 use crate::network::{Linear, Parameters, apply};
 
@@ -73,7 +72,7 @@ impl Gpt2 {
     }
 }
 
-impl Model for Gpt2 {
+impl Module for Gpt2 {
     /// `inputs` is `samples x tokens`, of `u32`; the result has a row for each token.
     fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
         let (samples, length) = inputs.dims2()?;

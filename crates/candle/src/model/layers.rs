@@ -2,9 +2,8 @@
 
 use std::fmt;
 
-use candle_core::{Result, Tensor};
+use candle_core::{Module, Result, Tensor};
 
-use super::Model;
 use crate::network::Parameters;
 
 /// What a layer computes from the result of the one before, or from the inputs, of this many samples.
@@ -59,7 +58,7 @@ impl Sequence {
     }
 }
 
-impl Model for Sequence {
+impl Module for Sequence {
     fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
         self.forward(inputs, inputs.dim(0)?)
     }

@@ -43,7 +43,7 @@ fn batch(data: &Kind) -> (Tensor, Tensor) {
     }
 }
 
-fn loss(model: &dyn Model, data: &Kind) -> Tensor {
+fn loss(model: &dyn Module, data: &Kind) -> Tensor {
     let (inputs, targets) = batch(data);
     cross_entropy(&model.forward(&inputs).unwrap(), &targets).unwrap()
 }
@@ -150,7 +150,10 @@ fn no_model_uses_values_before_it_has_brought_them() {
 }
 
 /// A model as a replica whose batches are inputs and targets.
-fn network(model: Box<dyn Model>, parameters: &Parameters) -> impl Replica<Batch = (Tensor, Tensor)> + use<> {
+fn network(
+    model: Box<dyn Module + Send>,
+    parameters: &Parameters,
+) -> impl Replica<Batch = (Tensor, Tensor)> + use<> {
     Network::new(parameters, move |(inputs, targets): &(Tensor, Tensor)| {
         let sum = crate::network::cross_entropy(&model.forward(inputs)?, targets)?;
         let loss = f64::from(sum.to_scalar::<f32>()?);

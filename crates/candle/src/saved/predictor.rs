@@ -3,19 +3,20 @@
 use std::fmt;
 
 use candle_core::{Device, Tensor};
+use candle_nn::Module;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::Saved;
 use super::input::{Characters, Described, tokens};
 use crate::config::Figure;
-use crate::model::{self, Model, ModelKind};
+use crate::model::{self, ModelKind};
 use unisono_data::{Batch, Column, Kind};
 use unisono_train::{ReplicaError, TrainError};
 
 /// A model for prediction; see [`Saved::predictor`](super::Saved::predictor).
 pub struct Predictor {
-    network: Box<dyn Model>,
+    network: Box<dyn Module + Send>,
     model: ModelKind,
     kind: Kind,
     /// The column that a regression predicts; `None` for classes.
@@ -56,7 +57,7 @@ pub struct Sampling {
 }
 
 impl Predictor {
-    pub(super) fn new(network: Box<dyn Model>, saved: &Saved) -> Self {
+    pub(super) fn new(network: Box<dyn Module + Send>, saved: &Saved) -> Self {
         let target = saved.schema.as_ref().and_then(|schema| schema.target.clone());
         Self { network, model: saved.model, kind: saved.kind.clone(), target }
     }
