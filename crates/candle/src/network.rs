@@ -34,6 +34,7 @@ mod shared;
 mod stage;
 mod statistics;
 mod threads;
+mod variables;
 
 pub(crate) use convolution::{Convolution, Patches, image_dims};
 pub use dropout::Dropout;
@@ -155,7 +156,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 
     fn evaluate(&mut self, batch: &B) -> Result<Tally, ReplicaError> {
-        Ok((self.loss)(batch)?.tally)
+        Ok(parameters::without_derivatives(|| (self.loss)(batch))?.tally)
     }
 
     fn evaluate_outputs(
@@ -163,7 +164,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
         batch: &B,
         see: &mut dyn FnMut(&Outputs<'_>),
     ) -> Result<Tally, ReplicaError> {
-        let (loss, seen) = loss::seeing(|| (self.loss)(batch));
+        let (loss, seen) = loss::seeing(|| parameters::without_derivatives(|| (self.loss)(batch)));
         seen.iter().for_each(|seen| see(&seen.outputs()));
         Ok(loss?.tally)
     }

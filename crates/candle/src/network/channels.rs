@@ -23,8 +23,58 @@ fn block(repeated: usize) -> usize {
     (BLOCK / repeated).max(1) * repeated
 }
 
+/// For each channel, the sum of the distances of values from a number near their mean, and that of their squares.
+pub(super) fn distances(channels: usize, x: &[f32], near: &[f64]) -> [Vec<f64>; 2] {
+    sums::<Distances>((channels, near.len(), x.len()), |range| (&x[range], near))
+}
+
+/// Scales distances from the mean, adds a bias, and applies a ReLU if there is one.
+pub(super) fn normalize(x: &[f32], affine: Affine<'_>, has_relu: bool, y: &mut [f32]) {
+    let beside = |range: Range<usize>| (&x[range], affine);
+    match has_relu {
+        true => each::<Normalize<true>>(affine.mean.len(), y, beside),
+        false => each::<Normalize<false>>(affine.mean.len(), y, beside),
+    }
+}
+
+/// For each channel, the sum of the derivatives before the ReLU, and that of their products with distances from the mean.
+pub(super) fn products(channels: usize, all: Backward<'_>, mean: &[f64], has_relu: bool) -> [Vec<f64>; 2] {
+    let sizes = (channels, mean.len(), all[0].len());
+    let beside = |range: Range<usize>| (all.map(|values| &values[range.clone()]), mean);
+    if has_relu { sums::<Products<true>>(sizes, beside) } else { sums::<Products<false>>(sizes, beside) }
+}
+
+/// The derivative with respect to inputs.
+pub(super) fn differentiate(all: Backward<'_>, moved: Moved<'_>, has_relu: bool, dx: &mut [f32]) {
+    let beside = |range: Range<usize>| (all.map(|values| &values[range.clone()]), moved);
+    match has_relu {
+        true => each::<Derivative<true>>(moved.mean.len(), dx, beside),
+        false => each::<Derivative<false>>(moved.mean.len(), dx, beside),
+    }
+}
+
+/// The constants of [`normalize`].
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Affine<'a> {
+    pub(super) mean: &'a [f32],
+    pub(super) scale: &'a [f32],
+    pub(super) bias: &'a [f32],
+}
+
+/// The values of a backward pass: inputs, results and the derivative with respect to results.
+pub(super) type Backward<'a> = [&'a [f32]; 3];
+
+/// The constants of [`differentiate`], which computes `scale (dy - offset - slope (x - mean))`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moved<'a> {
+    pub(super) mean: &'a [f32],
+    pub(super) scale: &'a [f32],
+    pub(super) offset: &'a [f32],
+    pub(super) slope: &'a [f32],
+}
+
 /// The two sums of each channel that `P` computes from blocks of `count` values.
-pub(super) fn sums<'a, P: Pass>(
+fn sums<'a, P: Pass>(
     (channels, repeated, count): (usize, usize, usize),
     beside: impl Fn(Range<usize>) -> P::Beside<'a> + Send + Sync,
 ) -> [Vec<f64>; 2] {
@@ -47,7 +97,7 @@ pub(super) fn sums<'a, P: Pass>(
 }
 
 /// Computes `target`, in blocks.
-pub(super) fn each<'a, P: Pass>(
+fn each<'a, P: Pass>(
     repeated: usize,
     target: &mut [f32],
     beside: impl Fn(Range<usize>) -> P::Beside<'a> + Send + Sync,
@@ -61,7 +111,7 @@ pub(super) fn each<'a, P: Pass>(
 }
 
 /// Sums distances from a number near the mean, and their squares.
-pub(super) struct Distances;
+struct Distances;
 
 impl Pass for Distances {
     /// The values, and the numbers.
@@ -81,15 +131,7 @@ impl Pass for Distances {
 }
 
 /// Scales the distances from the mean.
-pub(super) struct Normalize<const RELU: bool>;
-
-/// The constants of [`Normalize`].
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Affine<'a> {
-    pub(super) mean: &'a [f32],
-    pub(super) scale: &'a [f32],
-    pub(super) bias: &'a [f32],
-}
+struct Normalize<const RELU: bool>;
 
 impl<const RELU: bool> Pass for Normalize<RELU> {
     type Beside<'a> = (&'a [f32], Affine<'a>);
@@ -107,9 +149,6 @@ impl<const RELU: bool> Pass for Normalize<RELU> {
     }
 }
 
-/// The values of a backward pass: inputs, results and the derivative with respect to results.
-pub(super) type Backward<'a> = [&'a [f32]; 3];
-
 /// The derivative before a ReLU.
 #[inline(always)]
 fn masked<const RELU: bool>(y: f32, dy: f32) -> f32 {
@@ -117,7 +156,7 @@ fn masked<const RELU: bool>(y: f32, dy: f32) -> f32 {
 }
 
 /// Sums derivatives, and their products with the distances from the mean.
-pub(super) struct Products<const RELU: bool>;
+struct Products<const RELU: bool>;
 
 impl<const RELU: bool> Pass for Products<RELU> {
     type Beside<'a> = (Backward<'a>, &'a [f64]);
@@ -137,17 +176,8 @@ impl<const RELU: bool> Pass for Products<RELU> {
     }
 }
 
-/// Computes the derivative with respect to inputs, `scale (dy - offset - slope (x - mean))`: each has moved the statistics of all.
-pub(super) struct Derivative<const RELU: bool>;
-
-/// The constants of [`Derivative`].
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Moved<'a> {
-    pub(super) mean: &'a [f32],
-    pub(super) scale: &'a [f32],
-    pub(super) offset: &'a [f32],
-    pub(super) slope: &'a [f32],
-}
+/// Computes the derivative with respect to inputs.
+struct Derivative<const RELU: bool>;
 
 impl<const RELU: bool> Pass for Derivative<RELU> {
     type Beside<'a> = (Backward<'a>, Moved<'a>);

@@ -3,16 +3,14 @@
 //! **Source**: Ioffe and Szegedy, "Batch normalization: accelerating deep network training by reducing internal covariate shift",
 //! ICML 2015, algorithms 1 and 2; with the constants and rules of `torch.nn.SyncBatchNorm`.
 
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
-use super::channels::{Affine, Backward, Derivative, Moved, Normalize, Products, each, repeated, sums};
-use super::fused::{apply, values, with_all, with_values};
+use super::channels::{Affine, Backward, Moved, differentiate, normalize, products, repeated};
+use super::fused::{Function, apply, values, with_all, with_values};
 use super::parameters::{Parameters, bring, is_training, report};
 use super::passes::Direction;
-use super::relu::Relu;
 use super::statistics::{EPSILON, Moments, Statistics, narrow};
 use unisono_train::Fill;
 
@@ -133,9 +131,40 @@ impl SyncBatchNorm {
 
     fn with_running_statistics(&self, x: &Tensor) -> Result<Tensor> {
         let Statistics { mean, variance, .. } = &*self.statistics;
-        let scale = (&self.weight.1 / (variance + EPSILON)?.sqrt()?)?;
-        let y = x.broadcast_sub(mean)?.broadcast_mul(&scale)?.broadcast_add(&self.bias.1)?;
-        if self.has_relu { apply(Relu, &y) } else { Ok(y) }
+        let running =
+            with_all([mean, variance, &self.weight.1, &self.bias.1], |[mean, variance, weight, bias]| {
+                let inverse = |variance: &f32| (f64::from(*variance) + EPSILON).sqrt().recip();
+                let scales = weight
+                    .iter()
+                    .zip(variance)
+                    .map(|(&weight, variance)| f64::from(weight) * inverse(variance));
+                let [mean, scale, bias] = [mean, &*narrow(scales), bias].map(repeated);
+                Running { mean, scale, bias, has_relu: self.has_relu }
+            })?;
+        apply(running, x)
+    }
+}
+
+/// The layer with its running statistics, all repeated.
+struct Running {
+    mean: Vec<f32>,
+    scale: Vec<f32>,
+    bias: Vec<f32>,
+    has_relu: bool,
+}
+
+impl Function for Running {
+    const NAME: &'static str = "batch-norm";
+
+    fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) {
+        let Self { mean, scale, bias, has_relu } = self;
+        normalize(x, Affine { mean, scale, bias }, *has_relu, y);
+    }
+
+    fn backward(&self, _: &[usize], x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
+        let zeros = vec![0.0; self.mean.len()];
+        let moved = Moved { mean: &self.mean, scale: &self.scale, offset: &zeros, slope: &zeros };
+        differentiate([x, y, dy], moved, self.has_relu, dx);
     }
 }
 
@@ -174,12 +203,7 @@ impl CustomOp2 for Operation {
         with_all([&self.weight.1, &self.bias_values], |[weight, bias]| {
             let [mean, scale, bias] =
                 [moments.narrow_mean(), moments.scale(weight), bias.to_vec()].map(|all| repeated(&all));
-            let affine = Affine { mean: &mean, scale: &scale, bias: &bias };
-            let beside = |range: Range<usize>| (&x[range], affine);
-            match self.has_relu {
-                true => each::<Normalize<true>>(mean.len(), &mut y, beside),
-                false => each::<Normalize<false>>(mean.len(), &mut y, beside),
-            }
+            normalize(x, Affine { mean: &mean, scale: &scale, bias: &bias }, self.has_relu, &mut y);
         })?;
         self.moments.set(moments).expect("an operation has one forward pass");
         Ok((CpuStorage::F32(y), layout.shape().clone()))
@@ -192,10 +216,7 @@ impl CustomOp2 for Operation {
         y: &Tensor,
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let dx = with_all([x, y, &dy.contiguous()?], |all| match self.has_relu {
-            true => self.backward::<true>(all),
-            false => self.backward::<false>(all),
-        })??;
+        let dx = with_all([x, y, &dy.contiguous()?], |all| self.backward(all))??;
         let dx = if self.passes_on { Some(Tensor::from_vec(dx, x.shape(), x.device())?) } else { None };
         Ok((dx, None))
     }
@@ -204,19 +225,17 @@ impl CustomOp2 for Operation {
 impl Operation {
     /// Reports the gradients of weight and bias, which buckets sum over ranks; and returns the derivative with respect to inputs, which
     /// needs those sums: each sample has moved the statistics of all.
-    fn backward<const RELU: bool>(&self, all: Backward<'_>) -> Result<Vec<f32>> {
-        let part = |range: Range<usize>| all.map(|values| &values[range.clone()]);
+    fn backward(&self, all: Backward<'_>) -> Result<Vec<f32>> {
         let moments = self.moments.get().expect("the forward pass comes first");
-        let mean = repeated(&moments.mean);
-        let sizes = (self.statistics.channels, mean.len(), all[0].len());
-        let [of_dy, mut of_products] = sums::<Products<RELU>>(sizes, |range| (part(range), &mean));
+        let channels = self.statistics.channels;
+        let [of_dy, mut of_products] = products(channels, all, &repeated(&moments.mean), self.has_relu);
         of_products.iter_mut().zip(&moments.inverse).for_each(|(sum, inverse)| *sum *= inverse);
         let (bias, weight) = (narrow(of_dy.iter().copied()), narrow(of_products.iter().copied()));
         report(self.bias, &mut |target: &mut [f32], fill: Fill| fill.write(target, &bias));
         report(self.weight.0, &mut |target: &mut [f32], fill: Fill| fill.write(target, &weight));
         let mut sums = [of_dy, of_products].concat();
         self.parameters.passes().sum(self.layer, Direction::Backward, &mut sums)?;
-        let (of_dy, of_products) = sums.split_at(self.statistics.channels);
+        let (of_dy, of_products) = sums.split_at(channels);
         let slopes =
             of_products.iter().zip(&moments.inverse).map(|(sum, inverse)| sum * inverse / moments.count);
         let (offset, slope) = (narrow(of_dy.iter().map(|sum| sum / moments.count)), narrow(slopes));
@@ -225,7 +244,7 @@ impl Operation {
             [moments.narrow_mean(), scale, offset, slope].map(|constants| repeated(&constants));
         let moved = Moved { mean: &mean, scale: &scale, offset: &offset, slope: &slope };
         let mut dx = vec![0.0; all[0].len()];
-        each::<Derivative<RELU>>(mean.len(), &mut dx, |range| (part(range), moved));
+        differentiate(all, moved, self.has_relu, &mut dx);
         Ok(dx)
     }
 }

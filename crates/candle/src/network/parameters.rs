@@ -4,15 +4,13 @@
 //! with an empty input, created once. Its values are updated in place, so a step copies nothing; and candle calls the
 //! derivative once all uses of the parameter have added to the gradient.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Error, Layout, Result, Shape, Tensor, Var, bail};
 #[cfg(feature = "cuda")]
 use candle_core::{CudaStorage, backend::BackendStorage};
-use candle_nn::var_builder::SimpleBackend;
-use candle_nn::{Init, VarBuilder};
+use candle_nn::VarBuilder;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use scoped_tls_hkt::scoped_thread_local;
@@ -21,6 +19,7 @@ use unisono::Communicator;
 use super::fused::with_values;
 use super::passes::Passes;
 use super::shared::Sharing;
+use super::variables::Backend;
 use crate::in_place;
 use unisono_train::{Fill, Gradients, Parameter};
 
@@ -32,6 +31,16 @@ scoped_thread_local!(
     /// What brings the values of parameters to the forward pass that runs on this thread.
     static mut VALUES: for<'a> &'a mut (dyn Gradients + 'a)
 );
+
+scoped_thread_local!(
+    /// Set while this thread needs no derivatives.
+    static EVALUATION: ()
+);
+
+/// Runs a forward pass without derivatives: each result is freed once the next one is there.
+pub(super) fn without_derivatives<T>(forward: impl FnOnce() -> T) -> T {
+    EVALUATION.set(&(), forward)
+}
 
 /// Runs a forward pass to which `gradients` [brings](Gradients::bring) the values of its layers.
 pub(super) fn brought_by<T>(gradients: &mut dyn Gradients, forward: impl FnOnce() -> T) -> T {
@@ -108,6 +117,8 @@ pub struct Parameters {
     passes: Arc<Mutex<Passes>>,
     /// An input of every operation that reports gradients, so that candle computes derivatives there.
     anchor: Var,
+    /// The same for those of which nobody asks for derivatives.
+    constant: Tensor,
     has_loops: bool,
     /// The ranks that share the values of parameters, if any do.
     sharing: Option<Sharing>,
@@ -125,8 +136,9 @@ impl Parameters {
     /// If the device is out of memory.
     pub fn on(device: &Device, seed: u64) -> Result<Self> {
         let anchor = Var::from_vec(vec![0.0_f32], 1, device)?;
-        let has_loops = device.is_cpu();
-        Ok(Self { seed, made: Arc::default(), passes: Arc::default(), anchor, has_loops, sharing: None })
+        let (constant, has_loops) = (anchor.as_detached_tensor(), device.is_cpu());
+        let (made, passes) = (Arc::default(), Arc::default());
+        Ok(Self { seed, made, passes, anchor, constant, has_loops, sharing: None })
     }
 
     /// An empty set on the CPU whose values will exist once for all ranks of a communicator, which are on one node: for
@@ -210,7 +222,7 @@ impl Parameters {
 
     /// The input of an operation that reports gradients.
     pub(super) fn anchor(&self) -> &Tensor {
-        self.anchor.as_tensor()
+        if EVALUATION.is_set() { &self.constant } else { self.anchor.as_tensor() }
     }
 
     /// Values uniform around 0.
@@ -221,7 +233,7 @@ impl Parameters {
     }
 
     /// Values from a normal distribution (Box and Muller, 1958).
-    fn normal(&self, name: &str, count: usize, mean: f64, deviation: f64) -> Vec<f32> {
+    pub(super) fn normal(&self, name: &str, count: usize, mean: f64, deviation: f64) -> Vec<f32> {
         let mut rng = self.stream(name);
         let mut draw = || {
             let (radius, angle) = (1.0 - rng.random::<f64>(), rng.random::<f64>());
@@ -242,7 +254,7 @@ impl Parameters {
     }
 
     /// Adds a parameter whose gradient is reported once candle has computed all of it.
-    fn report_whole(&self, name: &str, shape: Shape, values: Vec<f32>) -> Result<Tensor> {
+    pub(super) fn report_whole(&self, name: &str, shape: Shape, values: Vec<f32>) -> Result<Tensor> {
         let index = self.lock().len();
         let tensor = self.placed(values, |values| {
             let made = Made { index, shape: shape.clone(), values: Mutex::new(values) };
@@ -261,7 +273,7 @@ impl Parameters {
         Ok(made.len() - 1)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Array>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Array>> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -311,85 +323,5 @@ impl CustomOp1 for Made {
             report(self.index, &mut |target, fill| fill.write(target, values));
         })?;
         Ok(None)
-    }
-}
-
-/// Whether a variable is a running statistic of a `candle_nn` batch norm.
-pub(super) fn is_statistic(name: &str) -> bool {
-    let last = name.rsplit('.').next();
-    matches!(last, Some("running_mean" | "running_var"))
-}
-
-/// Warns of a batch norm of `candle_nn`, which copies its statistics: what it adds to them is neither seen nor saved.
-fn warn_of_statistic(name: &str) {
-    tracing::warn!(
-        "{name} is of a BatchNorm of candle_nn, whose statistics are those of each rank's own samples, and are neither saved nor the \
-         same on all ranks: use unisono_candle::SyncBatchNorm instead"
-    );
-}
-
-/// The parameters as a backend of `candle_nn`.
-struct Backend(Parameters);
-
-impl fmt::Debug for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("parameters that report their gradients")
-    }
-}
-
-impl SimpleBackend for Backend {
-    fn get(&self, shape: Shape, name: &str, init: Init, dtype: DType, device: &Device) -> Result<Tensor> {
-        let own = self.0.device();
-        if dtype != DType::F32 || !device.same_device(own) {
-            bail!(
-                "parameter {name} is requested as {dtype:?} on {:?}, but only f32 on {:?} is supported",
-                device.location(),
-                own.location()
-            );
-        }
-        if let Some(array) = self.0.lock().iter_mut().find(|array| array.parameter.name == name) {
-            let parameter = &array.parameter;
-            // Layers that share a weight request it twice.
-            if parameter.shape != shape.dims() {
-                bail!(
-                    "parameter {name} is requested with shape {shape:?}, but exists with {:?}",
-                    parameter.shape
-                );
-            }
-            array.is_of_layer = false;
-            return Ok(array.tensor.clone());
-        }
-        if is_statistic(name) {
-            warn_of_statistic(name);
-        }
-        let count = shape.elem_count();
-        let values = match init {
-            Init::Const(value) => vec![value as f32; count],
-            Init::Uniform { lo, up } => {
-                let deviation = (up - lo) / 12_f64.sqrt();
-                let middle = ((up + lo) / 2.0) as f32;
-                self.0.even(name, count, deviation).into_iter().map(|value| value + middle).collect()
-            }
-            Init::Randn { mean, stdev } => self.0.normal(name, count, mean, stdev),
-            Init::Kaiming { dist, fan, non_linearity } => {
-                let deviation = non_linearity.gain() / (fan.for_shape(&shape) as f64).sqrt();
-                match dist {
-                    candle_nn::init::NormalOrUniform::Uniform => self.0.even(name, count, deviation),
-                    candle_nn::init::NormalOrUniform::Normal => self.0.normal(name, count, 0.0, deviation),
-                }
-            }
-        };
-        if is_statistic(name) {
-            return self.0.add_buffer(name, shape, values);
-        }
-        self.0.report_whole(name, shape, values)
-    }
-
-    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("parameter {name} is requested without a shape")
-    }
-
-    fn contains_tensor(&self, name: &str) -> bool {
-        self.0.lock().iter().any(|array| array.parameter.name == name)
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::channels::{Distances, repeated, sums};
+use super::channels::{distances, repeated};
 use super::fused::with_values;
 use crate::in_place::see;
 
@@ -61,8 +61,7 @@ impl Statistics {
     pub(super) fn local(&self, x: &[f32]) -> Result<Vec<f64>> {
         let count = (x.len() / self.channels) as f64;
         let near = with_values(&self.mean, |near| repeated(&wide(near)))?;
-        let sizes = (self.channels, near.len(), x.len());
-        let [first, second] = sums::<Distances>(sizes, |range| (&x[range], &near));
+        let [first, second] = distances(self.channels, x, &near);
         Ok([&[count], &*first, &*second].concat())
     }
 

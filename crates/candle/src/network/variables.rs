@@ -1,0 +1,89 @@
+//! [`Parameters`] as the variables of `candle_nn`'s layers.
+
+use std::fmt;
+
+use candle_core::{DType, Device, Result, Shape, Tensor, bail};
+use candle_nn::Init;
+use candle_nn::var_builder::SimpleBackend;
+
+use super::parameters::Parameters;
+
+/// Whether a variable is a running statistic of a `candle_nn` batch norm.
+fn is_statistic(name: &str) -> bool {
+    let last = name.rsplit('.').next();
+    matches!(last, Some("running_mean" | "running_var"))
+}
+
+/// Warns of a batch norm of `candle_nn`, which copies its statistics: what it adds to them is neither seen nor saved.
+fn warn_of_statistic(name: &str) {
+    tracing::warn!(
+        "{name} is of a BatchNorm of candle_nn, whose statistics are those of each rank's own samples, and are neither saved nor the \
+         same on all ranks: use unisono_candle::SyncBatchNorm instead"
+    );
+}
+
+/// The parameters as a backend of `candle_nn`.
+pub(super) struct Backend(pub(super) Parameters);
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("parameters that report their gradients")
+    }
+}
+
+impl SimpleBackend for Backend {
+    fn get(&self, shape: Shape, name: &str, init: Init, dtype: DType, device: &Device) -> Result<Tensor> {
+        let own = self.0.device();
+        if dtype != DType::F32 || !device.same_device(own) {
+            bail!(
+                "parameter {name} is requested as {dtype:?} on {:?}, but only f32 on {:?} is supported",
+                device.location(),
+                own.location()
+            );
+        }
+        if let Some(array) = self.0.lock().iter_mut().find(|array| array.parameter.name == name) {
+            let parameter = &array.parameter;
+            // Layers that share a weight request it twice.
+            if parameter.shape != shape.dims() {
+                bail!(
+                    "parameter {name} is requested with shape {shape:?}, but exists with {:?}",
+                    parameter.shape
+                );
+            }
+            array.is_of_layer = false;
+            return Ok(array.tensor.clone());
+        }
+        if is_statistic(name) {
+            warn_of_statistic(name);
+        }
+        let count = shape.elem_count();
+        let values = match init {
+            Init::Const(value) => vec![value as f32; count],
+            Init::Uniform { lo, up } => {
+                let deviation = (up - lo) / 12_f64.sqrt();
+                let middle = ((up + lo) / 2.0) as f32;
+                self.0.even(name, count, deviation).into_iter().map(|value| value + middle).collect()
+            }
+            Init::Randn { mean, stdev } => self.0.normal(name, count, mean, stdev),
+            Init::Kaiming { dist, fan, non_linearity } => {
+                let deviation = non_linearity.gain() / (fan.for_shape(&shape) as f64).sqrt();
+                match dist {
+                    candle_nn::init::NormalOrUniform::Uniform => self.0.even(name, count, deviation),
+                    candle_nn::init::NormalOrUniform::Normal => self.0.normal(name, count, 0.0, deviation),
+                }
+            }
+        };
+        if is_statistic(name) {
+            return self.0.add_buffer(name, shape, values);
+        }
+        self.0.report_whole(name, shape, values)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        bail!("parameter {name} is requested without a shape")
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        self.0.lock().iter().any(|array| array.parameter.name == name)
+    }
+}
