@@ -82,8 +82,11 @@ impl Operation {
     fn backward(&self, weight: Matrix<'_>, [x, y, dy]: [&[f32]; 3], dx: Option<&mut [f32]>) -> [Vec<f32>; 2] {
         let Kernel { inputs, outputs, .. } = self.kernel;
         let dy = self.kernel.before_relu(y, dy);
-        let (mut of_bias, mut of_weight) = (vec![0.0; outputs], vec![0.0; inputs * outputs]);
-        add_rows(&mut of_bias, Fill::Set, &dy);
+        let (mut of_bias, mut of_weight) = (Vec::new(), vec![0.0; inputs * outputs]);
+        if self.kernel.bias.is_some() {
+            of_bias.resize(outputs, 0.0);
+            add_rows(&mut of_bias, Fill::Set, &dy);
+        }
         self.with_patches(x, |rows, patches| {
             let dy = Matrix::new(&dy, rows, outputs);
             transposed_product(&mut of_weight, Fill::Set, Matrix::new(patches, rows, inputs), dy);

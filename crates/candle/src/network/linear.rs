@@ -24,7 +24,7 @@ pub struct Linear {
 #[derive(Debug, Clone)]
 pub(super) struct Kernel {
     weight: Array,
-    bias: Option<Array>,
+    pub(super) bias: Option<Array>,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     has_relu: bool,
@@ -32,7 +32,7 @@ pub(super) struct Kernel {
 
 /// A parameter of the layer.
 #[derive(Debug, Clone)]
-struct Array {
+pub(super) struct Array {
     index: usize,
     tensor: Tensor,
 }
