@@ -96,7 +96,7 @@ fn only_config_reads_the_environment() {
         ],
     );
     absent("collectives/src", &words, &[]);
-    for name in ["bench", "candle", "cli", "compress", "data", "steps", "train"] {
+    for name in ["bench", "candle", "cli", "compress", "data", "data-service", "steps", "train"] {
         absent(&format!("crates/{name}/src"), &words, &[]);
     }
 }

@@ -64,8 +64,6 @@ mod remote;
 mod rows;
 mod schema;
 mod served;
-#[cfg(feature = "service")]
-pub mod service;
 mod snapshot;
 mod source;
 mod split;
@@ -83,7 +81,7 @@ mod webdataset;
 pub use address::Service;
 pub use augment::{Affine, Augmentation, Crop, Erase, Jitter, Mirror, Transform};
 pub use bad::{OnBadSample, Skipped};
-pub use batch::{Batch, Inputs, Pass};
+pub use batch::{Batch, Inputs, Pass, Values};
 pub use cache::Cache;
 pub use colour::ColourImages;
 pub use dataset::{Dataset, Kind};

@@ -9,9 +9,13 @@ use std::time::Duration;
 use super::Config;
 use crate::model::ModelKind;
 use unisono::size;
+#[cfg(not(feature = "service"))]
+use unisono_data::load;
 use unisono_data::{
     Augmentation, Cache, DataError, Dataset, Normalize, Service, SnapshotOptions, SnapshotReport, Source,
 };
+#[cfg(feature = "service")]
+use unisono_data_service::load;
 use unisono_train::checkpoint::When;
 use unisono_train::metrics::{Metrics, Named, Regression};
 use unisono_train::optimizer::{Averaged, OptimizerSettings, Sgd};
@@ -221,7 +225,7 @@ impl Config {
     /// [`TrainError::Data`].
     pub fn kept_dataset(&self) -> Result<(Dataset, Option<SnapshotReport>), TrainError> {
         let source = self.source();
-        let dataset = unisono_data::load(&source, &self.data_options())?;
+        let dataset = load(&source, &self.data_options())?;
         let Some(directory) = self.snapshot.clone() else { return Ok((dataset, None)) };
         let snapshot = SnapshotOptions { directory, compression: self.snapshot_compression };
         let (dataset, report) = dataset.with_snapshot(&source, &snapshot)?;

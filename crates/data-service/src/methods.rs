@@ -22,8 +22,7 @@ use super::message::{
     BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Joined, Servers, ServersRequest,
     Shape,
 };
-use crate::address::is_address;
-use crate::dataset::Dataset;
+use unisono_data::Dataset;
 
 /// What a server has, whatever it is asked.
 #[derive(Debug)]
@@ -130,7 +129,7 @@ impl Served {
                 format!("it serves other data ({what}: {own}, against {theirs} of the server that joins)");
             return Err(Status::failed_precondition(why));
         }
-        let address = reached(&address, from).filter(|address| is_address(address));
+        let address = reached(&address, from).filter(|address| unisono_data::Service::is_address(address));
         let address = address.ok_or_else(|| Status::invalid_argument("who joins must have an address"))?;
         self.members.renew(address, Instant::now());
         Ok(Response::new(Joined {}))

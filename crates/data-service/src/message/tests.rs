@@ -20,7 +20,8 @@ fn sent(values: Values, samples: usize) -> (Vec<u32>, usize) {
 #[test]
 fn levels_of_images_are_sent_as_bytes() {
     let levels: Vec<u8> = (0..=255).cycle().take(4096).collect();
-    let normalised: Vec<_> = Normalization::default().apply(&levels).into_iter().map(f32::to_bits).collect();
+    let Inputs::Pixels(normalised) = Inputs::normalized(&levels, None) else { panic!("images have levels") };
+    let normalised: Vec<_> = normalised.into_iter().map(f32::to_bits).collect();
     let (back, bytes) = sent(Values::Levels(levels), 4096);
     assert_eq!(back, normalised);
     assert!(bytes < 4096 + 4 * 4096 + 64, "{bytes} bytes, of which four fifths are targets");

@@ -12,7 +12,7 @@ use super::message::JoinRequest;
 use super::methods::Served;
 use super::token::Token;
 use super::waiting::Waiting;
-use crate::error::DataError;
+use unisono_data::DataError;
 
 /// What is wrong with the server that was joined, until somebody takes notice.
 pub(super) type Notice = Arc<Mutex<Option<String>>>;

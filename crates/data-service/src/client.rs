@@ -15,14 +15,9 @@ use super::message::{BatchRequest, DescribeRequest, Description, ServersRequest,
 use super::pool::{Lease, Next, Pool};
 use super::token::Token;
 use super::waiting::Waiting;
-use crate::address::Service;
-use crate::batch::{Batch, Pass};
-use crate::dataset::{Dataset, Kind};
-use crate::error::DataError;
-use crate::schema::Schema;
-use crate::served::{Maker, ServedSplit};
-use crate::source::Options;
-use crate::split::Split;
+use unisono_data::{
+    Batch, DataError, Dataset, Kind, Maker, Options, Pass, Schema, ServedSplit, Service, Split,
+};
 
 /// How often the servers are asked for others.
 const REFRESHED: Duration = Duration::from_secs(2);
@@ -32,7 +27,7 @@ const OVERLOADED: u32 = 10;
 const TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// Asks servers what they serve.
-pub(crate) fn read(service: &Service, options: &Options) -> Result<Dataset, DataError> {
+pub(super) fn read(service: &Service, options: &Options) -> Result<Dataset, DataError> {
     Client::connect(service, PATIENCE, Waiting::new(options)).map(Client::dataset)
 }
 

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::thread::{self, JoinHandle};
 
 use super::*;
-use crate::Cache;
+use unisono_data::Cache;
 
 /// Why a data set is not served.
 fn refusal(connected: Result<Dataset, DataError>) -> String {

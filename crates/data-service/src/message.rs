@@ -4,9 +4,7 @@ use prost::Message;
 use prost::bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::batch::{Batch, Inputs, Pass, Values};
-use crate::dataset::Kind;
-use crate::normalization::Normalization;
+use unisono_data::{Batch, Inputs, Kind, Normalization, Pass, Values};
 
 /// The version of this program, whose servers and clients must be of one version: another may make other bits.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -32,7 +30,7 @@ pub(super) struct Description {
     /// A [`Kind`], as JSON.
     #[prost(string, tag = "5")]
     pub(super) kind: String,
-    /// A [`Schema`](crate::Schema), as JSON.
+    /// A [`Schema`](unisono_data::Schema), as JSON.
     #[prost(string, tag = "6")]
     pub(super) schema: String,
     /// The number of training samples.

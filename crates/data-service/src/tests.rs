@@ -10,16 +10,15 @@ use image::{GrayImage, Luma};
 use super::client::Client;
 use super::waiting::Waiting;
 use super::*;
-use crate::batch::Pass;
-use crate::testing::TestDirectory;
-use crate::{Batch, DataError, Dataset, Options, Pipeline, Service, Source, Threads, load};
+use tempfile::TempDir;
+use unisono_data::{Batch, Pass, Pipeline, Service, Threads};
 
 mod failures;
 mod sharing;
 
 /// What a test has on disk.
 struct Fixture {
-    directory: TestDirectory,
+    directory: TempDir,
 }
 
 fn varied() -> Options {
@@ -29,14 +28,20 @@ fn varied() -> Options {
 
 impl Fixture {
     fn new() -> Self {
-        let directory = TestDirectory::new();
+        let directory = TempDir::new().unwrap();
         let this = Self { directory };
         this.token("token", "0123456789abcdef0123456789abcdef");
         this
     }
 
+    fn file(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.directory.path().join(name);
+        fs::write(&path, contents).unwrap();
+        path
+    }
+
     fn token(&self, name: &str, token: &str) -> PathBuf {
-        let path = self.directory.file(name, token);
+        let path = self.file(name, token);
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         path
     }
@@ -122,8 +127,8 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 fn served_batches_are_those_of_this_machine_to_the_last_bit() {
     let fixture = Fixture::new();
     let rows: String = (0..60).map(|row| format!("{row},{},{}\n", row * row, ["x", "y"][row % 2])).collect();
-    let table = fixture.directory.file("table.csv", format!("a,b,label\n{rows}"));
-    let text = fixture.directory.file("text.txt", "to be or not to be, that is the question. ".repeat(40));
+    let table = fixture.file("table.csv", format!("a,b,label\n{rows}"));
+    let text = fixture.file("text.txt", "to be or not to be, that is the question. ".repeat(40));
     for source in [fixture.images(20, 60), Source::Csv(table), Source::Text(text), Source::Digits] {
         let local = load(&source, &varied()).unwrap();
         let (one, two) = (fixture.serve(&source), fixture.serve(&source));

@@ -6,10 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 
-use crate::cache::Cache;
-use crate::error::DataError;
-use crate::source::Options;
-use crate::stop::Stop;
+use unisono_data::{Cache, DataError, Options, Stop};
 
 /// How long a wait takes before it is told.
 const SILENT: Duration = Duration::from_secs(1);

@@ -21,10 +21,7 @@ use super::message::{Description, VERSION};
 use super::methods::{Counters, Methods, Served};
 use super::token::Token;
 use super::waiting::Waiting;
-use crate::address::is_address;
-use crate::dataset::Dataset;
-use crate::error::DataError;
-use crate::source::{Options, Source};
+use unisono_data::{DataError, Dataset, Options, Service, Source};
 
 /// Requests that may wait for each thread that makes batches; others are sent elsewhere.
 const QUEUED_PER_THREAD: usize = 16;
@@ -74,7 +71,7 @@ impl Server {
         settings: ServerSettings,
     ) -> Result<Self, DataError> {
         let mut named = settings.join.iter().chain(&settings.advertise);
-        if let Some(wrong) = named.find(|address| !is_address(address)) {
+        if let Some(wrong) = named.find(|address| !Service::is_address(address)) {
             return Err(DataError::Address { address: wrong.clone() });
         }
         let description = describe(&dataset, (source, options), settings.threads)?;

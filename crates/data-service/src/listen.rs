@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::handshake;
 use super::token::Token;
-use crate::error::DataError;
+use unisono_data::DataError;
 
 /// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -8,7 +8,7 @@ use std::path::Path;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-use crate::error::DataError;
+use unisono_data::DataError;
 
 /// The shortest token, in bytes: none that is shorter is hard to guess.
 const SHORTEST: usize = 16;
@@ -92,12 +92,13 @@ mod tests {
     use std::fs::Permissions;
 
     use super::*;
-    use crate::testing::TestDirectory;
+    use tempfile::TempDir;
 
     /// The token in a file with this content and mode, or why it is refused.
     fn read(content: &[u8], mode: u32) -> Result<Token, String> {
-        let directory = TestDirectory::new();
-        let path = directory.file("token", content);
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("token");
+        fs::write(&path, content).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         Token::read(&path).map_err(|error| error.to_string())
     }

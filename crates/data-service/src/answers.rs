@@ -101,7 +101,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::batch::Pass;
+    use unisono_data::Pass;
 
     fn request(sample: usize) -> BatchRequest {
         BatchRequest::new(1, false, &[sample], Pass::Evaluation)
