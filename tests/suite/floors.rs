@@ -44,7 +44,7 @@ const NOT_EVEN_DOWNWARDS: [(&str, &[&str]); 4] = [
 ];
 
 /// The crates that people use.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 14] = [
     "src",
     "collectives/src",
     "crates/bench/src",
@@ -53,6 +53,7 @@ const CRATES: [&str; 13] = [
     "crates/data/src",
     "crates/data-service/src",
     "crates/train/src",
+    "crates/strategies/src",
     "crates/candle/src",
     "crates/cli/src",
     "crates/bindings/src",

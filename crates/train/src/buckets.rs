@@ -38,13 +38,12 @@ pub use wires::{UnknownWires, WireChoice, Wires};
 
 pub(super) use compressed::Unsent;
 use compressed::compressors;
-pub(super) use half_bytes::HalfBytes;
+pub use half_bytes::HalfBytes;
 pub use ledger::Ledger;
 use parcel::Parcel;
 use parts::Parts;
 pub(super) use parts::{Moment, of_rank};
-pub use plan::Place;
-pub(super) use plan::Plan;
+pub use plan::{Place, Plan};
 use sums::Tree;
 use wire::Narrow;
 

@@ -1,4 +1,4 @@
-//! Parts that `unisono-candle` uses, each for the reason that it states; not part of the stable API.
+//! Parts that `unisono-strategies` and `unisono-candle` use, each for the reason that it states; not part of the stable API.
 
 /// On a GPU, the last stage of the input pipeline copies batches there.
 pub use crate::ahead::Ahead;
@@ -18,6 +18,10 @@ pub use crate::places::Places;
 
 /// Ranks compare and exchange what they found, so that all know of an error of one.
 pub use crate::compare::{broadcast, hash_with_buffers, lowest, parameters};
+
+/// Parameter servers send the buckets of a mirrored step, and log as it does.
+pub use crate::buckets::{HalfBytes, Plan};
+pub use crate::log::Log;
 
 /// The averages of a saved model's parameters are entries of the optimizer's state.
 pub use crate::optimizer::averaged::AVERAGE;

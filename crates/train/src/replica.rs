@@ -101,7 +101,7 @@ pub trait Replica {
     }
 
     /// Whether the values of trained parameters lie in memory that all ranks share: then gradients and optimizer state do too
-    /// ([central storage](crate::Strategy::CentralStorage)), and [`Replica::with_values`] gives what all ranks see.
+    /// (central storage), and [`Replica::with_values`] gives what all ranks see.
     fn shares_values(&self) -> bool {
         false
     }
@@ -127,7 +127,7 @@ pub(crate) fn values(replica: &mut impl Replica) -> impl FnMut(usize, See<'_>) -
     |index, see| replica.with_values(index, see)
 }
 
-/// The ranks that hold a model together, each some of its stages: those of a [`Pipeline`](crate::pipeline::Pipeline).
+/// The ranks that hold a model together, each some of its stages: the ranks of a pipeline.
 #[derive(Debug)]
 pub struct Parts<'a> {
     /// These ranks.

@@ -16,13 +16,13 @@ use unisono_data::{
 };
 #[cfg(feature = "service")]
 use unisono_data_service::load;
+use unisono_strategies::{PipelineSettings, ServerSettings, Strategy, StrategyKind};
 use unisono_train::checkpoint::When;
 use unisono_train::metrics::{Metrics, Named, Regression};
 use unisono_train::optimizer::{Averaged, OptimizerSettings, Sgd};
 use unisono_train::rate::{Rate, Schedule, ScheduleKind};
 use unisono_train::{
-    BucketSettings, Checkpoints, EarlyStopping, LocalSteps, Order, PipelineSettings, RunSettings,
-    ServerSettings, Strategy, StrategyKind, TrainError, Wire, Wires,
+    BucketSettings, Checkpoints, EarlyStopping, LocalSteps, Order, RunSettings, TrainError, Wire, Wires,
 };
 
 /// The augmentation of training images.

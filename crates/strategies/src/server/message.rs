@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use unisono::{Communicator, Result};
 
-use crate::gradients::Tally;
+use unisono_train::Tally;
 
 /// The ranks of the world that a link is.
 pub(super) const SERVER: usize = 0;

@@ -13,15 +13,8 @@ use std::path::{Path, PathBuf};
 
 use unisono::{Communicator, Rank};
 
-use crate::buckets::BucketSize;
-use crate::compare::{self, agree};
-use crate::error::TrainError;
-use crate::feed::AnyShare;
-use crate::places::Places;
-use crate::replica::Replica;
-use crate::report::{Event, Summary};
-use crate::resume::Resumed;
-use crate::run::RunSettings;
+use unisono_train::internals::{Places, parameters};
+use unisono_train::{AnyShare, BucketSize, Event, Replica, Resumed, RunSettings, Summary, TrainError, agree};
 
 mod attend;
 mod coordinator;
@@ -51,15 +44,15 @@ use worker::Worker;
 
 /// One rank's part of a run with parameter servers.
 ///
-/// The same model, feed and settings as for a [`Trainer`](crate::Trainer); the feed makes [any share](AnyShare).
+/// The same model, feed and settings as for a [`Trainer`](unisono_train::Trainer); the feed makes [any share](AnyShare).
 ///
 /// ```
 /// use unisono_data::DataError;
-/// use unisono_train::rate::{Rate, Schedule};
+/// use unisono_strategies::{ParameterServer, ServerSettings, Staleness};
 /// use unisono_train::{
-///     AnyShare, Feed, Gradients, OptimizerSettings, Parameter, ParameterServer, Replica, ReplicaError, Sgd,
-///     RunSettings, ServerSettings, Staleness, Steps, Tally,
+///     AnyShare, Feed, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, RunSettings, Sgd, Steps, Tally,
 /// };
+/// use unisono_train::rate::{Rate, Schedule};
 ///
 /// /// Finds the number from which all samples are least far.
 /// struct Middle(Vec<Parameter>, f32);
@@ -147,7 +140,7 @@ impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
     /// Connects servers and workers, and gives the servers rank 0's values, or those of a checkpoint. Called by all ranks.
     ///
     /// # Errors
-    /// [`TrainError::Setting`] if the settings do not fit the world, the model or each other; as [`Trainer::new`](crate::Trainer::new).
+    /// [`TrainError::Setting`] if the settings do not fit the world, the model or each other; as [`Trainer::new`](unisono_train::Trainer::new).
     pub fn new(
         comm: &'a mut Communicator,
         mut replica: R,
@@ -164,7 +157,7 @@ impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
         };
         places.check(comm)?;
         resumed.as_ref().map_or(Ok(()), |resumed| resumed.check_batch(settings.global_batch))?;
-        compare::parameters(comm, replica.parameters())?;
+        parameters(comm, replica.parameters())?;
         let layout = Layout::new(replica.parameters(), &settings.buckets, servers.servers.max(1));
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let refused = refusal(ranks, &replica, &feed, &settings, servers, &layout);
@@ -224,7 +217,7 @@ impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
 
     /// The number of parameters.
     pub fn parameter_count(&self) -> usize {
-        self.part.replica.parameters().iter().map(crate::Parameter::count).sum()
+        self.part.replica.parameters().iter().map(unisono_train::Parameter::count).sum()
     }
 
     /// How many buckets each server owns, and their size.

@@ -4,7 +4,7 @@ use unisono::{Communicator, Error, Request};
 use unisono_steps::pipeline::Pass;
 
 use super::Activations;
-use crate::gradients::Tally;
+use unisono_train::Tally;
 
 /// The longest shape.
 const DIMENSIONS: usize = 7;

@@ -5,7 +5,8 @@ use std::fmt;
 use unisono::Communicator;
 use unisono_collectives::named;
 
-use crate::error::TrainError;
+use unisono_train::TrainError;
+
 use crate::server::ServerSettings;
 use unisono_steps::pipeline::PipelineSchedule;
 

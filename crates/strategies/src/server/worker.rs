@@ -5,12 +5,8 @@ use std::time::{Duration, Instant};
 use super::lane::Lane;
 use super::message::{Kind, Message};
 use super::pushing::{Pushing, Remote};
-use crate::buckets::Pass;
-use crate::error::TrainError;
-use crate::feed::AnyShare;
-use crate::gradients::Tally;
-use crate::replica::Replica;
 use unisono_data::Stop;
+use unisono_train::{AnyShare, Pass, Replica, Tally, TrainError};
 
 /// One worker of a run.
 pub(super) struct Worker<R: Replica, F> {

@@ -10,8 +10,8 @@ use unisono::Rank;
 use super::message::{Kind, Message};
 use super::queue::Queue;
 use super::settings::Staleness;
-use crate::gradients::Tally;
-use crate::rate::Rate;
+use unisono_train::Tally;
+use unisono_train::rate::Rate;
 
 /// How long a worker that asks is kept waiting before it has to ask again: far less than any deadline.
 const PATIENCE: Duration = Duration::from_millis(500);

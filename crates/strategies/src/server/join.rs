@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use unisono::{Bootstrap, Error, Rank, Result, Topology, Unisono};
 
 use super::message::{CLIENT, Link};
-use crate::error::TrainError;
+use unisono_train::TrainError;
 
 /// How long one side waits for the other while a link is set up.
 const PATIENCE: Duration = Duration::from_secs(20);

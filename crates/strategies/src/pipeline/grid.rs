@@ -2,14 +2,14 @@
 
 use unisono::Communicator;
 
-use crate::error::TrainError;
+use unisono_train::TrainError;
 
 /// The place of a rank where pipelines are replicated: stages times replicas.
 #[derive(Debug)]
 pub struct Grid {
     /// The ranks of this rank's pipeline, in the order of the stages.
     pub pipeline: Communicator,
-    /// The ranks that hold the same stages in other pipelines: those of a [`Mirror`](crate::Mirror).
+    /// The ranks that hold the same stages in other pipelines: those of a [`Mirror`](unisono_train::Mirror).
     pub replicas: Communicator,
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use unisono_data::pipeline::StageReport;
 use unisono_data::{DataError, Skipped};
 
-use crate::feed::{Batches, Feed, Steps};
+use unisono_train::{Batches, Feed, Steps};
 
 /// A feed for a [`Pipeline`](super::Pipeline): all micro-batches of a step are one pass of the pipeline. Each rank of a pipeline has the
 /// same feed, that of its rank among the [replicas](super::Grid::replicas).

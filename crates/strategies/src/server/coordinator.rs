@@ -5,20 +5,14 @@ use std::time::{Duration, Instant};
 use super::dispatcher::{Dispatcher, Work};
 use super::holdings::Holdings;
 use super::message::Message;
-use crate::checkpoint::{CheckpointError, Store};
-use crate::compare;
-use crate::error::TrainError;
-use crate::feed::Feed;
-use crate::gradients::Tally;
-use crate::log::Log;
-use crate::metrics::Measured;
-use crate::replica::Replica;
-use crate::report::{EpochReport, Event, StepEvent, Stopped, Summary, WorkerReport, WorkersReport};
-use crate::resume::Progress;
-use crate::run::RunSettings;
-use crate::share::{StepReport, Times};
-use crate::trainer::Test;
 use unisono::Rank;
+use unisono_train::checkpoint::{CheckpointError, Store};
+use unisono_train::internals::{Log, hash_with_buffers};
+use unisono_train::metrics::Measured;
+use unisono_train::{
+    EndedEarly, EpochReport, Event, Feed, Progress, Replica, RunSettings, StepEvent, StepReport, Stopped,
+    Summary, Tally, Test, Times, TrainError, WorkerReport, WorkersReport,
+};
 
 /// How often the coordinator looks whether it is asked to stop, or a checkpoint is due.
 const LOOKS: Duration = Duration::from_millis(100);
@@ -86,7 +80,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         }
     }
 
-    fn ended_early(&self) -> Option<crate::report::EndedEarly> {
+    fn ended_early(&self) -> Option<EndedEarly> {
         self.progress.ended_early(self.settings.early_stopping)
     }
 
@@ -307,8 +301,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     /// Saves the last step.
     fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
         let checkpoint = self.holdings.checkpoint(&self.replica, &self.progress)?;
-        crate::resume::load(&mut self.replica, &checkpoint.parameters)?;
-        let hash = compare::hash(&mut self.replica)?;
+        unisono_train::load(&mut self.replica, &checkpoint.parameters)?;
+        let hash = hash_with_buffers(&mut self.replica)?;
         if let Some(mut store) = self.store.take() {
             store.save(checkpoint).map_err(not_saved)?;
         }

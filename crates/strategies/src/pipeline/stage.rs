@@ -1,6 +1,7 @@
 //! A part of a model, as the pipeline sees it. Any framework can implement it.
 
-use crate::gradients::{Gradients, Outputs, Parameter, ReplicaError, Tally};
+use unisono_train::metrics::Outputs;
+use unisono_train::{Gradients, Parameter, ReplicaError, Tally};
 
 /// An array that stages pass on: the activations of a micro-batch, or their gradients.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -22,7 +23,7 @@ pub enum StageOutput {
 
 /// A part of a model that is cut into stages, on one rank.
 ///
-/// Parameters are as [those of a replica](crate::Replica::parameters): the same on all ranks that hold this stage.
+/// Parameters are as [those of a replica](unisono_train::Replica::parameters): the same on all ranks that hold this stage.
 pub trait Stage {
     /// The samples of a micro-batch. All stages get them: the first reads the inputs, the last the targets.
     type Batch: Send + 'static;
@@ -43,7 +44,7 @@ pub trait Stage {
     ) -> Result<StageOutput, ReplicaError>;
 
     /// Goes back through what [`Stage::forward`] kept for this micro-batch, from the gradient of its activations, or from its loss at
-    /// the last stage. Reports each parameter's gradient once, as [`Replica::pass`](crate::Replica::pass) does, but no tally. Returns the gradient of what the
+    /// the last stage. Reports each parameter's gradient once, as [`Replica::pass`](unisono_train::Replica::pass) does, but no tally. Returns the gradient of what the
     /// forward pass got from the stage before.
     ///
     /// # Errors
@@ -78,7 +79,7 @@ pub trait Stage {
         self.evaluate(batch, before)
     }
 
-    /// As [`Replica::with_values`](crate::Replica::with_values).
+    /// As [`Replica::with_values`](unisono_train::Replica::with_values).
     ///
     /// # Errors
     /// As [`Stage::forward`].

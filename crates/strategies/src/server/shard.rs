@@ -11,9 +11,9 @@ use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::queue::ShareId;
 use super::settings::{ServerSettings, Staleness};
-use crate::buckets::HalfBytes;
-use crate::gradients::Parameter;
-use crate::optimizer::{Exploded, Optimizer, OptimizerSettings};
+use unisono_train::internals::HalfBytes;
+use unisono_train::optimizer::{Exploded, Optimizer};
+use unisono_train::{OptimizerSettings, Parameter};
 
 /// The buckets of one server, which several workers use at the same time.
 #[derive(Debug)]
@@ -287,7 +287,7 @@ fn lock(bucket: &Mutex<Bucket>) -> MutexGuard<'_, Bucket> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optimizer::{AdamW, Factors, Sgd};
+    use unisono_train::optimizer::{AdamW, Factors, Sgd};
 
     /// Where a value goes by `steps` steps with a constant gradient, and its velocity or mean: each one update, or of four shares.
     fn way(usual: &OptimizerSettings, shares: usize, steps: usize) -> (f32, f32) {

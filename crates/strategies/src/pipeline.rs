@@ -1,7 +1,7 @@
 //! Pipeline parallelism: a model cut into stages of consecutive layers, each on ranks of its own, which pass on micro-batches.
 //!
 //! What a rank does in a step is a [`PipelinePlan`], which is verified before it runs; here it is only interpreted. A [`Pipeline`] is a
-//! [`Replica`] of its stages: so a [`Mirror`](crate::Mirror) over the ranks that hold the same stages sums their gradients while the
+//! [`Replica`] of its stages: so a [`Mirror`](unisono_train::Mirror) over the ranks that hold the same stages sums their gradients while the
 //! pipeline drains, and updates them. `unisono_candle::StageNetwork` has an example.
 
 use std::collections::HashMap;
@@ -11,20 +11,19 @@ use std::time::{Duration, Instant};
 use unisono::Communicator;
 use unisono_steps::pipeline::{Act, Pass, PipelinePlan, PipelineSchedule};
 
-use crate::compare::agree;
-use crate::error::TrainError;
-use crate::gradients::{Gradients, Outputs, Parameter, ReplicaError, Tally};
-use crate::replica::{Parts, Replica};
+use unisono_train::metrics::Outputs;
+use unisono_train::{Gradients, Parameter, Parts, Replica, ReplicaError, Tally, TrainError, agree};
 
 mod evaluation;
 mod feed;
 mod grid;
 mod links;
+mod stage;
 mod sums;
 
-pub use crate::stage::{Activations, Stage, StageOutput};
 pub use feed::MicroBatches;
 pub use grid::Grid;
+pub use stage::{Activations, Stage, StageOutput};
 
 use links::Links;
 use sums::{Adding, Sums};

@@ -4,10 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::layout::Layout;
-use crate::buckets::Wire;
-use crate::feed::AnyShare;
-use crate::replica::Replica;
-use crate::run::RunSettings;
+use unisono_train::{AnyShare, Replica, RunSettings, Wire};
 
 /// How many updates a gradient may miss: those that servers make between the worker's pull and its push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

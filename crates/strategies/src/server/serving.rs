@@ -15,13 +15,9 @@ use super::join::{JoinListener, link};
 use super::message::{Link, SERVER};
 use super::shard::Shard;
 use super::{Part, ServerSettings, Staleness};
-use crate::checkpoint::PassedOver;
-use crate::error::TrainError;
-use crate::feed::AnyShare;
-use crate::log::Log;
-use crate::replica::Replica;
-use crate::report::{Event, Summary};
-use crate::resume::{Progress, Resumed};
+use unisono_train::checkpoint::PassedOver;
+use unisono_train::internals::Log;
+use unisono_train::{AnyShare, Event, Progress, Replica, Resumed, Summary, TrainError};
 
 /// How often a server polls for workers that join.
 const POLL: Duration = Duration::from_millis(20);

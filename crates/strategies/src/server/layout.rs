@@ -1,7 +1,7 @@
 //! Which server owns which bucket.
 
-use crate::buckets::{BucketBytes, BucketSettings, BucketSize, Ledger};
-use crate::gradients::Parameter;
+use unisono_train::internals::Ledger;
+use unisono_train::{BucketBytes, BucketSettings, BucketSize, Parameter};
 
 /// Buckets per server, if their size is not set: enough to balance the servers, and to overlap the backward pass.
 const BUCKETS_PER_SERVER: usize = 8;

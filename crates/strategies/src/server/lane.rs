@@ -1,7 +1,7 @@
 //! The data of a worker's own lane of shares, made ahead.
 
-use crate::feed::{AnyShare, Steps};
 use unisono_data::DataError;
+use unisono_train::{AnyShare, Steps};
 
 /// The shares of one number, of which a worker usually takes one after the other.
 pub(super) struct Lane<B> {

@@ -7,10 +7,8 @@ use unisono::{Communicator, Element, Rank, Registered, Request};
 
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
-use crate::buckets::{HalfBytes, Ledger, Pass, Place};
-use crate::error::TrainError;
-use crate::gradients::{Fill, Gradients, Parameter, ReplicaError, Tally};
-use crate::replica::Replica;
+use unisono_train::internals::{HalfBytes, Ledger, Place};
+use unisono_train::{Fill, Gradients, Parameter, Pass, Replica, ReplicaError, Tally, TrainError};
 
 /// The links to all servers, and the buckets that go over them.
 #[derive(Debug)]

@@ -6,13 +6,10 @@ use super::held::Held;
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::shard::Shard;
-use crate::buckets::Plan;
-use crate::checkpoint::{Checkpoint, Tensor};
-use crate::error::TrainError;
-use crate::gradients::Parameter;
-use crate::optimizer::UpdateRule;
-use crate::replica::Replica;
-use crate::resume::{Progress, Resumed, moment_name};
+use unisono_train::checkpoint::{Checkpoint, Tensor};
+use unisono_train::internals::{Plan, moment_name};
+use unisono_train::optimizer::UpdateRule;
+use unisono_train::{Parameter, Progress, Replica, Resumed, TrainError};
 
 /// The coordinator's own shard, and its links to the other servers.
 #[derive(Debug)]

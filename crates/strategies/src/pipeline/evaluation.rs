@@ -3,7 +3,8 @@
 use unisono_steps::pipeline::Pass;
 
 use super::{Pipeline, Stage, StageOutput};
-use crate::gradients::{Outputs, ReplicaError, Tally};
+use unisono_train::metrics::Outputs;
+use unisono_train::{ReplicaError, Tally};
 
 /// What the last stage has shown.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! The gradients of a stage's parameters, over the micro-batches of a step.
 
-use crate::gradients::{Fill, Gradients, Parameter, Tally};
+use unisono_train::{Fill, Gradients, Parameter, Tally};
 
 /// The sums over the micro-batches before the last, of each parameter.
 #[derive(Debug)]
