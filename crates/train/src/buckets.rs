@@ -211,11 +211,14 @@ impl Buckets {
     }
 
     /// What the passes of the step have put into the buckets.
-    pub(super) fn ledger(&self) -> &Ledger {
+    #[doc(hidden)]
+    pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    pub(super) fn ledger_mut(&mut self) -> &mut Ledger {
+    /// The ledger, to count a pass.
+    #[doc(hidden)]
+    pub fn ledger_mut(&mut self) -> &mut Ledger {
         &mut self.ledger
     }
 

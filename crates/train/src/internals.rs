@@ -5,6 +5,8 @@ pub use crate::ahead::Ahead;
 
 /// A GPU takes the place of the host in a step: it fills buckets in the same order, and updates the values of its replica.
 pub use crate::backend::{Backend, Run, State};
+/// Central storage takes that place too, and refuses the same optimizers as a sharded one.
+pub use crate::backend::{keeps_average, needs_whole, optimizer_of};
 pub use crate::buckets::{Ledger, Place};
 pub use crate::gradients::Values;
 /// The constants of a step of Adam, for its tensor form.

@@ -10,13 +10,11 @@
 //! `unisono-strategies` shares the work in other ways: parameter servers, pipelines, central storage. `unisono-candle` trains models of candle
 //! with all of them, and has `fit`, a whole run in one call.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod ahead;
 mod backend;
 mod buckets;
-#[allow(unsafe_code, reason = "ranks add gradients where all see them")]
-mod central;
 pub mod checkpoint;
 mod compare;
 mod damage;

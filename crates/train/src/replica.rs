@@ -100,18 +100,17 @@ pub trait Replica {
         false
     }
 
-    /// Whether the values of trained parameters lie in memory that all ranks share: then gradients and optimizer state do too
-    /// (central storage), and [`Replica::with_values`] gives what all ranks see.
+    /// Whether the values of trained parameters lie in memory that all ranks share: then [`Replica::with_values`] gives what all ranks see,
+    /// and [`Replica::device`] must update each value once.
     fn shares_values(&self) -> bool {
         false
     }
 
-    /// What reduces gradients and updates the values where they are, if that is not the memory of the host. Called by all ranks: either
-    /// all have one or none has.
+    /// What reduces gradients and updates the values where they are, if that is not the memory of this rank on the host. Called by all
+    /// ranks: either all have one or none has.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if it does not support these settings or this optimizer; what the driver objects to.
-    #[doc(hidden)]
     fn device(
         &self,
         _comm: &mut Communicator,

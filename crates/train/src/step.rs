@@ -78,10 +78,7 @@ impl<R: Replica> Mirror<R> {
         let is_averaged = optimizer.is_averaged();
         let backend = match replica.device(comm, &optimizer, buckets)? {
             Some(device) => device,
-            None => {
-                let parameters = (replica.parameters(), replica.shares_values());
-                backend::on_host(comm, parameters, optimizer, buckets, clip_norm.is_some())?
-            }
+            None => backend::on_host(comm, replica.parameters(), optimizer, buckets, clip_norm.is_some())?,
         };
         let count = replica.parameters().len();
         let rounds = buckets

@@ -3,24 +3,57 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Backend, Run, State};
-use crate::buckets::{Buckets, Ledger, Pass, Place, Sums};
-use crate::central::CentralGradients;
-use crate::error::TrainError;
-use crate::gradients::{Fill, Gradients, Tally, Values};
-use crate::optimizer::{Optimizer, square_sum};
-use crate::share::Times;
 use unisono::{Communicator, Error, ReduceOp};
+use unisono_train::internals::{
+    Backend, Ledger, Place, Run, State, Values, keeps_average, needs_whole, optimizer_of,
+};
+use unisono_train::optimizer::{Optimizer, OptimizerSettings, square_sum};
+use unisono_train::{
+    BucketSettings, Buckets, Fill, Gradients, Parameter, Pass, Sums, Tally, Times, TrainError,
+};
+
+#[allow(unsafe_code, reason = "ranks add gradients where all see them")]
+mod gradients;
+
+use gradients::CentralGradients;
+
+/// Central storage for a replica with these parameters, whose trained values lie in memory that all ranks share
+/// ([`Replica::shares_values`]): the replica returns it from [`Replica::device`]. Called by all ranks.
+///
+/// # Errors
+/// [`TrainError::Setting`], on all ranks, if the optimizer needs whole parameters or a replica of its own on each rank; errors of the
+/// collectives.
+///
+/// [`Replica::shares_values`]: unisono_train::Replica::shares_values
+/// [`Replica::device`]: unisono_train::Replica::device
+pub fn central_storage(
+    comm: &mut Communicator,
+    parameters: &[Parameter],
+    optimizer: &OptimizerSettings,
+    buckets: &BucketSettings,
+) -> Result<Box<dyn Backend>, TrainError> {
+    let central = "central storage";
+    let refused = needs_whole(optimizer, central).or_else(|| keeps_average(optimizer, central));
+    refused.map_or(Ok(()), |why| Err(TrainError::Setting(why)))?;
+    let buckets = Buckets::elsewhere(comm, parameters, buckets)?;
+    Ok(Box::new(Central {
+        gradients: CentralGradients::new(comm, &buckets.ledger().plan.counts, parameters.len())?,
+        optimizer: optimizer_of(optimizer.clone(), parameters, &buckets)?,
+        buckets,
+        sums: Sums::default(),
+        waited: Default::default(),
+    }))
+}
 
 #[derive(Debug)]
-pub(super) struct Central {
+struct Central {
     /// Where gradients lie, and who updates what. It has no memory of its own.
-    pub(super) buckets: Buckets,
-    pub(super) gradients: CentralGradients,
-    pub(super) optimizer: Optimizer,
-    pub(super) sums: Sums,
+    buckets: Buckets,
+    gradients: CentralGradients,
+    optimizer: Optimizer,
+    sums: Sums,
     /// How long this rank waited for others in this step: in its passes, and after them.
-    pub(super) waited: [Duration; 2],
+    waited: [Duration; 2],
 }
 
 /// Adds the gradients of a pass.

@@ -2,13 +2,12 @@
 //!
 //! **Source**: central storage is TensorFlow's name (`tf.distribute.experimental.CentralStorageStrategy`).
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use std::sync::atomic::Ordering;
 use unisono::{Communicator, Result, Shared, SharedCounters};
-
-use crate::buckets::Place;
-use crate::gradients::Fill;
+use unisono_train::Fill;
+use unisono_train::internals::Place;
 
 /// The most elements of a gradient that is computed before its turn comes, in memory of its own.
 const EARLY: usize = 1 << 20;
@@ -19,7 +18,7 @@ const EARLY: usize = 1 << 20;
 /// as fast as the others waits once, for as long as a gradient takes. Only a large gradient is computed in its turn, where it is added:
 /// that needs no memory.
 #[derive(Debug)]
-pub(crate) struct CentralGradients {
+pub(super) struct CentralGradients {
     /// By bucket.
     sums: Vec<Shared<f32>>,
     /// By parameter: how many turns were taken since the run began.
@@ -32,14 +31,14 @@ pub(crate) struct CentralGradients {
 
 impl CentralGradients {
     /// Room for buckets of so many elements, of so many parameters. Called by all ranks, which must be on one node.
-    pub(crate) fn new(comm: &mut Communicator, counts: &[usize], parameters: usize) -> Result<Self> {
+    pub(super) fn new(comm: &mut Communicator, counts: &[usize], parameters: usize) -> Result<Self> {
         let sums = counts.iter().map(|&count| comm.alloc_shared(count)).collect::<Result<_>>()?;
         Ok(Self { sums, turns: comm.alloc_counters(parameters)?, before: 0, early: Vec::new() })
     }
 
     /// Has `write` add this rank's gradient in a pass of the step, once it is its turn. Returns how long that took to come. All ranks
     /// make as many passes, and put each gradient once in each.
-    pub(crate) fn put(
+    pub(super) fn put(
         &mut self,
         comm: &mut Communicator,
         (index, place, pass): (usize, &Place, usize),
@@ -69,12 +68,12 @@ impl CentralGradients {
 
     /// Ends the passes of a step, so many of each rank. Called by all ranks, which then wait for each other: before they read sums, and
     /// again before the next pass.
-    pub(crate) fn end(&mut self, ranks: usize, passes: usize) {
+    pub(super) fn end(&mut self, ranks: usize, passes: usize) {
         self.before += (ranks * passes) as u64;
     }
 
     /// The sum of a gradient over all ranks and passes, after [`CentralGradients::end`].
-    pub(crate) fn sum(&self, place: &Place) -> &[f32] {
+    pub(super) fn sum(&self, place: &Place) -> &[f32] {
         // SAFETY: no rank writes sums between the two waits of a step.
         unsafe { self.sums[place.bucket].slice(place.range.clone()) }
     }
