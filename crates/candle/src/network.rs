@@ -172,9 +172,13 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
         self.arrays.with_values(index, see)
     }
 
+    fn shares_values(&self) -> bool {
+        self.parameters.are_shared()
+    }
+
     fn brings_values(&self) -> bool {
         // Ranks that wait for each other in the forward pass must not wait for updates too, each for others.
-        !self.parameters.are_shared()
+        !self.shares_values()
             && !self.synchronizes()
             && self.arrays.tensors.iter().all(|tensor| tensor.device().is_cpu())
     }
@@ -185,7 +189,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
         optimizer: &OptimizerSettings,
         buckets: &BucketSettings,
     ) -> Result<Option<Box<dyn Backend>>, TrainError> {
-        if self.parameters.are_shared() {
+        if self.shares_values() {
             return central_storage(comm, self.parameters(), optimizer, buckets).map(Some);
         }
         #[cfg(feature = "cuda")]

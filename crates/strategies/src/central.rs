@@ -18,12 +18,13 @@ mod gradients;
 use gradients::CentralGradients;
 
 /// Central storage for a replica with these parameters, whose trained values lie in memory that all ranks share
-/// ([`Communicator::alloc_shared`]): the replica returns it from [`Replica::device`]. Called by all ranks.
+/// ([`Replica::shares_values`]): the replica returns it from [`Replica::device`]. Called by all ranks.
 ///
 /// # Errors
 /// [`TrainError::Setting`], on all ranks, if the optimizer needs whole parameters or a replica of its own on each rank; errors of the
 /// collectives.
 ///
+/// [`Replica::shares_values`]: unisono_train::Replica::shares_values
 /// [`Replica::device`]: unisono_train::Replica::device
 pub fn central_storage(
     comm: &mut Communicator,
@@ -113,10 +114,6 @@ impl Central {
 }
 
 impl Backend for Central {
-    fn shares_values(&self) -> bool {
-        true
-    }
-
     fn passes(&mut self, comm: &mut Communicator, passes: usize) -> Result<usize, TrainError> {
         let mut most = [passes as u64];
         comm.all_reduce(&mut most, ReduceOp::Max)?;

@@ -98,11 +98,6 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Restores the optimizer's state after so many steps: [`Optimizer::restore`].
     fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError>;
 
-    /// Whether the values of trained parameters lie in memory that all ranks share: then each is there once, and nobody sends it.
-    fn shares_values(&self) -> bool {
-        false
-    }
-
     /// Whether this is a GPU.
     fn is_gpu(&self) -> bool {
         false

@@ -100,6 +100,12 @@ pub trait Replica {
         false
     }
 
+    /// Whether the values of trained parameters lie in memory that all ranks share: then [`Replica::with_values`] gives what all ranks see,
+    /// and [`Replica::device`] must update each value once.
+    fn shares_values(&self) -> bool {
+        false
+    }
+
     /// What reduces gradients and updates the values where they are, if that is not the memory of this rank on the host. Called by all
     /// ranks: either all have one or none has.
     ///

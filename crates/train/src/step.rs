@@ -68,13 +68,13 @@ impl<R: Replica> Mirror<R> {
             Some(device) => device,
             None => backend::on_host(comm, replica.parameters(), optimizer, buckets, clip_norm.is_some())?,
         };
-        if backend.shares_values() {
+        if replica.shares_values() {
             // Wait until rank 0 has written the shared values.
             comm.barrier()?;
         }
         let count = replica.parameters().len();
         for index in 0..count {
-            if backend.shares_values() && replica.parameters()[index].is_trained {
+            if replica.shares_values() && replica.parameters()[index].is_trained {
                 continue;
             }
             let mut sent = Ok(());
