@@ -44,14 +44,16 @@ const NOT_EVEN_DOWNWARDS: [(&str, &[&str]); 4] = [
 ];
 
 /// The crates that people use.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 14] = [
     "src",
     "collectives/src",
     "crates/bench/src",
     "crates/compress/src",
     "crates/steps/src",
     "crates/data/src",
+    "crates/data-service/src",
     "crates/train/src",
+    "crates/strategies/src",
     "crates/candle/src",
     "crates/cli/src",
     "crates/bindings/src",

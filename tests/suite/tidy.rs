@@ -96,13 +96,14 @@ fn only_config_reads_the_environment() {
         ],
     );
     absent("collectives/src", &words, &[]);
-    for name in ["bench", "candle", "cli", "compress", "data", "steps", "train"] {
+    for name in ["bench", "candle", "cli", "compress", "data", "data-service", "steps", "strategies", "train"]
+    {
         absent(&format!("crates/{name}/src"), &words, &[]);
     }
 }
 
 fn the_trainer_knows_no_transport() {
-    for name in ["candle", "train"] {
+    for name in ["candle", "strategies", "train"] {
         absent(&format!("crates/{name}/src"), &["mpi::", "threads::"], &[]);
     }
 }

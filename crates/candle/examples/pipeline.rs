@@ -10,7 +10,7 @@ use unisono::{Communicator, ReduceOp};
 use unisono_candle::{Cut, Linear, Loss, Parameters, StageNetwork, model};
 use unisono_data::{Batch, Depth, Options, Source, Threads};
 use unisono_steps::pipeline::{PassCosts, PipelineSchedule};
-use unisono_train::pipeline::{Grid, MicroBatches, Pipeline, Stage};
+use unisono_strategies::pipeline::{Grid, MicroBatches, Pipeline, Stage};
 use unisono_train::{
     BucketSettings, Feed, Mirror, OptimizerSettings, Replica, ReplicaError, Sampled, Sgd, Share, Shares,
     TrainError,

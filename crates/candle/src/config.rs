@@ -11,10 +11,11 @@ use crate::model::ModelKind;
 use unisono::Choice;
 use unisono_data::{Compression, Normalize, OnBadSample, Source, Stop};
 use unisono_steps::pipeline::PipelineSchedule;
+use unisono_strategies::{Staleness, StrategyKind};
 use unisono_train::metrics::Named;
 use unisono_train::optimizer::{AdamW, Factors, NamedRule};
 use unisono_train::rate::ScheduleKind;
-use unisono_train::{BucketBytes, Order, Outer, Overlap, Staleness, StrategyKind, Wires};
+use unisono_train::{BucketBytes, Order, Outer, Overlap, Wires};
 
 mod check;
 mod effect;

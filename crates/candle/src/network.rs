@@ -11,10 +11,14 @@ use candle_core::Tensor;
 use crate::gpu::Gpu;
 use crate::in_place;
 use unisono::Communicator;
-use unisono_train::metrics::Outputs;
+use unisono_strategies::central_storage;
 #[cfg(feature = "cuda")]
-use unisono_train::{BucketSettings, OptimizerSettings, TrainError, agree, internals::Backend};
-use unisono_train::{Gradients, Parameter, Replica, ReplicaError, Tally};
+use unisono_train::agree;
+use unisono_train::internals::Backend;
+use unisono_train::metrics::Outputs;
+use unisono_train::{
+    BucketSettings, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, Tally, TrainError,
+};
 
 mod channels;
 mod convolution;
@@ -184,17 +188,24 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
             && self.arrays.tensors.iter().all(|tensor| tensor.device().is_cpu())
     }
 
-    #[cfg(feature = "cuda")]
     fn device(
         &self,
         comm: &mut Communicator,
         optimizer: &OptimizerSettings,
         buckets: &BucketSettings,
     ) -> Result<Option<Box<dyn Backend>>, TrainError> {
-        let Arrays { described, tensors } = &self.arrays;
-        let is_there = tensors.first().is_some_and(|tensor| tensor.device().is_cuda());
-        let gpu = is_there.then(|| Gpu::new(comm, (described, tensors), optimizer, buckets)).transpose();
-        Ok(agree(comm, gpu)?.map(|gpu| Box::new(gpu) as Box<dyn Backend>))
+        if self.shares_values() {
+            return central_storage(comm, self.parameters(), optimizer, buckets).map(Some);
+        }
+        #[cfg(feature = "cuda")]
+        {
+            let Arrays { described, tensors } = &self.arrays;
+            let is_there = tensors.first().is_some_and(|tensor| tensor.device().is_cuda());
+            let gpu = is_there.then(|| Gpu::new(comm, (described, tensors), optimizer, buckets)).transpose();
+            Ok(agree(comm, gpu)?.map(|gpu| Box::new(gpu) as Box<dyn Backend>))
+        }
+        #[cfg(not(feature = "cuda"))]
+        Ok(None)
     }
 }
 

@@ -8,8 +8,8 @@ use clap::Args as ClapArgs;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use unisono_candle::Config;
-use unisono_data::service::{Counts, Server, ServerSettings, Token};
 use unisono_data::{DataError, Source};
+use unisono_data_service::{Counts, Server, ServerSettings, Token};
 
 use super::Failure;
 use super::family::POLL;

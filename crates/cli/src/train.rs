@@ -10,8 +10,9 @@ use unisono::config::{Launcher, share_cores};
 use unisono_candle::Config;
 use unisono_compress::Compression;
 use unisono_data::DataError;
+use unisono_strategies::{ServerSettings, Strategy};
 use unisono_train::rate::Rate;
-use unisono_train::{Feed, Replica, ServerSettings, Stop, Strategy, Summary, TrainError, Trainer, Wire};
+use unisono_train::{Feed, Replica, Stop, Summary, TrainError, Trainer, Wire};
 
 use super::{Failure, Figures, speaks};
 

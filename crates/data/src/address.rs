@@ -15,12 +15,22 @@ pub struct Service {
     pub token_file: Option<PathBuf>,
 }
 
+impl Service {
+    /// Whether a text is a host and a port.
+    pub fn is_address(text: &str) -> bool {
+        let is_host = |host: &str| {
+            !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@?#".contains(c))
+        };
+        text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok())
+    }
+}
+
 impl FromStr for Service {
     type Err = DataError;
 
     fn from_str(list: &str) -> Result<Self, DataError> {
         let servers: Vec<_> = list.split(',').map(|server| server.trim().to_owned()).collect();
-        match servers.iter().find(|server| !is_address(server)) {
+        match servers.iter().find(|server| !Self::is_address(server)) {
             Some(wrong) => Err(DataError::Address { address: wrong.clone() }),
             None => Ok(Self { servers, token_file: None }),
         }
@@ -31,13 +41,6 @@ impl fmt::Display for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.servers.join(","))
     }
-}
-
-/// Whether these are a host and a port.
-pub(crate) fn is_address(text: &str) -> bool {
-    let is_host =
-        |host: &str| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@?#".contains(c));
-    text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok())
 }
 
 #[cfg(test)]

@@ -41,10 +41,12 @@ pub enum Inputs {
 
 /// The inputs of samples in their smallest form, which a server of batches sends.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Values {
+pub enum Values {
     /// The 8-bit levels of images, not yet normalised.
     Levels(Vec<u8>),
+    /// Numbers that are [`Inputs::Pixels`] as they are.
     Numbers(Vec<f32>),
+    /// [`Inputs::Tokens`].
     Tokens(Vec<u32>),
 }
 
@@ -69,8 +71,8 @@ impl Values {
 }
 
 impl Inputs {
-    /// Those of images with these 8-bit levels.
-    pub(crate) fn normalized(levels: &[u8], normalization: Option<&Normalization>) -> Self {
+    /// The inputs of images with these 8-bit levels, normalised by the statistics of a [`Schema`](crate::Schema).
+    pub fn normalized(levels: &[u8], normalization: Option<&Normalization>) -> Self {
         Self::Pixels(match normalization {
             Some(normalization) => normalization.apply(levels),
             None => Normalization::default().apply(levels),

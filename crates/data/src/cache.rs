@@ -15,9 +15,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Says what happens.
-    #[cfg(any(feature = "remote", feature = "service"))]
-    pub(crate) fn tell(&self, text: &str) {
+    /// Reports a download or a wait to [`tell`](Self#structfield.tell), or else to `tracing`.
+    pub fn tell(&self, text: &str) {
         match self.tell {
             Some(tell) => tell(text),
             None => tracing::info!("{text}"),

@@ -27,63 +27,73 @@
 // But to map a file of a snapshot.
 #![deny(unsafe_code)]
 
+// A data set: where it is from, its parts and its batches.
 mod address;
-mod augment;
-mod bad;
 mod batch;
-mod byte_file;
-mod cache;
-mod cifar;
-mod colour;
 mod dataset;
-mod decoding;
-mod digits;
-mod disk;
-mod encoded;
 mod error;
-mod example;
-mod files;
-mod fitting;
-mod folder;
-pub mod framing;
-mod held_out;
-mod idx;
-mod image_files;
-mod kept;
 mod load;
-mod members;
-mod normalization;
-mod npy;
-mod once;
-mod patience;
-pub mod pipeline;
-mod pixels;
-mod random;
-mod records;
-mod remote;
-mod rows;
 mod schema;
 mod served;
-#[cfg(feature = "service")]
-pub mod service;
-mod snapshot;
 mod source;
 mod split;
-mod stop;
-mod stored;
-mod stored_text;
-mod survey;
+
+// Formats, a file each.
+mod cifar;
+mod digits;
+mod folder;
+mod idx;
+mod npy;
 mod table;
-#[cfg(test)]
-mod testing;
 mod text;
 mod tfrecord;
 mod webdataset;
 
+// What formats have in common: samples in memory, in files, and damaged ones.
+mod bad;
+mod colour;
+mod encoded;
+mod example;
+mod held_out;
+mod image_files;
+mod members;
+mod records;
+mod rows;
+mod stored;
+mod stored_text;
+
+// Images: decoding, resizing, normalising, augmenting.
+mod augment;
+mod decoding;
+mod fitting;
+mod normalization;
+mod pixels;
+mod survey;
+
+// Files, on this machine and on servers, and what is kept of them.
+mod byte_file;
+mod cache;
+mod disk;
+mod files;
+pub mod framing;
+mod kept;
+mod once;
+mod patience;
+mod remote;
+mod snapshot;
+
+// Batches ahead of their use.
+pub mod pipeline;
+mod random;
+mod stop;
+
+#[cfg(test)]
+mod testing;
+
 pub use address::Service;
 pub use augment::{Affine, Augmentation, Crop, Erase, Jitter, Mirror, Transform};
 pub use bad::{OnBadSample, Skipped};
-pub use batch::{Batch, Inputs, Pass};
+pub use batch::{Batch, Inputs, Pass, Values};
 pub use cache::Cache;
 pub use colour::ColourImages;
 pub use dataset::{Dataset, Kind};

@@ -13,7 +13,8 @@ use crate::{cifar, digits, folder, idx, npy, table, text, tfrecord, webdataset};
 /// # Errors
 ///
 /// If a file is missing, unreadable or invalid, or if the options leave a split
-/// without samples; if a server or the cache fails; if the source needs a feature that is not compiled in.
+/// without samples; if a server or the cache fails; if the source needs a feature that is not compiled in, or is a
+/// [`Source::Service`], which `unisono_data_service::load` reads.
 pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
     refuse_normalization(source, options)?;
     match &*local(source, &options.cache)? {
@@ -30,10 +31,11 @@ pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
         Source::Npy(directory) => npy::read(directory, options, None),
         Source::Images(directory) => folder::read(directory, options, None),
         Source::Cifar(directory) => cifar::read(directory, options),
-        #[cfg(feature = "service")]
-        Source::Service(service) => crate::service::read(service, options),
-        #[cfg(not(all(feature = "parquet", feature = "arrow", feature = "service")))]
-        Source::Parquet(_) | Source::Arrow(_) | Source::Service(_) => {
+        Source::Service(_) => Err(DataError::other(format!(
+            "`{source}` is not on this machine: load it with `unisono_data_service`"
+        ))),
+        #[cfg(not(all(feature = "parquet", feature = "arrow")))]
+        Source::Parquet(_) | Source::Arrow(_) => {
             unreachable!("`local` refuses sources whose features are missing")
         }
     }

@@ -182,8 +182,16 @@ impl Split {
         }
     }
 
-    /// The inputs and the targets of a [batch](Self::batch), as the samples are kept.
-    pub(crate) fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
+    /// The inputs and the targets of a [batch](Self::batch) in their smallest form, for a server of batches.
+    ///
+    /// # Errors
+    ///
+    /// As [`batch`](Self::batch).
+    ///
+    /// # Panics
+    ///
+    /// If an index is not below [`len`](Self::len).
+    pub fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
         Ok(match self {
             Self::Images { pixels, labels } => {
                 let size = pixels.len() / labels.len().max(1);

@@ -1,5 +1,4 @@
-//! Where gradients are reduced and parameters updated: on the host, on the host once for all ranks of a node, or on a device that the
-//! framework brings.
+//! Where gradients are reduced and parameters updated: on the host, or by what a replica brings.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,11 +8,9 @@ use super::gradients::{Gradients, Parameter, ReplicaError, Values};
 use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings};
 use super::share::Times;
-use crate::central::CentralGradients;
 use crate::error::TrainError;
 use unisono::Communicator;
 
-mod central;
 mod host;
 mod late;
 
@@ -113,31 +110,24 @@ pub type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), ReplicaEr
 /// The state of an optimizer, as [`Optimizer::state`] gives it.
 pub type State<'a, 's> = &'a mut dyn Iterator<Item = (&'s str, usize, &'s [f32])>;
 
-/// The backend on the host: for a replica with these parameters or, if they are `shared`, in the memory that all ranks share; `clips` if
-/// gradients are clipped, for which all of them must be known. Called by all ranks.
+/// The backend on the host, for a replica with these parameters; `clips` if gradients are clipped, for which all of them must be known.
+/// Called by all ranks.
 ///
 /// # Errors
 /// As [`Buckets::new`]; [`TrainError::Setting`], on all ranks, if the optimizer does not go with these settings.
 pub(super) fn on_host(
     comm: &mut Communicator,
-    (parameters, shared): (&[Parameter], bool),
+    parameters: &[Parameter],
     optimizer: OptimizerSettings,
     buckets: &BucketSettings,
     clips: bool,
 ) -> Result<Box<dyn Backend>, TrainError> {
-    refusal(&optimizer, buckets, shared).map_or(Ok(()), |why| Err(TrainError::Setting(why)))?;
-    if shared {
-        let buckets = Buckets::elsewhere(comm, parameters, buckets)?;
-        let gradients = CentralGradients::new(comm, &buckets.ledger().plan.counts, parameters.len())?;
-        let (optimizer, sums) = (optimizer_of(optimizer, parameters, &buckets)?, Sums::default());
-        return Ok(Box::new(central::Central {
-            buckets,
-            gradients,
-            optimizer,
-            sums,
-            waited: Default::default(),
-        }));
-    }
+    let refused = match buckets {
+        BucketSettings { shard_optimizer: true, .. } => needs_whole(&optimizer, "--shard-optimizer"),
+        BucketSettings { local_steps: Some(_), .. } => keeps_average(&optimizer, "--local-steps"),
+        _ => None,
+    };
+    refused.map_or(Ok(()), |why| Err(TrainError::Setting(why)))?;
     let mut buckets = Buckets::new(comm, parameters, buckets)?;
     if clips {
         buckets.sum_whole();
@@ -146,28 +136,32 @@ pub(super) fn on_host(
     Ok(Box::new(host::Host { optimizer: optimizer_of(optimizer, parameters, &buckets)?, buckets, late }))
 }
 
-/// Why an optimizer does not go with how updates are divided, if it does not.
-fn refusal(optimizer: &OptimizerSettings, buckets: &BucketSettings, is_central: bool) -> Option<String> {
-    let (rule, central) = (&optimizer.rule, "central storage");
-    let name = rule.name();
-    if rule.needs_whole() && (buckets.shard_optimizer || is_central) {
-        let divided = if buckets.shard_optimizer { "--shard-optimizer" } else { central };
-        return Some(format!(
-            "{name} needs the norms of whole parameters, and with {divided} a rank updates parts of them: use another optimizer, or \
-             do not divide the update"
-        ));
-    }
-    if optimizer.is_averaged() && (buckets.local_steps.is_some() || is_central) {
-        let other = if is_central { central } else { "--local-steps" };
-        return Some(format!(
-            "{other} has no copy of the model on each rank that is the same on all, to average: remove --ema"
-        ));
-    }
-    None
+/// Why an optimizer cannot update parts of parameters, into which `what` divides them, if it cannot.
+pub fn needs_whole(optimizer: &OptimizerSettings, what: &str) -> Option<String> {
+    let rule = &optimizer.rule;
+    rule.needs_whole().then(|| {
+        format!(
+            "{} needs the norms of whole parameters, and with {what} a rank updates parts of them: use another optimizer, or do not \
+             divide the update",
+            rule.name()
+        )
+    })
+}
+
+/// Why an optimizer cannot average parameters, if it does so and `what` leaves no replica on each rank that is the same on all.
+pub fn keeps_average(optimizer: &OptimizerSettings, what: &str) -> Option<String> {
+    optimizer.is_averaged().then(|| {
+        format!(
+            "{what} has no copy of the model on each rank that is the same on all, to average: remove --ema"
+        )
+    })
 }
 
 /// An optimizer of what this rank updates.
-fn optimizer_of(
+///
+/// # Errors
+/// If there is no memory for its state.
+pub fn optimizer_of(
     settings: OptimizerSettings,
     parameters: &[Parameter],
     buckets: &Buckets,

@@ -38,13 +38,12 @@ pub use wires::{UnknownWires, WireChoice, Wires};
 
 pub(super) use compressed::Unsent;
 use compressed::compressors;
-pub(super) use half_bytes::HalfBytes;
+pub use half_bytes::HalfBytes;
 pub use ledger::Ledger;
 use parcel::Parcel;
 use parts::Parts;
 pub(super) use parts::{Moment, of_rank};
-pub use plan::Place;
-pub(super) use plan::Plan;
+pub use plan::{Place, Plan};
 use sums::Tree;
 use wire::Narrow;
 
@@ -212,11 +211,14 @@ impl Buckets {
     }
 
     /// What the passes of the step have put into the buckets.
-    pub(super) fn ledger(&self) -> &Ledger {
+    #[doc(hidden)]
+    pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    pub(super) fn ledger_mut(&mut self) -> &mut Ledger {
+    /// The ledger, to count a pass.
+    #[doc(hidden)]
+    pub fn ledger_mut(&mut self) -> &mut Ledger {
         &mut self.ledger
     }
 

@@ -79,7 +79,7 @@ pub enum Fill {
 
 impl Fill {
     /// Sets `target` to zeros, or adds none to it: the gradient of what the loss does not depend on.
-    pub(crate) fn write_zeros(self, target: &mut [f32]) {
+    pub fn write_zeros(self, target: &mut [f32]) {
         if self == Self::Set {
             target.fill(0.0);
         }

@@ -1,10 +1,13 @@
-//! Parts that `unisono-candle` and `unisono-burn` use, each for the reason that it states; not part of the stable API.
+//! Parts that `unisono-strategies`, `unisono-candle` and `unisono-burn` use, each for the reason that it states; not part of the stable
+//! API.
 
 /// On a GPU, the last stage of the input pipeline copies batches there.
 pub use crate::ahead::Ahead;
 
 /// A GPU takes the place of the host in a step: it fills buckets in the same order, and updates the values of its replica.
 pub use crate::backend::{Backend, Run, State};
+/// Central storage takes that place too, and refuses the same optimizers as a sharded one.
+pub use crate::backend::{keeps_average, needs_whole, optimizer_of};
 pub use crate::buckets::{Ledger, Place};
 pub use crate::gradients::Values;
 /// The constants of a step of Adam, for its tensor form.
@@ -18,6 +21,10 @@ pub use crate::places::Places;
 
 /// Ranks compare and exchange what they found, so that all know of an error of one.
 pub use crate::compare::{broadcast, hash_with_buffers, lowest, parameters};
+
+/// Parameter servers send the buckets of a mirrored step, and log as it does.
+pub use crate::buckets::{HalfBytes, Plan};
+pub use crate::log::Log;
 
 /// The averages of a saved model's parameters are entries of the optimizer's state.
 pub use crate::optimizer::averaged::AVERAGE;

@@ -5,19 +5,16 @@
 //! - [`Replica`]: a model on one rank, in any framework; `unisono-candle` provides one.
 //! - [`Buckets`]: gradients, all-reduced in buckets during the backward pass.
 //! - [`Mirror`]: the data-parallel step. It reads from top to bottom.
-//! - [`ParameterServer`]: the same run with servers and workers instead of equals.
-//! - [`pipeline`]: models cut into stages, each a replica for a mirror.
 //! - [`Trainer`]: the loop over steps and epochs, fed by a [`Feed`], with checkpoints and logs.
 //!
-//! `unisono-candle` trains models of candle with it, and has `fit`, a whole run in one call.
+//! `unisono-strategies` shares the work in other ways: parameter servers, pipelines, central storage. `unisono-candle` trains models of candle
+//! with all of them, and has `fit`, a whole run in one call.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod ahead;
 mod backend;
 mod buckets;
-#[allow(unsafe_code, reason = "ranks add gradients where all see them")]
-mod central;
 pub mod checkpoint;
 mod compare;
 mod damage;
@@ -33,7 +30,6 @@ mod log;
 pub mod metrics;
 pub mod optimizer;
 mod parts;
-pub mod pipeline;
 mod places;
 pub mod rate;
 mod replica;
@@ -43,13 +39,10 @@ mod resume;
 mod run;
 mod sampled;
 mod samples;
-mod server;
 mod share;
-mod stage;
 mod starvation;
 mod step;
 mod straggler;
-mod strategy;
 mod streamed;
 pub mod tensorboard;
 pub mod trace;
@@ -74,12 +67,10 @@ pub use resume::{Progress, Resumed, load};
 pub use run::{Checkpoints, EarlyStopping, RunSettings};
 pub use sampled::Sampled;
 pub use samples::{Loader, Samples};
-pub use server::{ParameterServer, ServerSettings, Staleness, UnknownStaleness};
 pub use share::{Share, StepReport, Times};
 pub use starvation::explain_bottleneck;
 pub use step::Mirror;
 pub use straggler::{RankTimes, Straggler, StragglerReport};
-pub use strategy::{PipelineSettings, Strategy, StrategyKind};
 pub use streamed::Streamed;
 pub use trainer::{Callback, Flow, Test, Trainer, evaluate, measure};
 pub use unisono_data::Stop;

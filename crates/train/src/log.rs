@@ -21,7 +21,7 @@ const SPANS: usize = 100_000;
 
 /// The logs of a run. Only rank 0 writes.
 #[derive(Debug)]
-pub(super) struct Log {
+pub struct Log {
     file: Option<EventFile>,
     trace: Option<PathBuf>,
     last_step: Instant,
@@ -29,7 +29,7 @@ pub(super) struct Log {
 
 impl Log {
     /// Opens the requested files; a resumed run continues after `resumed` steps. Called by all ranks.
-    pub(super) fn open(
+    pub fn open(
         comm: &mut Communicator,
         settings: &RunSettings,
         resumed: Option<u64>,
@@ -59,7 +59,7 @@ impl Log {
     }
 
     /// Writes a step's curves.
-    pub(super) fn step(&mut self, step: u64, report: &StepReport, rate: f64) -> Result<(), TrainError> {
+    pub fn step(&mut self, step: u64, report: &StepReport, rate: f64) -> Result<(), TrainError> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let took = self.last_step.elapsed().as_secs_f64();
         self.last_step = Instant::now();
@@ -77,7 +77,7 @@ impl Log {
     }
 
     /// Writes an evaluation's curves.
-    pub(super) fn evaluation(&mut self, evaluation: &Evaluation) -> Result<(), TrainError> {
+    pub fn evaluation(&mut self, evaluation: &Evaluation) -> Result<(), TrainError> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let Evaluation { step, test_loss, test_accuracy, metrics, .. } = evaluation;
         let curves = [("evaluation/test loss", *test_loss), ("evaluation/test accuracy", *test_accuracy)];
@@ -89,7 +89,7 @@ impl Log {
     }
 
     /// Writes the curves of the workers of parameter servers.
-    pub(super) fn workers(&mut self, step: u64, report: &WorkersReport) -> Result<(), TrainError> {
+    pub fn workers(&mut self, step: u64, report: &WorkersReport) -> Result<(), TrainError> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let of_worker = |worker: &WorkerReport| {
             let WorkerReport { rank, targets_per_s, waits_percent, .. } = *worker;
@@ -104,7 +104,7 @@ impl Log {
     }
 
     /// Writes an epoch's curves.
-    pub(super) fn epoch(&mut self, step: u64, report: &EpochReport) -> Result<(), TrainError> {
+    pub fn epoch(&mut self, step: u64, report: &EpochReport) -> Result<(), TrainError> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let written = file.scalars(
             step,

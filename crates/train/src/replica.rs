@@ -100,18 +100,17 @@ pub trait Replica {
         false
     }
 
-    /// Whether the values of trained parameters lie in memory that all ranks share: then gradients and optimizer state do too
-    /// ([central storage](crate::Strategy::CentralStorage)), and [`Replica::with_values`] gives what all ranks see.
+    /// Whether the values of trained parameters lie in memory that all ranks share: then [`Replica::with_values`] gives what all ranks see,
+    /// and [`Replica::device`] must update each value once.
     fn shares_values(&self) -> bool {
         false
     }
 
-    /// What reduces gradients and updates the values where they are, if that is not the memory of the host. Called by all ranks: either
-    /// all have one or none has.
+    /// What reduces gradients and updates the values where they are, if that is not the memory of this rank on the host. Called by all
+    /// ranks: either all have one or none has.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if it does not support these settings or this optimizer; what the driver objects to.
-    #[doc(hidden)]
     fn device(
         &self,
         _comm: &mut Communicator,
@@ -127,7 +126,7 @@ pub(crate) fn values(replica: &mut impl Replica) -> impl FnMut(usize, See<'_>) -
     |index, see| replica.with_values(index, see)
 }
 
-/// The ranks that hold a model together, each some of its stages: those of a [`Pipeline`](crate::pipeline::Pipeline).
+/// The ranks that hold a model together, each some of its stages: the ranks of a pipeline.
 #[derive(Debug)]
 pub struct Parts<'a> {
     /// These ranks.

@@ -55,7 +55,7 @@ pub struct Progress {
 
 impl Progress {
     /// The start of a run.
-    pub(super) fn beginning(settings: &RunSettings) -> Self {
+    pub fn beginning(settings: &RunSettings) -> Self {
         Self {
             step: 0,
             epoch: 1,
@@ -73,7 +73,7 @@ impl Progress {
     }
 
     /// Counts a step with these sums, after which the epoch has seen so many samples.
-    pub(super) fn count_step(&mut self, tally: Tally, samples: impl FnOnce(usize) -> Option<usize>) {
+    pub fn count_step(&mut self, tally: Tally, samples: impl FnOnce(usize) -> Option<usize>) {
         self.step += 1;
         self.step_in_epoch += 1;
         self.sample_in_epoch = samples(self.step_in_epoch);
@@ -81,7 +81,7 @@ impl Progress {
     }
 
     /// Begins the next epoch, after one with this mean loss.
-    pub(super) fn next_epoch(&mut self, loss: f64, samples: impl FnOnce(usize) -> Option<usize>) {
+    pub fn next_epoch(&mut self, loss: f64, samples: impl FnOnce(usize) -> Option<usize>) {
         self.last_loss = loss;
         self.epoch += 1;
         self.step_in_epoch = 0;
@@ -90,14 +90,14 @@ impl Progress {
     }
 
     /// Counts an evaluation after the steps made, unless there is nothing to evaluate.
-    pub(super) fn evaluated(&mut self, test: Tally, min_delta: f64) {
+    pub fn evaluated(&mut self, test: Tally, min_delta: f64) {
         if test.targets > 0.0 {
             self.best = Some(Best::after(self.best, test.mean_loss(), self.step, min_delta));
         }
     }
 
     /// Where the run ended early, if it did.
-    pub(super) fn ended_early(&self, stopping: Option<EarlyStopping>) -> Option<EndedEarly> {
+    pub fn ended_early(&self, stopping: Option<EarlyStopping>) -> Option<EndedEarly> {
         let (EarlyStopping { patience, .. }, best) = stopping.zip(self.best)?;
         (best.evaluations_since >= patience).then_some(EndedEarly { step: self.step, best })
     }
@@ -152,7 +152,7 @@ impl Resumed {
     ///
     /// # Errors
     /// [`TrainError::OtherRun`] if the checkpoint is of the midst of an epoch with another one, of which samples would be lost or repeated.
-    pub(super) fn check_batch(&self, global_batch: usize) -> Result<(), TrainError> {
+    pub fn check_batch(&self, global_batch: usize) -> Result<(), TrainError> {
         let Progress { global_batch: before, step_in_epoch, .. } = self.progress;
         if global_batch == before || step_in_epoch == 0 {
             return Ok(());
@@ -201,7 +201,7 @@ impl Resumed {
     ///
     /// # Errors
     /// [`TrainError::OtherRun`] if the checkpoint has none of that size.
-    pub(super) fn moment(&self, parameter: &Parameter, moment: &str) -> Result<&[f32], TrainError> {
+    pub fn moment(&self, parameter: &Parameter, moment: &str) -> Result<&[f32], TrainError> {
         let saved = self.arrays.as_ref().map_or(&[][..], |(_, optimizer)| optimizer);
         let found = find(saved, &moment_name(&parameter.name, moment));
         let sized = found.and_then(|saved| sized(saved, parameter.count()));

@@ -118,7 +118,7 @@ impl Checkpoints {
     }
 
     /// Opens the directory of a run, and empties it if requested.
-    pub(crate) fn open(&self, resumes: bool) -> Result<Store, CheckpointError> {
+    pub fn open(&self, resumes: bool) -> Result<Store, CheckpointError> {
         let mut store = Store::open(&self.directory, self.keep)?;
         if self.overwrites && !resumes {
             store.clear()?;

@@ -63,27 +63,24 @@ impl<R: Replica> Mirror<R> {
         optimizer.rule.check().map_err(TrainError::Setting)?;
         compare::parameters(comm, replica.parameters())?;
         replica.connect(comm)?;
+        let is_averaged = optimizer.is_averaged();
+        let backend = match replica.device(comm, &optimizer, buckets)? {
+            Some(device) => device,
+            None => backend::on_host(comm, replica.parameters(), optimizer, buckets, clip_norm.is_some())?,
+        };
         if replica.shares_values() {
-            // What all see is rank 0's, once it is there.
+            // Wait until rank 0 has written the shared values.
             comm.barrier()?;
         }
-        let is_private =
-            |index: &usize| !(replica.shares_values() && replica.parameters()[*index].is_trained);
-        let private: Vec<_> = (0..replica.parameters().len()).filter(is_private).collect();
-        for index in private {
+        let count = replica.parameters().len();
+        for index in 0..count {
+            if replica.shares_values() && replica.parameters()[index].is_trained {
+                continue;
+            }
             let mut sent = Ok(());
             replica.with_values(index, &mut |values| sent = comm.broadcast(values, 0).map(drop))?;
             sent?;
         }
-        let is_averaged = optimizer.is_averaged();
-        let backend = match replica.device(comm, &optimizer, buckets)? {
-            Some(device) => device,
-            None => {
-                let parameters = (replica.parameters(), replica.shares_values());
-                backend::on_host(comm, parameters, optimizer, buckets, clip_norm.is_some())?
-            }
-        };
-        let count = replica.parameters().len();
         let rounds = buckets
             .local_steps
             .map(|local| Rounds::new(local, count, &mut values(&mut replica)))

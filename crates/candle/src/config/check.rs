@@ -8,8 +8,9 @@ use super::Config;
 use crate::model::ModelKind;
 use unisono::{Choice, Vendor};
 use unisono_data::{Dataset, Kind, OnBadSample};
+use unisono_strategies::Strategy;
 use unisono_train::internals::IN_TREE;
-use unisono_train::{BucketBytes, Order, Overlap, Strategy, TrainError, Wire, Wires, metrics};
+use unisono_train::{BucketBytes, Order, Overlap, TrainError, Wire, Wires, metrics};
 
 impl Config {
     /// Refuses a configuration that is invalid for any data and any world, or options that would have no effect.

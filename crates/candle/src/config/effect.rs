@@ -5,8 +5,9 @@ use serde_json::Value;
 use super::Config;
 use super::check::refuse;
 use unisono_data::Source;
+use unisono_strategies::StrategyKind;
 use unisono_train::rate::ScheduleKind;
-use unisono_train::{Order, StrategyKind, TrainError, Wire};
+use unisono_train::{Order, TrainError, Wire};
 
 /// The sources whose images stay in their files.
 const IMAGE_FILES: &str = "--data images:DIR, tfrecord:FILES_OR_DIR or webdataset:FILES_OR_DIR";

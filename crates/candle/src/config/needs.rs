@@ -4,8 +4,9 @@ use super::Config;
 use crate::model;
 use crate::needs::{NUMBER, Needs};
 use unisono_data::{Dataset, Options, Source};
+use unisono_strategies::Strategy;
 use unisono_train::internals::EVALUATION_BATCH;
-use unisono_train::{Outer, Shares, Strategy};
+use unisono_train::{Outer, Shares};
 
 impl Config {
     /// The data set, as far as known before it is read, by the size of its files. What is larger than the limit stays in files.

@@ -6,7 +6,8 @@ use super::Config;
 use super::check::refuse;
 use crate::network::Parameters;
 use unisono::Communicator;
-use unisono_train::{Replica, Resumed, RunSettings, Shares, Strategy, TrainError, Wires, agree};
+use unisono_strategies::Strategy;
+use unisono_train::{Replica, Resumed, RunSettings, Shares, TrainError, Wires, agree};
 
 /// The options of data and models that do not depend on which they are.
 const OF_ANY: [&str; 4] = ["seed", "input-threads", "prefetch", "initial"];

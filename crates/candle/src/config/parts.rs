@@ -9,16 +9,20 @@ use std::time::Duration;
 use super::Config;
 use crate::model::ModelKind;
 use unisono::size;
+#[cfg(not(feature = "service"))]
+use unisono_data::load;
 use unisono_data::{
     Augmentation, Cache, DataError, Dataset, Normalize, Service, SnapshotOptions, SnapshotReport, Source,
 };
+#[cfg(feature = "service")]
+use unisono_data_service::load;
+use unisono_strategies::{PipelineSettings, ServerSettings, Strategy, StrategyKind};
 use unisono_train::checkpoint::When;
 use unisono_train::metrics::{Metrics, Named, Regression};
 use unisono_train::optimizer::{Averaged, OptimizerSettings, Sgd};
 use unisono_train::rate::{Rate, Schedule, ScheduleKind};
 use unisono_train::{
-    BucketSettings, Checkpoints, EarlyStopping, LocalSteps, Order, PipelineSettings, RunSettings,
-    ServerSettings, Strategy, StrategyKind, TrainError, Wire, Wires,
+    BucketSettings, Checkpoints, EarlyStopping, LocalSteps, Order, RunSettings, TrainError, Wire, Wires,
 };
 
 /// The augmentation of training images.
@@ -221,7 +225,7 @@ impl Config {
     /// [`TrainError::Data`].
     pub fn kept_dataset(&self) -> Result<(Dataset, Option<SnapshotReport>), TrainError> {
         let source = self.source();
-        let dataset = unisono_data::load(&source, &self.data_options())?;
+        let dataset = load(&source, &self.data_options())?;
         let Some(directory) = self.snapshot.clone() else { return Ok((dataset, None)) };
         let snapshot = SnapshotOptions { directory, compression: self.snapshot_compression };
         let (dataset, report) = dataset.with_snapshot(&source, &snapshot)?;

@@ -12,9 +12,10 @@ use super::Config;
 use super::prepare::{Made, Prepared};
 use crate::error::failed;
 use crate::model::{self, Layer};
+use unisono_strategies::pipeline::{Grid, MicroBatches, Pipeline, Stage};
+use unisono_strategies::{PipelineSettings, Strategy};
 use unisono_train::internals::broadcast;
-use unisono_train::pipeline::{Grid, MicroBatches, Pipeline, Stage};
-use unisono_train::{PipelineSettings, Sampled, Shares, Strategy, TrainError, Trainer, agree};
+use unisono_train::{Sampled, Shares, TrainError, Trainer, agree};
 
 impl Config {
     /// As [`Config::trainer`], for a model that is cut into stages, whatever [`Config::strategy`] says. The model, the data and the

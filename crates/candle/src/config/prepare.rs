@@ -11,10 +11,11 @@ use crate::network::Parameters;
 use candle_core::Device;
 use unisono::{Communicator, Rank, Unisono};
 use unisono_data::{Batch, Dataset, SnapshotReport, Source};
+use unisono_strategies::{ParameterServer, ServerSettings, Strategy};
 use unisono_train::internals::{Places, refusal};
 use unisono_train::{
-    Checkpoints, Parameter, ParameterServer, Replica, Resumed, RunSettings, Sampled, ServerSettings, Shares,
-    Strategy, TrainError, Trainer, Wire, WireChoice, Wires, agree,
+    Checkpoints, Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire,
+    WireChoice, Wires, agree,
 };
 
 /// A run that has not begun.

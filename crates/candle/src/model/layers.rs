@@ -1,4 +1,4 @@
-//! Models as sequences of layers, between which a [pipeline](unisono_train::pipeline) may cut them.
+//! Models as sequences of layers, between which a [pipeline](unisono_strategies::pipeline) may cut them.
 
 use std::fmt;
 

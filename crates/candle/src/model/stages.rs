@@ -8,7 +8,7 @@ use unisono_data::Batch;
 use super::layers::{Layer, Sequence};
 use super::{inputs, loss};
 use crate::network::{Cut, Parameters, StageNetwork};
-use unisono_train::pipeline::Stage;
+use unisono_strategies::pipeline::Stage;
 
 /// How often a layer is timed.
 const TIMES: usize = 3;

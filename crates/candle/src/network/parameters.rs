@@ -142,7 +142,7 @@ impl Parameters {
     }
 
     /// An empty set on the CPU whose values will exist once for all ranks of a communicator, which are on one node: for
-    /// [central storage](unisono_train::Strategy::CentralStorage). Its memory is given back when the process ends. All ranks call it, with the
+    /// [central storage](unisono_strategies::Strategy::CentralStorage). Its memory is given back when the process ends. All ranks call it, with the
     /// same seed, and then add the same parameters in the same order.
     ///
     /// # Errors

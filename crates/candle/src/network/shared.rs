@@ -60,7 +60,7 @@ impl InplaceOp1 for MoveTo {
         // dropped. It is not from the allocator, which matters only when a vector grows or is dropped: candle never grows a storage, and
         // this one is never dropped, since its only caller has leaked a tensor that holds it. Every rank has a mapping of its own, threads
         // too. In an update each writes its part of the values, and reads no other; collectives separate that from the passes, in which
-        // all read (`backend::central`).
+        // all read (`unisono_strategies::central_storage`).
         *values = unsafe { Vec::from_raw_parts(place, count, count) };
         Ok(())
     }

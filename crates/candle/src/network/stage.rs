@@ -8,8 +8,8 @@ use candle_core::{Device, Tensor, Var, bail};
 
 use super::{Arrays, Loss, loss, parameters};
 use crate::network::Parameters;
+use unisono_strategies::pipeline::{Activations, Stage, StageOutput};
 use unisono_train::metrics::Outputs;
-use unisono_train::pipeline::{Activations, Stage, StageOutput};
 use unisono_train::{Gradients, Parameter, ReplicaError};
 
 /// The result of the layers of a stage.
@@ -28,7 +28,7 @@ pub enum Cut {
 /// use candle_core::{DType, Device, Tensor};
 /// use unisono_steps::pipeline::PipelineSchedule;
 /// use unisono_candle::{Cut, Linear, Loss, Parameters, StageNetwork, cross_entropy};
-/// use unisono_train::pipeline::{Grid, Pipeline};
+/// use unisono_strategies::pipeline::{Grid, Pipeline};
 /// use unisono_train::{BucketSettings, Mirror, OptimizerSettings, Sgd, Share, Tally, TrainError};
 ///
 /// // Two stages, times two replicas of each.

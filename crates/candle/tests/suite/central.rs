@@ -5,9 +5,10 @@ use std::path::Path;
 use unisono_candle::Config;
 use unisono_candle::model::ModelKind;
 use unisono_data::Source;
+use unisono_strategies::StrategyKind;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::{Event, Order, Stop, StrategyKind, Summary, TrainError};
+use unisono_train::{Event, Order, Stop, Summary, TrainError};
 
 /// How far losses may be apart that are added up in another order.
 const TOLERANCE: f64 = 1e-5;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use unisono_candle::model::ModelKind;
 use unisono_candle::{Config, Part, Saved};
 use unisono_data::Source;
+use unisono_strategies::{ServerSettings, Staleness, StrategyKind};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::optimizer::{Averaged, UpdateRule, by_name};
-use unisono_train::{Event, NamedRule, ServerSettings, Staleness, Stop, StrategyKind, Summary};
+use unisono_train::{Event, NamedRule, Stop, Summary};
 
 fn settings(rule: Arc<dyn UpdateRule>) -> Config {
     let hidden = Some(vec![12]);

@@ -8,14 +8,15 @@ use unisono::{Algorithm, Communicator};
 use unisono_candle::Config;
 use unisono_candle::model::ModelKind;
 use unisono_data::{DataError, Source};
+use unisono_strategies::{ParameterServer, ServerSettings, Staleness, StrategyKind};
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 use unisono_train::checkpoint::{When, load_newest};
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
     AdamW, AnyShare, Batches, Checkpoints, Event, Feed, Fill, Gradients, NamedRule, OptimizerSettings,
-    Parameter, ParameterServer, Progress, Replica, ReplicaError, Resumed, RunSettings, ServerSettings, Sgd,
-    Staleness, Steps, Stop, StrategyKind, Summary, Tally, TrainError, Wire, Wires, WorkersReport,
+    Parameter, Progress, Replica, ReplicaError, Resumed, RunSettings, Sgd, Steps, Stop, Summary, Tally,
+    TrainError, Wire, Wires, WorkersReport,
 };
 
 const SYNCHRONOUS: ServerSettings =

@@ -2,7 +2,7 @@
 
 use unisono::config::{Launcher, Starter, bootstrap_folder, joins};
 use unisono_candle::Config;
-use unisono_train::Strategy;
+use unisono_strategies::Strategy;
 
 use super::{Args, Failure, failure, on_rank};
 use crate::{refused, speaks};

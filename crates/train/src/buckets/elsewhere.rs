@@ -8,7 +8,11 @@ use unisono::{Communicator, Error};
 
 impl Buckets {
     /// Buckets whose gradients lie elsewhere, and are divided among the ranks.
-    pub(crate) fn elsewhere(
+    ///
+    /// # Errors
+    /// If there is no memory for them.
+    #[doc(hidden)]
+    pub fn elsewhere(
         comm: &mut Communicator,
         parameters: &[Parameter],
         settings: &BucketSettings,

@@ -29,7 +29,8 @@ impl Buckets {
     }
 
     /// The error for a parameter that an update has spoiled on this rank.
-    pub(crate) fn exploded(&self, index: usize, Exploded { largest }: Exploded, step: u64) -> TrainError {
+    #[doc(hidden)]
+    pub fn exploded(&self, index: usize, Exploded { largest }: Exploded, step: u64) -> TrainError {
         self.error_of("largest value", index, largest, step)
     }
 

@@ -11,7 +11,7 @@ const BYTES: usize = 2;
 
 /// Scales gradients, and rounds them to a half-precision format.
 #[derive(Debug)]
-pub(crate) struct HalfBytes {
+pub struct HalfBytes {
     codec: Codec,
     /// A power of two.
     scale: f32,
@@ -23,12 +23,12 @@ impl HalfBytes {
     }
 
     /// The bytes of so many gradients.
-    pub(crate) fn size_bytes(count: usize) -> usize {
+    pub fn size_bytes(count: usize) -> usize {
         count * BYTES
     }
 
     /// Rounds gradients to as many numbers.
-    pub(crate) fn encode(&self, gradients: &[f32], encoded: &mut [u8]) {
+    pub fn encode(&self, gradients: &[f32], encoded: &mut [u8]) {
         let mut scaled = [0.0; BLOCK];
         for (values, encoded) in gradients.chunks(BLOCK).zip(encoded.chunks_mut(BLOCK * BYTES)) {
             let scaled = &mut scaled[..values.len()];
@@ -38,7 +38,7 @@ impl HalfBytes {
     }
 
     /// Converts them back.
-    pub(crate) fn decode(&self, encoded: &[u8], gradients: &mut [f32]) {
+    pub fn decode(&self, encoded: &[u8], gradients: &mut [f32]) {
         for (values, encoded) in gradients.chunks_mut(BLOCK).zip(encoded.chunks(BLOCK * BYTES)) {
             (self.codec.decode)(cast_slice_mut(values), encoded);
             values.iter_mut().for_each(|value| *value /= self.scale);

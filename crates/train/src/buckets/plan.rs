@@ -24,7 +24,7 @@ pub struct Plan {
     /// The number of elements of each bucket.
     pub counts: Vec<usize>,
     /// The indices of the parameters in each bucket.
-    pub(crate) members: Vec<Vec<usize>>,
+    pub members: Vec<Vec<usize>>,
 }
 
 impl Plan {
@@ -54,7 +54,7 @@ impl Plan {
     }
 
     /// The place of the gradient of a parameter, if it is trained.
-    pub(crate) fn place(&self, index: usize) -> Option<&Place> {
+    pub fn place(&self, index: usize) -> Option<&Place> {
         self.places[index].as_ref()
     }
 

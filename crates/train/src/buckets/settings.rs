@@ -55,7 +55,8 @@ impl Default for BucketSettings {
 
 impl BucketSettings {
     /// How gradients are rounded, if the wire format does.
-    pub(crate) fn half_bytes(&self) -> Option<HalfBytes> {
+    #[doc(hidden)]
+    pub fn half_bytes(&self) -> Option<HalfBytes> {
         match self.wire {
             Wire::F32 | Wire::Compressed(_) => None,
             Wire::Bf16 => Some(HalfBytes::new(DType::BF16, 1.0)),

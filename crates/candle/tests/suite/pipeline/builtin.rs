@@ -6,10 +6,11 @@ use std::sync::Arc;
 use unisono_candle::model::ModelKind;
 use unisono_candle::{Config, Part, Saved};
 use unisono_data::Source;
+use unisono_strategies::{Strategy, StrategyKind};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::metrics::{F1, Named, TopK};
-use unisono_train::{EpochReport, Event, Order, Stop, Strategy, StrategyKind, Summary, TrainError};
+use unisono_train::{EpochReport, Event, Order, Stop, Summary, TrainError};
 
 /// How far losses may be apart that are added up in another order.
 const TOLERANCE: f64 = 1e-5;

@@ -11,9 +11,9 @@ use unisono_candle::{
 };
 use unisono_data::{Depth, Options, Source, Threads};
 use unisono_steps::pipeline::PipelineSchedule;
+use unisono_strategies::pipeline::{Grid, MicroBatches, Pipeline};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::pipeline::{Grid, MicroBatches, Pipeline};
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
     AdamW, BucketSettings, Mirror, OptimizerSettings, Replica, RunSettings, Sampled, Sgd, Share, Shares,

@@ -1,0 +1,295 @@
+//! A client of servers that make batches.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+use tonic::{Code, Status};
+
+use super::call::{MOST_ANSWER_BYTES, MOST_OTHER_BYTES, MOST_REQUEST_BYTES, Method, PATIENCE, call, problem};
+use super::message::{BatchRequest, DescribeRequest, Description, ServersRequest, Shape, VERSION};
+use super::pool::{Lease, Next, Pool};
+use super::token::Token;
+use super::waiting::Waiting;
+use unisono_data::{
+    Batch, DataError, Dataset, Kind, Maker, Options, Pass, Schema, ServedSplit, Service, Split,
+};
+
+/// How often the servers are asked for others.
+const REFRESHED: Duration = Duration::from_secs(2);
+/// How many times as long as for a server a request waits for servers that are there and overloaded.
+const OVERLOADED: u32 = 10;
+/// How long a batch is waited for before that is told.
+const TOLD_AFTER: Duration = Duration::from_secs(5);
+
+/// Asks servers what they serve.
+pub(super) fn read(service: &Service, options: &Options) -> Result<Dataset, DataError> {
+    Client::connect(service, PATIENCE, Waiting::new(options)).map(Client::dataset)
+}
+
+/// A client of all servers of a data set.
+pub(super) struct Client {
+    /// Taken when it is dropped.
+    runtime: Option<Runtime>,
+    pool: Arc<Pool>,
+    kind: Kind,
+    schema: Schema,
+    description: Description,
+    identity: u64,
+    patience: Duration,
+    waiting: Waiting,
+    /// Whether the present wait for servers has been told.
+    is_told: AtomicBool,
+}
+
+impl Client {
+    /// Asks the servers what they serve: at least one of them must answer, and all that do the same.
+    pub(super) fn connect(
+        service: &Service,
+        patience: Duration,
+        waiting: Waiting,
+    ) -> Result<Self, DataError> {
+        let Some(token_file) = &service.token_file else {
+            return Err(DataError::NoToken { servers: service.to_string() });
+        };
+        let token = Token::read(token_file)?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("data client")
+            .enable_all()
+            .build()
+            .map_err(|error| DataError::Thread { error })?;
+        let pool = {
+            let _here = runtime.enter();
+            Pool::new(&service.servers, token)
+                .map_err(|(address, problem)| DataError::Server { address, problem })?
+        };
+        let awaited = || waits(&pool, patience);
+        let (address, description) = match runtime.block_on(waiting.until(describe(&pool, patience), awaited))
+        {
+            Ok(described) => described,
+            Err(error) => {
+                // The look-up of a name may go on for long.
+                runtime.shutdown_background();
+                return Err(error);
+            }
+        };
+        let unreadable = |error| DataError::Server {
+            address: address.clone(),
+            problem: format!("what it says of its data cannot be read: {error}"),
+        };
+        let kind = serde_json::from_str(&description.kind).map_err(unreadable)?;
+        let schema = serde_json::from_str(&description.schema).map_err(unreadable)?;
+        let identity = description.identity();
+        runtime.spawn(refresh(Arc::downgrade(&pool), identity));
+        let runtime = Some(runtime);
+        let is_told = AtomicBool::new(false);
+        Ok(Self { runtime, pool, kind, schema, description, identity, patience, waiting, is_told })
+    }
+
+    /// What the servers serve.
+    pub(super) fn dataset(self) -> Dataset {
+        let client = Arc::new(self);
+        let Self { kind, schema, description, .. } = &*client;
+        let context = match *kind {
+            Kind::Text { context, .. } => Some(context),
+            Kind::Images { .. } | Kind::Table { .. } => None,
+        };
+        let split = |is_held_out, samples: u64| {
+            let maker = Arc::<Self>::clone(&client);
+            Split::Served(ServedSplit::new(maker, is_held_out, samples as usize, context))
+        };
+        let (train, test) = (split(false, description.train), split(true, description.test));
+        Dataset { kind: kind.clone(), train, test, schema: schema.clone() }
+    }
+
+    /// Asks one server after the other until one has made the batch.
+    async fn ask(
+        &self,
+        request: BatchRequest,
+        samples: usize,
+        most_bytes: usize,
+    ) -> Result<Batch, DataError> {
+        let began = Instant::now();
+        let mut seen = began;
+        // Servers whose files are damaged, and what the last of them says.
+        let (mut damaged, mut damage) = (Vec::new(), None);
+        loop {
+            let server = match self.pool.next(&damaged, Instant::now()) {
+                Next::Server(server) => server,
+                Next::Wait(pause)
+                    if seen.elapsed() < self.patience && began.elapsed() < OVERLOADED * self.patience =>
+                {
+                    if seen.elapsed() > TOLD_AFTER && !self.is_told.swap(true, Ordering::Relaxed) {
+                        self.waiting.tell(&waits(&self.pool, self.patience));
+                    }
+                    tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
+                    continue;
+                }
+                Next::Wait(_) => return Err(gone(&self.pool, seen.elapsed())),
+                Next::Nobody => return Err(damage.unwrap_or_else(|| gone(&self.pool, seen.elapsed()))),
+            };
+            match call(&server.channel, request.clone(), most_bytes).await {
+                Ok(answer) => match answer.batch(samples, &self.kind, self.schema.normalization.as_ref()) {
+                    Ok(batch) => {
+                        server.answered();
+                        self.is_told.store(false, Ordering::Relaxed);
+                        return Ok(batch);
+                    }
+                    Err(problem) => server.failed(problem),
+                },
+                Err(status) => match status.code() {
+                    Code::ResourceExhausted => {
+                        seen = Instant::now();
+                        server.refused(problem(&status));
+                    }
+                    // Another machine may have files that are not damaged.
+                    Code::DataLoss => {
+                        server.answered();
+                        damaged.push(server.address.clone());
+                        damage = Some(error_of(&server, problem(&status)));
+                    }
+                    Code::InvalidArgument => return Err(error_of(&server, problem(&status))),
+                    _ => server.failed(problem(&status)),
+                },
+            }
+        }
+    }
+}
+
+impl Maker for Client {
+    /// By whichever server makes it.
+    fn batch(&self, is_held_out: bool, samples: &[usize], pass: Pass) -> Result<Batch, DataError> {
+        let request = BatchRequest::new(self.identity, is_held_out, samples, pass);
+        let bytes = Shape::of(&self.kind).answer_bytes(samples.len());
+        if bytes > MOST_ANSWER_BYTES || request.encoded_len() > MOST_REQUEST_BYTES {
+            let problem = format!(
+                "a batch of {} samples takes {bytes} bytes: a data server answers with {MOST_ANSWER_BYTES} at most; choose a smaller batch",
+                samples.len()
+            );
+            return Err(DataError::other(problem));
+        }
+        let runtime = self.runtime.as_ref().expect("it is there until this is dropped");
+        runtime.block_on(self.ask(request, samples.len(), bytes))
+    }
+
+    fn identity(&self) -> u64 {
+        self.identity
+    }
+
+    /// As many as keep all servers busy: one in the hands of each of their threads, and one on its way to each server.
+    fn requests(&self) -> usize {
+        /// Each waits on a thread of its own.
+        const MOST: usize = 64;
+        self.pool.threads().clamp(2, MOST)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+fn error_of(server: &Lease, problem: String) -> DataError {
+    DataError::Server { address: server.address.clone(), problem }
+}
+
+fn waits(pool: &Pool, patience: Duration) -> String {
+    format!("waiting for a data server, up to {} s; {}", patience.as_secs(), pool.problems())
+}
+
+fn gone(pool: &Pool, waited: Duration) -> DataError {
+    DataError::NoServer { seconds: waited.as_secs(), problems: pool.problems() }
+}
+
+/// Asks all servers the same, and returns what each answers.
+async fn ask_all<M: Method + Clone>(pool: &Arc<Pool>, message: M) -> Vec<(Lease, Result<M::Answer, Status>)> {
+    let mut asked = JoinSet::new();
+    for server in pool.all() {
+        let message = message.clone();
+        asked.spawn(async move {
+            let answer = call(&server.channel, message, MOST_OTHER_BYTES).await;
+            (server, answer)
+        });
+    }
+    let answers = asked.join_all().await;
+    for (server, answer) in &answers {
+        match answer {
+            Ok(_) => server.answered(),
+            Err(status) => server.failed(problem(status)),
+        }
+    }
+    answers
+}
+
+/// What the servers serve, and one of those that say so.
+async fn describe(pool: &Arc<Pool>, patience: Duration) -> Result<(String, Description), DataError> {
+    let began = Instant::now();
+    loop {
+        let mut first: Option<(String, Description)> = None;
+        for (server, answer) in ask_all(pool, DescribeRequest {}).await {
+            match answer {
+                Ok(description) => {
+                    check(&server.address, &description, first.as_ref())?;
+                    server.has_threads(description.threads);
+                    first.get_or_insert((server.address.clone(), description));
+                }
+                Err(status) if status.code() == Code::Unauthenticated => {
+                    return Err(error_of(&server, problem(&status)));
+                }
+                Err(_) => {}
+            }
+        }
+        match first {
+            Some(first) => return Ok(first),
+            None if began.elapsed() >= patience => return Err(gone(pool, began.elapsed())),
+            None => tokio::time::sleep(Duration::from_millis(200)).await,
+        }
+    }
+}
+
+/// Refuses a server of another version, or that serves other data than the first.
+fn check(address: &str, found: &Description, first: Option<&(String, Description)>) -> Result<(), DataError> {
+    let refused = |problem| Err(DataError::Server { address: address.to_owned(), problem });
+    if found.version != VERSION {
+        return refused(format!(
+            "it is of version {}, and this program of version {VERSION}: use the same",
+            found.version
+        ));
+    }
+    if let Some((other, description)) = first
+        && let Some((what, its, others)) = found.difference(description)
+    {
+        return refused(format!(
+            "it serves other data than `{other}` ({what}: {its} of {}, against {others} of {}); start both with the same data \
+             and options",
+            found.source, description.source
+        ));
+    }
+    Ok(())
+}
+
+/// Asks the servers for others, again and again: finds those that join, and those that come back.
+async fn refresh(pool: Weak<Pool>, identity: u64) {
+    loop {
+        tokio::time::sleep(REFRESHED).await;
+        let Some(pool) = pool.upgrade() else { return };
+        let answers = ask_all(&pool, ServersRequest { identity }).await;
+        let lists =
+            answers.into_iter().filter_map(|(server, answer)| Some((server.address.clone(), answer.ok()?)));
+        pool.update(lists.collect());
+    }
+}

@@ -1,0 +1,45 @@
+//! Batches that other machines make: a [`Server`] for them, and [`load`], which reads a [`Source::Service`].
+//!
+//! A batch is a function of the data set, its options, the seed, the epoch and the indices of its samples. So a [`Server`] needs
+//! no state: a client asks for just the samples of a batch, of whichever server has the least to do, and asks another one if that
+//! fails. Order and bits are those of a run that makes its batches itself, and every sample is seen once per epoch, whatever happens to
+//! servers.
+//!
+//! The methods are gRPC. A connection begins with a handshake in which both sides prove that they know a [`Token`]. Nothing is encrypted.
+
+#![forbid(unsafe_code)]
+
+use unisono_data::{DataError, Dataset, Options, Source};
+
+mod answers;
+mod call;
+mod client;
+mod handshake;
+mod listen;
+mod members;
+mod membership;
+mod message;
+mod methods;
+mod pool;
+mod server;
+#[cfg(test)]
+mod tests;
+mod token;
+mod waiting;
+
+pub use server::{Counts, Server, ServerSettings};
+pub use token::Token;
+
+/// Reads or generates a data set as [`unisono_data::load`] does, or connects to the servers of a [`Source::Service`], which make its
+/// batches.
+///
+/// # Errors
+///
+/// Those of [`unisono_data::load`]; if the servers refuse the token, serve different data sets or do not answer for a minute;
+/// [`DataError::Stopped`] on a request to stop that wait.
+pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
+    match source {
+        Source::Service(service) => client::read(service, options),
+        _ => unisono_data::load(source, options),
+    }
+}

@@ -1,0 +1,277 @@
+//! What servers and clients say to each other, as protocol buffers.
+
+use prost::Message;
+use prost::bytes::Bytes;
+use xxhash_rust::xxh3::Xxh3;
+
+use unisono_data::{Batch, Inputs, Kind, Normalization, Pass, Values};
+
+/// The version of this program, whose servers and clients must be of one version: another may make other bits.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Asks a server what it serves.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(super) struct DescribeRequest {}
+
+/// What a server serves.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct Description {
+    /// The [version](VERSION) of the server.
+    #[prost(string, tag = "1")]
+    pub(super) version: String,
+    /// The data set, as its server names it.
+    #[prost(string, tag = "2")]
+    pub(super) source: String,
+    /// The options that it was loaded with.
+    #[prost(string, tag = "3")]
+    pub(super) options: String,
+    #[prost(fixed64, tag = "4")]
+    pub(super) fingerprint: u64,
+    /// A [`Kind`], as JSON.
+    #[prost(string, tag = "5")]
+    pub(super) kind: String,
+    /// A [`Schema`](unisono_data::Schema), as JSON.
+    #[prost(string, tag = "6")]
+    pub(super) schema: String,
+    /// The number of training samples.
+    #[prost(uint64, tag = "7")]
+    pub(super) train: u64,
+    /// The number of held-out samples.
+    #[prost(uint64, tag = "8")]
+    pub(super) test: u64,
+    /// The batches that this server works on at once.
+    #[prost(uint64, tag = "9")]
+    pub(super) threads: u64,
+}
+
+impl Description {
+    /// A hash of all that determines a batch, which two servers of one data set have in common.
+    pub(super) fn identity(&self) -> u64 {
+        let mut hasher = Xxh3::new();
+        for text in [&self.version, &self.options, &self.kind, &self.schema] {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+        for number in [self.fingerprint, self.train, self.test] {
+            hasher.update(&number.to_le_bytes());
+        }
+        hasher.digest()
+    }
+
+    /// The first difference from another description that matters to a batch: what it is, here and there.
+    pub(super) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
+        let samples = |of: &Self| format!("{} and {}", of.train, of.test);
+        let fingerprint = |of: &Self| format!("{:016x}", of.fingerprint);
+        let text = |what, of: fn(&Self) -> String| (what, of(self), of(other));
+        [
+            text("version", |of| of.version.clone()),
+            text("options", |of| of.options.clone()),
+            ("number of samples", samples(self), samples(other)),
+            text("kind of samples", |of| of.kind.clone()),
+            text("schema", |of| of.schema.clone()),
+            ("fingerprint", fingerprint(self), fingerprint(other)),
+        ]
+        .into_iter()
+        .find(|(_, own, other)| own != other)
+    }
+}
+
+/// Asks for a batch.
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
+pub(super) struct BatchRequest {
+    /// The [identity](Description::identity) of the data set.
+    #[prost(fixed64, tag = "1")]
+    pub(super) identity: u64,
+    /// Whether the samples are held-out ones.
+    #[prost(bool, tag = "2")]
+    pub(super) is_held_out: bool,
+    /// The pass if it is one of training, or else one of evaluation.
+    #[prost(message, optional, tag = "3")]
+    pub(super) training: Option<Training>,
+    #[prost(uint64, repeated, tag = "4")]
+    pub(super) samples: Vec<u64>,
+}
+
+/// A pass of training.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Message)]
+pub(super) struct Training {
+    #[prost(fixed64, tag = "1")]
+    pub(super) seed: u64,
+    #[prost(uint64, tag = "2")]
+    pub(super) epoch: u64,
+}
+
+impl BatchRequest {
+    pub(super) fn new(identity: u64, is_held_out: bool, samples: &[usize], pass: Pass) -> Self {
+        let training = match pass {
+            Pass::Training { seed, epoch } => Some(Training { seed, epoch }),
+            Pass::Evaluation => None,
+        };
+        Self {
+            identity,
+            is_held_out,
+            training,
+            samples: samples.iter().map(|&sample| sample as u64).collect(),
+        }
+    }
+
+    pub(super) fn pass(&self) -> Pass {
+        self.training.map_or(Pass::Evaluation, |Training { seed, epoch }| Pass::Training { seed, epoch })
+    }
+}
+
+/// A batch. Numbers are in little-endian order.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct BatchAnswer {
+    #[prost(oneof = "Sent", tags = "1, 2, 3")]
+    pub(super) inputs: Option<Sent>,
+    /// Of `u32`.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub(super) targets: Bytes,
+}
+
+/// The inputs of a batch: [`Values`].
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(super) enum Sent {
+    /// Of images, which the client normalises: a quarter of the bytes, and the same bits.
+    #[prost(bytes = "bytes", tag = "1")]
+    Levels(Bytes),
+    /// Of `f32`.
+    #[prost(bytes = "bytes", tag = "2")]
+    Numbers(Bytes),
+    /// Of `u32`.
+    #[prost(bytes = "bytes", tag = "3")]
+    Tokens(Bytes),
+}
+
+impl BatchAnswer {
+    pub(super) fn new(inputs: Values, targets: &[u32]) -> Self {
+        let inputs = match inputs {
+            Values::Levels(levels) => Sent::Levels(levels.into()),
+            Values::Numbers(numbers) => Sent::Numbers(bytes(&numbers, f32::to_le_bytes)),
+            Values::Tokens(tokens) => Sent::Tokens(bytes(&tokens, u32::to_le_bytes)),
+        };
+        Self { inputs: Some(inputs), targets: bytes(targets, u32::to_le_bytes) }
+    }
+
+    /// The batch of so many samples of this kind, or what is wrong with it.
+    pub(super) fn batch(
+        &self,
+        samples: usize,
+        kind: &Kind,
+        normalization: Option<&Normalization>,
+    ) -> Result<Batch, String> {
+        let shape = Shape::of(kind);
+        let inputs = match &self.inputs {
+            Some(Sent::Levels(levels)) => Inputs::normalized(levels, normalization),
+            Some(Sent::Numbers(bytes)) => Inputs::Pixels(numbers(bytes, f32::from_le_bytes)),
+            Some(Sent::Tokens(bytes)) => Inputs::Tokens(numbers(bytes, u32::from_le_bytes)),
+            None => return Err("its answer has no inputs".to_owned()),
+        };
+        let targets = numbers(&self.targets, u32::from_le_bytes);
+        let (found, is_right) = match &inputs {
+            Inputs::Pixels(values) => (values.len(), !shape.is_text),
+            Inputs::Tokens(tokens) => {
+                (tokens.len(), shape.is_text && tokens.iter().all(|&token| (token as usize) < shape.classes))
+            }
+        };
+        let is_known = targets.iter().all(|&target| (target as usize) < shape.classes);
+        let expected = (samples * shape.inputs, samples * shape.targets);
+        if (found, targets.len()) != expected || !is_right || !is_known {
+            return Err(format!(
+                "its answer has {found} inputs and {} targets, some perhaps out of range: expected {} and {} for {samples} samples",
+                targets.len(),
+                expected.0,
+                expected.1
+            ));
+        }
+        Ok(Batch { inputs, targets, samples })
+    }
+}
+
+/// The numbers of a sample.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    inputs: usize,
+    targets: usize,
+    /// The number of values that a target may have, and a token.
+    classes: usize,
+    is_text: bool,
+}
+
+impl Shape {
+    pub(super) fn of(kind: &Kind) -> Self {
+        match kind {
+            &Kind::Images { height, width, channels, classes } => Self {
+                inputs: height.saturating_mul(width).saturating_mul(channels),
+                targets: 1,
+                classes,
+                is_text: false,
+            },
+            &Kind::Table { features, classes } => {
+                Self { inputs: features, targets: 1, classes, is_text: false }
+            }
+            Kind::Text { context, vocabulary } => {
+                Self { inputs: *context, targets: *context, classes: vocabulary.len(), is_text: true }
+            }
+        }
+    }
+
+    /// The most bytes of an answer with so many samples.
+    pub(super) fn answer_bytes(self, samples: usize) -> usize {
+        /// What surrounds the numbers in a message.
+        const FRAME: usize = 64;
+        self.inputs
+            .saturating_add(self.targets)
+            .saturating_mul(size_of::<u32>())
+            .saturating_mul(samples)
+            .saturating_add(FRAME)
+    }
+}
+
+fn bytes<N: Copy>(numbers: &[N], bytes_of: fn(N) -> [u8; 4]) -> Bytes {
+    numbers.iter().flat_map(|&number| bytes_of(number)).collect::<Vec<_>>().into()
+}
+
+fn numbers<N>(bytes: &[u8], number_of: fn([u8; 4]) -> N) -> Vec<N> {
+    bytes.as_chunks().0.iter().map(|&bytes| number_of(bytes)).collect()
+}
+
+/// Asks for the servers that a server knows.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(super) struct ServersRequest {
+    /// The [identity](Description::identity) of the data set.
+    #[prost(fixed64, tag = "1")]
+    pub(super) identity: u64,
+}
+
+/// The servers of a data set that one of them knows.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct Servers {
+    /// A number that this server has drawn at its start, by which it is known under several addresses.
+    #[prost(fixed64, tag = "1")]
+    pub(super) instance: u64,
+    /// The addresses of the others.
+    #[prost(string, repeated, tag = "2")]
+    pub(super) addresses: Vec<String>,
+    /// The batches that this server works on at once.
+    #[prost(uint64, tag = "3")]
+    pub(super) threads: u64,
+}
+
+/// Asks a server to tell clients of another one, for a while.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct JoinRequest {
+    #[prost(message, optional, tag = "1")]
+    pub(super) description: Option<Description>,
+    /// Where clients reach the server that joins; if the host is unspecified, at the one that the request came from.
+    #[prost(string, tag = "2")]
+    pub(super) address: String,
+}
+
+/// A server was taken into the list.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(super) struct Joined {}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! The methods of a server.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use tokio::sync::Semaphore;
+use tonic::body::Body;
+use tonic::server::{Grpc, UnaryService};
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+use tower_service::Service;
+
+use super::answers::Answers;
+use super::call::{MOST_ANSWER_BYTES, MOST_REQUEST_BYTES, Method};
+use super::members::{Members, reached};
+use super::message::{
+    BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Joined, Servers, ServersRequest,
+    Shape,
+};
+use unisono_data::Dataset;
+
+/// What a server has, whatever it is asked.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) dataset: Dataset,
+    pub(super) description: Description,
+    /// That of the description.
+    pub(super) identity: u64,
+    pub(super) answers: Answers,
+    pub(super) members: Members,
+    /// The server that this one has joined.
+    pub(super) joined: Option<String>,
+    /// A random number.
+    pub(super) instance: u64,
+    /// One permit for each batch that may be worked on.
+    pub(super) workers: Arc<Semaphore>,
+    /// One permit for each request that may wait for a worker.
+    pub(super) queue: Semaphore,
+    pub(super) counters: Counters,
+}
+
+/// What a server has done.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    /// Batches that were made.
+    pub(super) made: AtomicU64,
+    /// Batches that had been made for another request.
+    pub(super) cached: AtomicU64,
+    /// Requests that were sent away, for want of room in the queue.
+    pub(super) refused: AtomicU64,
+}
+
+impl Served {
+    fn check(&self, identity: u64) -> Result<(), Status> {
+        if identity == self.identity {
+            return Ok(());
+        }
+        Err(Status::failed_precondition(
+            "it now serves other data, or with other options or another version, than when this run began",
+        ))
+    }
+
+    /// Makes a batch on a thread of its own, once one of the workers is free.
+    async fn make(self: &Arc<Self>, request: BatchRequest) -> Result<BatchAnswer, Status> {
+        let worker = match Arc::clone(&self.workers).try_acquire_owned() {
+            Ok(worker) => worker,
+            Err(_) => {
+                let _place = self.queue.try_acquire().map_err(|_| {
+                    self.counters.refused.fetch_add(1, Ordering::Relaxed);
+                    Status::resource_exhausted("it is overloaded: its queue is full")
+                })?;
+                Arc::clone(&self.workers).acquire_owned().await.expect("it is never closed")
+            }
+        };
+        let this = Arc::clone(self);
+        let work = move || {
+            let _worker = worker;
+            let split = if request.is_held_out { &this.dataset.test } else { &this.dataset.train };
+            let samples: Vec<_> = request.samples.iter().map(|&sample| sample as usize).collect();
+            let (inputs, targets) = split
+                .gather(&samples, request.pass())
+                .map_err(|error| Status::data_loss(error.to_string()))?;
+            this.counters.made.fetch_add(1, Ordering::Relaxed);
+            Ok(BatchAnswer::new(inputs, &targets))
+        };
+        let made = tokio::task::spawn_blocking(work).await;
+        made.unwrap_or_else(|panic| Err(Status::internal(format!("a batch could not be made: {panic}"))))
+    }
+
+    /// Refuses a request that no batch could answer.
+    fn check_samples(&self, request: &BatchRequest) -> Result<(), Status> {
+        let split = if request.is_held_out { &self.dataset.test } else { &self.dataset.train };
+        let (asked, there) = (request.samples.len(), split.len());
+        if let Some(beyond) = request.samples.iter().find(|&&sample| sample >= there as u64) {
+            return Err(Status::invalid_argument(format!("there is no sample {beyond}: there are {there}")));
+        }
+        if Shape::of(&self.dataset.kind).answer_bytes(asked) > MOST_ANSWER_BYTES {
+            return Err(Status::invalid_argument(format!("a batch of {asked} samples is too large")));
+        }
+        Ok(())
+    }
+}
+
+/// The methods, each as its request asks for it.
+impl Served {
+    async fn describe(self: Arc<Self>, _: Request<DescribeRequest>) -> Answered<Description> {
+        Ok(Response::new(self.description.clone()))
+    }
+
+    async fn servers(self: Arc<Self>, request: Request<ServersRequest>) -> Answered<Servers> {
+        self.check(request.get_ref().identity)?;
+        let mut addresses = self.members.addresses(Instant::now());
+        addresses.extend(self.joined.clone());
+        Ok(Response::new(Servers { instance: self.instance, addresses, threads: self.description.threads }))
+    }
+
+    async fn join(self: Arc<Self>, request: Request<JoinRequest>) -> Answered<Joined> {
+        let from = request.remote_addr().map(|address| address.ip());
+        let JoinRequest { description, address } = request.into_inner();
+        let theirs =
+            description.ok_or_else(|| Status::invalid_argument("who joins must describe what it serves"))?;
+        if let Some((what, own, theirs)) = self.description.difference(&theirs) {
+            let why =
+                format!("it serves other data ({what}: {own}, against {theirs} of the server that joins)");
+            return Err(Status::failed_precondition(why));
+        }
+        let address = reached(&address, from).filter(|address| unisono_data::Service::is_address(address));
+        let address = address.ok_or_else(|| Status::invalid_argument("who joins must have an address"))?;
+        self.members.renew(address, Instant::now());
+        Ok(Response::new(Joined {}))
+    }
+
+    async fn batch(self: Arc<Self>, request: Request<BatchRequest>) -> Answered<BatchAnswer> {
+        let request = request.into_inner();
+        self.check(request.identity)?;
+        self.check_samples(&request)?;
+        let make = || self.make(request.clone());
+        let (answer, is_made) = self.answers.get(request.clone(), make).await?;
+        if !is_made {
+            self.counters.cached.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(Response::new(answer))
+    }
+}
+
+type Answered<A> = Result<Response<A>, Status>;
+
+/// The methods over HTTP/2.
+#[derive(Debug, Clone)]
+pub(super) struct Methods(pub(super) Arc<Served>);
+
+impl Service<http::Request<Body>> for Methods {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let served = Arc::clone(&self.0);
+        Box::pin(async move {
+            Ok(match request.uri().path() {
+                BatchRequest::PATH => unary(request, |asked| served.batch(asked)).await,
+                DescribeRequest::PATH => unary(request, |asked| served.describe(asked)).await,
+                JoinRequest::PATH => unary(request, |asked| served.join(asked)).await,
+                ServersRequest::PATH => unary(request, |asked| served.servers(asked)).await,
+                path => Status::unimplemented(format!("there is no method {path}")).into_http(),
+            })
+        })
+    }
+}
+
+/// Answers a request by one method.
+async fn unary<M: Method, F: Future<Output = Answered<M::Answer>>>(
+    request: http::Request<Body>,
+    answer: impl FnOnce(Request<M>) -> F,
+) -> http::Response<Body> {
+    let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(MOST_REQUEST_BYTES);
+    grpc.unary(By(Some(answer)), request).await
+}
+
+/// A method that is called once.
+struct By<F>(Option<F>);
+
+impl<M: Method, A: FnOnce(Request<M>) -> F, F: Future<Output = Answered<M::Answer>>> UnaryService<M>
+    for By<A>
+{
+    type Response = M::Answer;
+    type Future = F;
+
+    fn call(&mut self, request: Request<M>) -> F {
+        self.0.take().expect("a request has one answer")(request)
+    }
+}

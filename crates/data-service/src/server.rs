@@ -1,0 +1,231 @@
+//! A server of batches.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use rand::random;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::answers::Answers;
+use super::call::{TRIES_SILENCE, WINDOW};
+use super::listen::{admit, listen};
+use super::members::Members;
+use super::membership::{Membership, Notice};
+use super::message::{Description, VERSION};
+use super::methods::{Counters, Methods, Served};
+use super::token::Token;
+use super::waiting::Waiting;
+use unisono_data::{DataError, Dataset, Options, Service, Source};
+
+/// Requests that may wait for each thread that makes batches; others are sent elsewhere.
+const QUEUED_PER_THREAD: usize = 16;
+/// How long clients have to get the answers that they wait for, once a server stops.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How a server serves.
+#[derive(Debug, Clone)]
+pub struct ServerSettings {
+    /// The address to listen on, as `HOST:PORT`; port 0 is any that is free.
+    pub listen: String,
+    /// The secret that clients must have.
+    pub token: Token,
+    /// The number of batches that are made at once.
+    pub threads: usize,
+    /// The memory for batches that other clients may ask for again, in bytes.
+    pub cache_bytes: usize,
+    /// A server of the same data set, which tells its clients of this one.
+    pub join: Option<String>,
+    /// The address at which clients reach this server; by default, the one that it listens on.
+    pub advertise: Option<String>,
+}
+
+/// A server that makes batches for clients on other machines. It knows no rank and no epoch: a request says all that a batch depends
+/// on, so servers may come and go.
+///
+/// Dropping it ends it at once; [`stop`](Self::stop) lets requests end that are in progress.
+pub struct Server {
+    runtime: Option<Runtime>,
+    served: Arc<Served>,
+    address: SocketAddr,
+    stopping: Arc<Notify>,
+    serving: tokio::task::JoinHandle<Result<(), tonic::transport::Error>>,
+    notice: Notice,
+}
+
+impl Server {
+    /// Serves a data set that was loaded from `source` with these options.
+    ///
+    /// # Errors
+    ///
+    /// If the data set has no fingerprint, the address cannot be listened on, or the server to be joined serves other data or does not
+    /// answer for a minute; [`DataError::Stopped`] on a request to stop that wait.
+    pub fn start(
+        dataset: Dataset,
+        (source, options): (&Source, &Options),
+        settings: ServerSettings,
+    ) -> Result<Self, DataError> {
+        let mut named = settings.join.iter().chain(&settings.advertise);
+        if let Some(wrong) = named.find(|address| !Service::is_address(address)) {
+            return Err(DataError::Address { address: wrong.clone() });
+        }
+        let description = describe(&dataset, (source, options), settings.threads)?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(settings.threads)
+            .thread_name("data server")
+            .enable_all()
+            .build()
+            .map_err(|error| DataError::Thread { error })?;
+        let (listener, address) = runtime.block_on(listen(&settings.listen))?;
+        let served = Arc::new(Served {
+            dataset,
+            identity: description.identity(),
+            description,
+            answers: Answers::new(settings.cache_bytes),
+            members: Members::default(),
+            joined: settings.join.clone(),
+            instance: random(),
+            workers: Arc::new(Semaphore::new(settings.threads)),
+            queue: Semaphore::new(QUEUED_PER_THREAD * settings.threads),
+            counters: Counters::default(),
+        });
+        let stopping = Arc::new(Notify::new());
+        let serving = runtime.spawn(serve(
+            listener,
+            settings.token.clone(),
+            Arc::clone(&served),
+            Arc::clone(&stopping),
+        ));
+        let notice = Notice::default();
+        if let Some(other) = settings.join {
+            let own = settings.advertise.unwrap_or_else(|| address.to_string());
+            let membership = Membership::new(other, own, settings.token, Arc::clone(&served));
+            let channel = runtime.block_on(membership.begin(&Waiting::new(options)))?;
+            runtime.spawn(membership.keep(channel, Arc::clone(&notice)));
+        }
+        Ok(Self { runtime: Some(runtime), served, address, stopping, serving, notice })
+    }
+
+    /// The address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The number of training samples and of held-out samples.
+    pub fn samples(&self) -> (usize, usize) {
+        (self.served.dataset.train.len(), self.served.dataset.test.len())
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> Counts {
+        let Counters { made, cached, refused } = &self.served.counters;
+        Counts {
+            made: made.load(Ordering::Relaxed),
+            cached: cached.load(Ordering::Relaxed),
+            refused: refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// What is wrong with the server that this one has joined, if that is new.
+    pub fn take_notice(&self) -> Option<String> {
+        self.notice.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Whether it serves, and will until it is stopped.
+    pub fn is_serving(&self) -> bool {
+        !self.serving.is_finished()
+    }
+
+    /// Takes no more connections, and ends when all requests are answered that are in progress, or some seconds have passed.
+    pub fn stop(mut self) -> Counts {
+        self.stopping.notify_one();
+        if let Some(runtime) = &self.runtime {
+            // Clients that keep a connection open are not waited for, whatever the outcome.
+            let _ = runtime.block_on(async { tokio::time::timeout(GRACE, &mut self.serving).await });
+        }
+        self.counts()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// What a server has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Batches that it made.
+    pub made: u64,
+    /// Batches that it served without making them anew.
+    pub cached: u64,
+    /// Requests that it sent away because its queue was full.
+    pub refused: u64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { made, cached, refused } = self;
+        write!(f, "served {} batches: {made} made, {cached} from the cache", made + cached)?;
+        if *refused > 0 {
+            write!(f, "; sent {refused} requests away, for its queue was full")?;
+        }
+        Ok(())
+    }
+}
+
+fn describe(
+    dataset: &Dataset,
+    (source, options): (&Source, &Options),
+    threads: usize,
+) -> Result<Description, DataError> {
+    // Where a server keeps its data, and who stops it, makes no difference to a batch.
+    let Options { cache, in_memory_bytes, stop, .. } = Options::default();
+    let of_batches = Options { cache, in_memory_bytes, stop, ..options.clone() };
+    Ok(Description {
+        version: VERSION.to_owned(),
+        source: source.to_string(),
+        options: format!("{of_batches:?}"),
+        fingerprint: dataset.fingerprint()?,
+        kind: serde_json::to_string(&dataset.kind).expect("it is plain data"),
+        schema: serde_json::to_string(&dataset.schema).expect("it is plain data"),
+        train: dataset.train.len() as u64,
+        test: dataset.test.len() as u64,
+        threads: threads as u64,
+    })
+}
+
+async fn serve(
+    listener: TcpListener,
+    token: Token,
+    served: Arc<Served>,
+    stopping: Arc<Notify>,
+) -> Result<(), tonic::transport::Error> {
+    let (admitted, connections) = mpsc::channel(1);
+    let admitting = tokio::spawn(admit(listener, token, admitted));
+    tonic::transport::Server::builder()
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .http2_keepalive_interval(Some(TRIES_SILENCE))
+        .http2_keepalive_timeout(Some(TRIES_SILENCE))
+        .serve_with_incoming_shutdown(Methods(served), ReceiverStream::new(connections), async move {
+            stopping.notified().await;
+            admitting.abort();
+        })
+        .await
+}

@@ -1,0 +1,222 @@
+//! What goes wrong, and whom it concerns.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::thread::{self, JoinHandle};
+
+use super::*;
+use unisono_data::Cache;
+
+/// Why a data set is not served.
+fn refusal(connected: Result<Dataset, DataError>) -> String {
+    connected.unwrap_err().to_string()
+}
+
+#[test]
+fn every_call_needs_the_token() {
+    let fixture = Fixture::new();
+    let server = fixture.serve(&Source::Digits);
+    let right = fixture.service(&[&server]);
+    let wrong = Service {
+        token_file: Some(fixture.token("other", "0123456789abcdef0123456789abcdeF")),
+        ..right.clone()
+    };
+    let refused =
+        Client::connect(&wrong, Duration::from_secs(1), Waiting::default()).unwrap_err().to_string();
+    assert_eq!(refused, format!("data server `{}`: the token is not that of the server", server.address()));
+    let none = Service { token_file: None, ..right };
+    let refused = load(&Source::Service(none), &Options::default()).unwrap_err().to_string();
+    assert!(
+        refused.contains("ask for a token: name the file that holds it (--data-token-file)"),
+        "{refused}"
+    );
+}
+
+/// Passes one connection on to an address, and returns what the client sent once it has ended.
+fn recorded(to: SocketAddr) -> (SocketAddr, JoinHandle<Vec<u8>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let recording = thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut server = TcpStream::connect(to).unwrap();
+        let (mut answers, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        thread::spawn(move || io::copy(&mut answers, &mut to_client));
+        let (mut sent, mut block) = (vec![], [0; 4096]);
+        while let Ok(count @ 1..) = client.read(&mut block) {
+            sent.extend_from_slice(&block[..count]);
+            server.write_all(&block[..count]).unwrap();
+        }
+        sent
+    });
+    (address, recording)
+}
+
+#[test]
+fn a_recorded_connection_does_not_open_another() {
+    let fixture = Fixture::new();
+    let server = fixture.serve(&Source::Digits);
+    let (proxy, recording) = recorded(server.address());
+    let service = Service { servers: vec![proxy.to_string()], ..fixture.service(&[&server]) };
+    let client = Client::connect(&service, Duration::from_secs(10), Waiting::default()).unwrap();
+    drop(client);
+    let sent = recording.join().unwrap();
+    let mut again = TcpStream::connect(server.address()).unwrap();
+    again.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    again.write_all(&sent).unwrap();
+    let mut answer = vec![];
+    // The server may reset the connection, since it does not read all of it.
+    let _ = again.read_to_end(&mut answer);
+    // A greeting, a random number, and the refusal.
+    assert!(answer.len() <= 49, "{} bytes", answer.len());
+}
+
+#[test]
+fn silent_connections_delay_no_client_and_are_closed() {
+    let fixture = Fixture::new();
+    let server = fixture.serve(&Source::Digits);
+    let silent: Vec<_> = (0..300).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
+    fixture.connect(&[&server]).unwrap();
+    for mut stream in silent {
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut greeting = vec![];
+        assert!(stream.read_to_end(&mut greeting).is_ok(), "it is still open");
+    }
+}
+
+#[test]
+fn a_wait_for_servers_is_told_and_ends_on_request() {
+    static TOLD: Mutex<Vec<String>> = Mutex::new(vec![]);
+    let fixture = Fixture::new();
+    let tell = Some((|text| TOLD.lock().unwrap().push(text.to_owned())) as fn(&str));
+    let options = Options { cache: Cache { folder: None, tell }, ..Options::default() };
+    let (stop, nobody) = (options.stop.clone(), "127.0.0.1:1".to_owned());
+    let service = Source::Service(Service { servers: vec![nobody.clone()], ..fixture.service(&[]) });
+    let load = thread::spawn(move || load(&service, &options));
+    wait_until("somebody is told", || !TOLD.lock().unwrap().is_empty());
+    assert!(!load.is_finished());
+    stop.ask();
+    wait_until("the wait ends", || load.is_finished());
+    assert!(matches!(load.join().unwrap(), Err(DataError::Stopped)));
+    let told = TOLD.lock().unwrap().concat();
+    let expected = format!("waiting for a data server, up to 60 s; `{nobody}`: ");
+    assert!(told.starts_with(&expected) && told.contains("refused"), "{told}");
+}
+
+#[test]
+fn a_server_of_other_data_is_refused_by_name() {
+    let fixture = Fixture::new();
+    let source = fixture.images(8, 30);
+    let one = fixture.serve(&source);
+    let plain = start(&source, &Options::default(), fixture.settings()).unwrap();
+    let refused = refusal(fixture.connect(&[&one, &plain]));
+    for part in [one.address().to_string(), plain.address().to_string(), "(options: Options {".to_owned()] {
+        assert!(refused.contains(&part), "{refused}");
+    }
+    let more = fixture.images(9, 30);
+    let other = fixture.serve(&more);
+    let refused = refusal(fixture.connect(&[&one, &other]));
+    assert!(refused.contains("it serves other data than `"), "{refused}");
+    // Nor may it join.
+    let settings = ServerSettings { join: Some(one.address().to_string()), ..fixture.settings() };
+    let refused = start(&more, &varied(), settings).unwrap_err().to_string();
+    let expected =
+        format!("data server `{}`: cannot join it: it serves other data (kind of samples: ", one.address());
+    assert!(refused.starts_with(&expected), "{refused}");
+}
+
+#[test]
+fn a_server_that_dies_leaves_its_work_to_the_others() {
+    let fixture = Fixture::new();
+    let source = fixture.images(24, 200);
+    let local = load(&source, &varied()).unwrap();
+    let (one, mut two) = (fixture.serve(&source), Some(fixture.serve(&source)));
+    let served = fixture.connect(&[&one, two.as_ref().unwrap()]).unwrap();
+    let kill = |number| {
+        if number == 5 {
+            drop(two.take());
+        }
+    };
+    assert_eq!(epoch(&served, kill), epoch(&local, |_| ()));
+}
+
+#[test]
+fn a_server_that_comes_back_is_used_again_and_one_with_other_data_is_not() {
+    let fixture = Fixture::new();
+    let source = fixture.images(8, 30);
+    let server = fixture.serve(&source);
+    let listen = server.address().to_string();
+    let served = fixture.connect(&[&server]).unwrap();
+    drop(server);
+    let refused = served.train.batch(&[0], PASS).unwrap_err().to_string();
+    assert!(refused.starts_with(&format!("no data server has answered for 1 s; `{listen}`: ")), "{refused}");
+
+    let restart = |source: &Source| {
+        let settings = ServerSettings { listen: listen.clone(), ..fixture.settings() };
+        let mut server = None;
+        wait_until("the port is free again", || {
+            server = start(source, &varied(), settings.clone()).ok();
+            server.is_some()
+        });
+        server.unwrap()
+    };
+    let server = restart(&source);
+    assert_eq!(
+        served.train.batch(&[4, 2], PASS).unwrap(),
+        load(&source, &varied()).unwrap().train.batch(&[4, 2], PASS).unwrap()
+    );
+    assert_eq!(server.counts().made, 1);
+    drop(server);
+
+    let _other = restart(&Source::Digits);
+    let refused = served.train.batch(&[0], PASS).unwrap_err().to_string();
+    assert!(refused.contains("it now serves other data"), "{refused}");
+}
+
+#[test]
+fn damaged_files_are_named_once_no_server_has_others() {
+    let fixture = Fixture::new();
+    let source = fixture.images(8, 30);
+    let (one, two) = (fixture.serve(&source), fixture.serve(&source));
+    let served = fixture.connect(&[&one, &two]).unwrap();
+    let Source::Images(root) = &source else { unreachable!() };
+    fs::write(root.join("a/000.png"), "not an image").unwrap();
+    let began = Instant::now();
+    let refused = batches(&served, 4, |_| ()).unwrap_err().to_string();
+    assert!(refused.contains("data server `127.0.0.1:") && refused.contains("a/000.png`"), "{refused}");
+    assert!(began.elapsed() < Duration::from_secs(1), "it is not tried again and again");
+}
+
+#[test]
+fn what_cannot_be_answered_is_refused() {
+    let fixture = Fixture::new();
+    let server = fixture.serve(&Source::Digits);
+    let served = fixture.connect(&[&server]).unwrap();
+    let too_many = vec![0; 2_000_000];
+    let refused = served.train.batch(&too_many, PASS).unwrap_err().to_string();
+    assert!(
+        refused.contains("a batch of 2000000 samples takes ") && refused.contains("choose a smaller batch"),
+        "{refused}"
+    );
+    let beyond = catch_unwind(AssertUnwindSafe(|| served.test.batch(&[30], PASS)));
+    assert!(beyond.is_err(), "as for samples that are here");
+}
+
+#[test]
+fn an_address_that_is_taken_or_nobody_s_is_named() {
+    let fixture = Fixture::new();
+    let server = fixture.serve(&Source::Digits);
+    let listen = server.address().to_string();
+    let settings = ServerSettings { listen: listen.clone(), ..fixture.settings() };
+    let refused = start(&Source::Digits, &varied(), settings).unwrap_err().to_string();
+    assert!(refused.starts_with(&format!("data server `{listen}`: cannot listen there: ")), "{refused}");
+    let service = Service { servers: vec!["127.0.0.1:1".to_owned()], ..fixture.service(&[]) };
+    let refused =
+        Client::connect(&service, Duration::from_millis(300), Waiting::default()).unwrap_err().to_string();
+    assert!(refused.starts_with("no data server has answered for 0 s; `127.0.0.1:1`: "), "{refused}");
+    assert!(refused.contains("refused"), "{refused}");
+    let settings = ServerSettings { join: Some("host".to_owned()), ..fixture.settings() };
+    let refused = start(&Source::Digits, &varied(), settings).unwrap_err().to_string();
+    assert_eq!(refused, "`host` is not the address of a data server: expected HOST:PORT");
+}

@@ -1,0 +1,208 @@
+//! Central storage: parameters, gradients and optimizer state once on a node. Each rank updates its part of the parameters, where all
+//! compute from them.
+
+use std::time::{Duration, Instant};
+
+use unisono::{Communicator, Error, ReduceOp};
+use unisono_train::internals::{
+    Backend, Ledger, Place, Run, State, Values, keeps_average, needs_whole, optimizer_of,
+};
+use unisono_train::optimizer::{Optimizer, OptimizerSettings, square_sum};
+use unisono_train::{
+    BucketSettings, Buckets, Fill, Gradients, Parameter, Pass, Sums, Tally, Times, TrainError,
+};
+
+#[allow(unsafe_code, reason = "ranks add gradients where all see them")]
+mod gradients;
+
+use gradients::CentralGradients;
+
+/// Central storage for a replica with these parameters, whose trained values lie in memory that all ranks share
+/// ([`Replica::shares_values`]): the replica returns it from [`Replica::device`]. Called by all ranks.
+///
+/// # Errors
+/// [`TrainError::Setting`], on all ranks, if the optimizer needs whole parameters or a replica of its own on each rank; errors of the
+/// collectives.
+///
+/// [`Replica::shares_values`]: unisono_train::Replica::shares_values
+/// [`Replica::device`]: unisono_train::Replica::device
+pub fn central_storage(
+    comm: &mut Communicator,
+    parameters: &[Parameter],
+    optimizer: &OptimizerSettings,
+    buckets: &BucketSettings,
+) -> Result<Box<dyn Backend>, TrainError> {
+    let central = "central storage";
+    let refused = needs_whole(optimizer, central).or_else(|| keeps_average(optimizer, central));
+    refused.map_or(Ok(()), |why| Err(TrainError::Setting(why)))?;
+    let buckets = Buckets::elsewhere(comm, parameters, buckets)?;
+    Ok(Box::new(Central {
+        gradients: CentralGradients::new(comm, &buckets.ledger().plan.counts, parameters.len())?,
+        optimizer: optimizer_of(optimizer.clone(), parameters, &buckets)?,
+        buckets,
+        sums: Sums::default(),
+        waited: Default::default(),
+    }))
+}
+
+#[derive(Debug)]
+struct Central {
+    /// Where gradients lie, and who updates what. It has no memory of its own.
+    buckets: Buckets,
+    gradients: CentralGradients,
+    optimizer: Optimizer,
+    sums: Sums,
+    /// How long this rank waited for others in this step: in its passes, and after them.
+    waited: [Duration; 2],
+}
+
+/// Adds the gradients of a pass.
+struct Turns<'a> {
+    central: &'a mut Central,
+    comm: &'a mut Communicator,
+    failure: Option<Error>,
+}
+
+impl Gradients for Turns<'_> {
+    fn weigh(&mut self, tally: Tally) {
+        self.central.buckets.ledger_mut().weigh(tally);
+    }
+
+    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+        let Central { buckets, gradients, waited, .. } = &mut *self.central;
+        let place = buckets.ledger_mut().put(index);
+        let pass = buckets.ledger().pass.number;
+        if self.failure.is_none() {
+            match gradients.put(self.comm, (index, &place, pass), write) {
+                Ok(took) => waited[0] += took,
+                Err(error) => self.failure = Some(error),
+            }
+        }
+    }
+}
+
+impl Turns<'_> {
+    /// Ends the pass: a gradient that it has not put counts as zero. Returns their indices.
+    fn end(mut self) -> Result<Vec<usize>, Error> {
+        if self.central.buckets.ledger().weighed.is_none() {
+            self.weigh(Tally::default());
+        }
+        let without = self.central.buckets.ledger().not_put();
+        for &index in &without {
+            self.put(index, &mut |gradient, fill| fill.write_zeros(gradient));
+        }
+        self.failure.map_or(Ok(without), Err)
+    }
+}
+
+impl Central {
+    fn place(&self, index: usize) -> Place {
+        self.buckets.ledger().place(index).clone()
+    }
+
+    /// Adds up what is no gradient. All gradients are in place when it ends.
+    fn add_up(&mut self, comm: &mut Communicator) -> Result<(), Error> {
+        let began = Instant::now();
+        let mut sums = [0.0; Sums::COUNT];
+        self.buckets.ledger().own.write(&mut sums);
+        comm.all_reduce(&mut sums, ReduceOp::Sum)?;
+        self.sums = Sums::read(&sums);
+        self.gradients.end(comm.ranks(), self.buckets.ledger().pass.of);
+        self.waited[0] += began.elapsed();
+        Ok(())
+    }
+}
+
+impl Backend for Central {
+    fn passes(&mut self, comm: &mut Communicator, passes: usize) -> Result<usize, TrainError> {
+        let mut most = [passes as u64];
+        comm.all_reduce(&mut most, ReduceOp::Max)?;
+        Ok(most[0] as usize)
+    }
+
+    fn pass(&mut self, comm: &mut Communicator, pass: Pass, run: Run<'_>) -> Result<Vec<usize>, TrainError> {
+        if pass.number == 0 {
+            self.waited = [Duration::ZERO; 2];
+        }
+        self.buckets.ledger_mut().begin(pass);
+        let mut turns = Turns { central: self, comm, failure: None };
+        let without = match run(&mut turns) {
+            Ok(()) => turns.end()?,
+            // What kept a gradient from its place says more than that the pass ended.
+            Err(error) => return Err(turns.failure.map_or_else(|| error.into(), TrainError::from)),
+        };
+        if pass.is_last() {
+            self.add_up(comm)?;
+        }
+        Ok(without)
+    }
+
+    fn sums(&mut self) -> Result<Sums, TrainError> {
+        Ok(self.sums)
+    }
+
+    fn land(&mut self, _: &mut Communicator, _: usize) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn square_sum(&mut self, index: usize) -> Result<f64, TrainError> {
+        Ok(square_sum(self.gradients.sum(&self.place(index))))
+    }
+
+    fn begin_update(&mut self) {
+        self.optimizer.begin_step();
+    }
+
+    fn update(
+        &mut self,
+        values_of: Values<'_>,
+        index: usize,
+        scale: f32,
+        rate: f32,
+    ) -> Result<(), TrainError> {
+        let place = self.place(index);
+        let own = self.buckets.own(index).expect("all ranks have parts");
+        let Self { buckets, gradients, optimizer, .. } = self;
+        let gradient = &gradients.sum(&place)[own.clone()];
+        let mut made = Ok(());
+        let update = &mut |values: &mut [f32]| {
+            made = optimizer.update(index, &mut values[own.clone()], gradient, scale, rate);
+        };
+        values_of(index, update)?;
+        made.map_err(|error| buckets.exploded(index, error, optimizer.steps()))
+    }
+
+    fn finish(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
+        let began = Instant::now();
+        // All have updated their parts, and read the sums.
+        comm.barrier()?;
+        self.waited[1] += began.elapsed();
+        Ok(())
+    }
+
+    fn times(&self, passes: Duration, rest: Duration) -> Times {
+        let [in_passes, in_rest] = self.waited;
+        Times {
+            compute: passes.saturating_sub(in_passes),
+            exposed: in_passes + in_rest,
+            update: rest.saturating_sub(in_rest),
+            ..Times::default()
+        }
+    }
+
+    fn ledger(&self) -> &Ledger {
+        self.buckets.ledger()
+    }
+
+    fn buckets(&self) -> &Buckets {
+        &self.buckets
+    }
+
+    fn optimizer(&mut self) -> Result<&Optimizer, TrainError> {
+        Ok(&self.optimizer)
+    }
+
+    fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError> {
+        Ok(self.optimizer.restore(steps, state)?)
+    }
+}

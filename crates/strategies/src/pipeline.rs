@@ -1,0 +1,277 @@
+//! Pipeline parallelism: a model cut into stages of consecutive layers, each on ranks of its own, which pass on micro-batches.
+//!
+//! What a rank does in a step is a [`PipelinePlan`], which is verified before it runs; here it is only interpreted. A [`Pipeline`] is a
+//! [`Replica`] of its stages: so a [`Mirror`](unisono_train::Mirror) over the ranks that hold the same stages sums their gradients while the
+//! pipeline drains, and updates them. `unisono_candle::StageNetwork` has an example.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use unisono::Communicator;
+use unisono_steps::pipeline::{Act, Pass, PipelinePlan, PipelineSchedule};
+
+use unisono_train::metrics::Outputs;
+use unisono_train::{Gradients, Parameter, Parts, Replica, ReplicaError, Tally, TrainError, agree};
+
+mod evaluation;
+mod feed;
+mod grid;
+mod links;
+mod stage;
+mod sums;
+
+pub use feed::MicroBatches;
+pub use grid::Grid;
+pub use stage::{Activations, Stage, StageOutput};
+
+use links::Links;
+use sums::{Adding, Sums};
+
+/// The stages of one rank of a pipeline, as a [`Replica`].
+///
+/// The ranks of a pipeline [pass](Replica::pass), and evaluate, together, each with the same micro-batches.
+pub struct Pipeline<S> {
+    schedule: PipelineSchedule,
+    /// This rank's stages, in the order of the model.
+    stages: Vec<S>,
+    parameters: Vec<Parameter>,
+    /// The index of each stage's first parameter.
+    first: Vec<usize>,
+    sums: Vec<Sums>,
+    comm: Communicator,
+    links: Links,
+    plan: Option<PipelinePlan>,
+    waited: Duration,
+}
+
+impl<S> fmt::Debug for Pipeline<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { schedule, parameters, .. } = self;
+        f.debug_struct("Pipeline").field("schedule", schedule).field("parameters", parameters).finish()
+    }
+}
+
+impl<S: Stage> Pipeline<S> {
+    /// A pipeline over the ranks of this communicator, with this rank's stages: one, or as many as the
+    /// [interleaved](PipelineSchedule::Interleaved) schedule has, of which number i is stage i · ranks + rank of the model. All ranks call it,
+    /// with the same schedule.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] if a rank has another number of stages; errors of the collectives.
+    pub fn new(
+        mut comm: Communicator,
+        schedule: PipelineSchedule,
+        stages: Vec<S>,
+    ) -> Result<Self, TrainError> {
+        let (found, expected) = (stages.len(), schedule.stages_per_rank());
+        let wrong = || {
+            let rank = comm.rank();
+            Err(TrainError::Setting(format!("rank {rank} has {found} stages, but {schedule} has {expected}")))
+        };
+        let checked = if found == expected { Ok(()) } else { wrong() };
+        agree(&mut comm, checked)?;
+        let (mut parameters, mut first) = (Vec::new(), Vec::new());
+        for stage in &stages {
+            first.push(parameters.len());
+            parameters.extend_from_slice(stage.parameters());
+        }
+        let sums = stages.iter().map(|stage| Sums::of(stage.parameters())).collect();
+        let links = Links::of(&mut comm)?;
+        Ok(Self {
+            schedule,
+            stages,
+            parameters,
+            first,
+            sums,
+            comm,
+            links,
+            plan: None,
+            waited: Duration::ZERO,
+        })
+    }
+
+    /// What the ranks do with so many micro-batches.
+    fn plan(&mut self, micro_batches: usize) -> Result<PipelinePlan, ReplicaError> {
+        match self.plan.take() {
+            Some(plan) if plan.micro_batches() == micro_batches => Ok(plan),
+            _ => {
+                let plan = self.schedule.plan(self.comm.ranks(), micro_batches)?;
+                match &plan.verify()[..] {
+                    [] => Ok(plan),
+                    [defect, ..] => Err(defect.to_string().into()),
+                }
+            }
+        }
+    }
+
+    /// Whether this is the last stage of the model.
+    fn is_last(&self, stage: usize) -> bool {
+        stage + 1 == self.comm.ranks() * self.stages.len()
+    }
+
+    /// The loss, if this is the last stage, or what is passed on.
+    fn check(&self, stage: usize, output: StageOutput) -> Result<StageOutput, ReplicaError> {
+        match (&output, self.is_last(stage)) {
+            (StageOutput::Loss(_), true) | (StageOutput::Activations(_), false) => Ok(output),
+            (StageOutput::Loss(_), false) => {
+                Err(format!("stage {stage} gives a loss, but it is not the last one").into())
+            }
+            (StageOutput::Activations(_), true) => {
+                Err(format!("stage {stage} is the last one, but gives no loss").into())
+            }
+        }
+    }
+}
+
+/// What a step has of its micro-batches.
+struct Step<'a, B> {
+    batches: &'a [B],
+    /// What passes gave, and the next pass has not taken.
+    results: HashMap<Pass, Activations>,
+    tally: Tally,
+    /// The micro-batch that goes back last.
+    last: usize,
+    has_weighed: bool,
+}
+
+impl<S: Stage> Pipeline<S> {
+    fn act(
+        &mut self,
+        act: Act,
+        step: &mut Step<'_, S::Batch>,
+        gradients: &mut dyn Gradients,
+    ) -> Result<(), ReplicaError> {
+        match act {
+            Act::Receive { of, .. } => {
+                let began = Instant::now();
+                // The loss travels from the last stage to the first, before the gradients that complete.
+                if of.is_backward && of.micro_batch == step.last {
+                    step.tally = self.links.receive_tally()?;
+                }
+                step.results.insert(of, self.links.receive(of)?);
+                self.waited += began.elapsed();
+            }
+            Act::Send { of, .. } => {
+                if of.is_backward && of.micro_batch == step.last {
+                    self.links.send_tally(step.tally)?;
+                }
+                let result = step.results.remove(&of).ok_or("a verified plan sends what was made")?;
+                self.links.send(of, result)?;
+            }
+            Act::Compute(pass) if pass.is_backward => self.backward(pass, step, gradients)?,
+            Act::Compute(pass) => self.forward(pass, step)?,
+        }
+        Ok(())
+    }
+
+    fn forward(&mut self, pass: Pass, step: &mut Step<'_, S::Batch>) -> Result<(), ReplicaError> {
+        let Pass { stage, micro_batch, .. } = pass;
+        let before = stage.checked_sub(1).and_then(|stage| step.results.remove(&Pass { stage, ..pass }));
+        let own = &mut self.stages[stage / self.comm.ranks()];
+        let output = own.forward(micro_batch, &step.batches[micro_batch], before.as_ref())?;
+        match self.check(stage, output)? {
+            StageOutput::Activations(activations) => {
+                step.results.insert(pass, activations);
+            }
+            StageOutput::Loss(tally) => step.tally += tally,
+        }
+        Ok(())
+    }
+
+    fn backward(
+        &mut self,
+        pass: Pass,
+        step: &mut Step<'_, S::Batch>,
+        gradients: &mut dyn Gradients,
+    ) -> Result<(), ReplicaError> {
+        let Pass { stage, micro_batch, .. } = pass;
+        let gradient = step.results.remove(&Pass { stage: stage + 1, ..pass });
+        let number = stage / self.comm.ranks();
+        let (own, sums) = (&mut self.stages[number], &mut self.sums[number]);
+        let result = if micro_batch == step.last {
+            if !std::mem::replace(&mut step.has_weighed, true) {
+                gradients.weigh(step.tally);
+            }
+            let mut adding = Adding { gradients, first: self.first[number], sums };
+            let result = own.backward(micro_batch, gradient.as_ref(), &mut adding)?;
+            adding.rest();
+            result
+        } else {
+            own.backward(micro_batch, gradient.as_ref(), sums)?
+        };
+        match result {
+            Some(result) if stage > 0 => step.results.insert(pass, result),
+            None if stage == 0 => None,
+            Some(_) => return Err("the first stage has nobody to give a gradient to".into()),
+            None => return Err(format!("stage {stage} gives no gradient to the stage before").into()),
+        };
+        Ok(())
+    }
+
+    /// The stage of this index, and the index within it.
+    fn of_parameter(&self, index: usize) -> (usize, usize) {
+        let stage = self.first.partition_point(|&first| first <= index) - 1;
+        (stage, index - self.first[stage])
+    }
+}
+
+impl<S: Stage> Replica for Pipeline<S> {
+    /// The micro-batches of a step: as many on each rank of the pipeline, and the same.
+    type Batch = Vec<S::Batch>;
+
+    fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    fn pass(&mut self, batches: &Self::Batch, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+        let plan = self.plan(batches.len())?;
+        let acts = &plan.ranks()[self.comm.rank()];
+        let last = acts.iter().rev().find_map(|act| match act {
+            Act::Compute(pass) if pass.is_backward => Some(pass.micro_batch),
+            _ => None,
+        });
+        let mut step = Step {
+            batches,
+            results: HashMap::new(),
+            tally: Tally::default(),
+            last: last.ok_or("a verified plan goes back")?,
+            has_weighed: false,
+        };
+        self.waited = Duration::ZERO;
+        for &act in acts {
+            self.act(act, &mut step, gradients)?;
+        }
+        let began = Instant::now();
+        self.links.wait()?;
+        self.waited += began.elapsed();
+        self.plan = Some(plan);
+        Ok(())
+    }
+
+    fn evaluate(&mut self, batches: &Self::Batch) -> Result<Tally, ReplicaError> {
+        self.evaluate_batches(batches, None)
+    }
+
+    fn evaluate_outputs(
+        &mut self,
+        batches: &Self::Batch,
+        see: &mut dyn FnMut(&Outputs<'_>),
+    ) -> Result<Tally, ReplicaError> {
+        self.evaluate_batches(batches, Some(see))
+    }
+
+    fn parts(&mut self) -> Option<Parts<'_>> {
+        Some(Parts { comm: &mut self.comm, first: &self.first })
+    }
+
+    /// Its part of the bubble, and of what messages take.
+    fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+        let (stage, index) = self.of_parameter(index);
+        self.stages[stage].with_values(index, see)
+    }
+}

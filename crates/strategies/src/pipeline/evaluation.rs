@@ -1,0 +1,92 @@
+//! The evaluation of a model that is cut into stages.
+
+use unisono_steps::pipeline::Pass;
+
+use super::{Pipeline, Stage, StageOutput};
+use unisono_train::metrics::Outputs;
+use unisono_train::{ReplicaError, Tally};
+
+/// What the last stage has shown.
+#[derive(Debug, Default)]
+struct Shown {
+    values: Vec<f32>,
+    classes: usize,
+    targets: Vec<u32>,
+}
+
+impl<S: Stage> Pipeline<S> {
+    /// Evaluates on batches, one after the other, and calls `see` with the model's outputs, if the last stage shows them. All ranks
+    /// get the same.
+    pub(super) fn evaluate_batches(
+        &mut self,
+        batches: &[S::Batch],
+        mut see: Option<&mut dyn FnMut(&Outputs<'_>)>,
+    ) -> Result<Tally, ReplicaError> {
+        let (mut tally, mut all) = (Tally::default(), Vec::new());
+        for (batch, micro_batch) in batches.iter().zip(0..) {
+            let mut show = |outputs: &Outputs<'_>| {
+                let Outputs { values, classes, targets } = *outputs;
+                all.push(Shown { values: values.to_vec(), classes, targets: targets.to_vec() });
+            };
+            let show: Option<&mut dyn FnMut(&Outputs<'_>)> = see.is_some().then_some(&mut show);
+            tally += self.evaluate_batch(batch, micro_batch, show)?;
+        }
+        self.links.wait()?;
+        let last = self.comm.ranks() - 1;
+        let mut told = [tally.targets, tally.loss, tally.correct];
+        self.comm.broadcast(&mut told, last)?;
+        if let Some(see) = &mut see {
+            self.show(all, *see)?;
+        }
+        let [targets, loss, correct] = told;
+        Ok(Tally { targets, loss, correct })
+    }
+
+    /// The tally of the last stage, on the rank that has it.
+    fn evaluate_batch(
+        &mut self,
+        batch: &S::Batch,
+        micro_batch: usize,
+        mut show: Option<&mut dyn FnMut(&Outputs<'_>)>,
+    ) -> Result<Tally, ReplicaError> {
+        let (rank, ranks) = (self.comm.rank(), self.comm.ranks());
+        let (mut before, mut tally) = (None, Tally::default());
+        for number in 0..self.stages.len() {
+            let pass = Pass { is_backward: false, stage: number * ranks + rank, micro_batch };
+            if ranks > 1 && pass.stage > 0 {
+                before = Some(self.links.receive(Pass { stage: pass.stage - 1, ..pass })?);
+            }
+            let stage = &mut self.stages[number];
+            let output = match &mut show {
+                Some(show) => stage.evaluate_outputs(batch, before.as_ref(), *show)?,
+                None => stage.evaluate(batch, before.as_ref())?,
+            };
+            match self.check(pass.stage, output)? {
+                StageOutput::Loss(of_batch) => tally = of_batch,
+                StageOutput::Activations(activations) if ranks > 1 => self.links.send(pass, activations)?,
+                StageOutput::Activations(activations) => before = Some(activations),
+            }
+        }
+        Ok(tally)
+    }
+
+    /// Shows all ranks what the last one was shown.
+    fn show(&mut self, shown: Vec<Shown>, see: &mut dyn FnMut(&Outputs<'_>)) -> Result<(), ReplicaError> {
+        let last = self.comm.ranks() - 1;
+        let mut count = [shown.len() as u64];
+        self.comm.broadcast(&mut count, last)?;
+        let mut shown = shown.into_iter();
+        for _ in 0..count[0] {
+            let Shown { mut values, classes, mut targets } = shown.next().unwrap_or_default();
+            let mut sizes = [classes as u64, targets.len() as u64];
+            self.comm.broadcast(&mut sizes, last)?;
+            let [classes, rows] = sizes.map(|size| size as usize);
+            values.resize(classes * rows, 0.0);
+            targets.resize(rows, 0);
+            self.comm.broadcast(&mut values, last)?;
+            self.comm.broadcast(&mut targets, last)?;
+            see(&Outputs { values: &values, classes, targets: &targets });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,33 @@
+//! Pipelines side by side.
+
+use unisono::Communicator;
+
+use unisono_train::TrainError;
+
+/// The place of a rank where pipelines are replicated: stages times replicas.
+#[derive(Debug)]
+pub struct Grid {
+    /// The ranks of this rank's pipeline, in the order of the stages.
+    pub pipeline: Communicator,
+    /// The ranks that hold the same stages in other pipelines: those of a [`Mirror`](unisono_train::Mirror).
+    pub replicas: Communicator,
+}
+
+impl Grid {
+    /// Cuts a world into pipelines of so many ranks. Ranks that hold the same stages are neighbours: they share a node if there is room,
+    /// since gradients are usually more than activations. All ranks call it, with the same number.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] if the world cannot be cut so; errors of the collectives.
+    pub fn of(comm: &mut Communicator, ranks_per_pipeline: usize) -> Result<Self, TrainError> {
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        if ranks_per_pipeline == 0 || !ranks.is_multiple_of(ranks_per_pipeline) {
+            return Err(TrainError::Setting(format!(
+                "{ranks} ranks cannot be cut into pipelines of {ranks_per_pipeline}: the ranks must be a multiple"
+            )));
+        }
+        let pipelines = ranks / ranks_per_pipeline;
+        let mut of_color = |color| comm.split(Some(color), 0).map(|group| group.expect("it has a color"));
+        Ok(Self { pipeline: of_color(rank % pipelines)?, replicas: of_color(rank / pipelines)? })
+    }
+}

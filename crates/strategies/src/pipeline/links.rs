@@ -1,0 +1,118 @@
+//! The messages between neighbours of a pipeline.
+
+use unisono::{Communicator, Error, Request};
+use unisono_steps::pipeline::Pass;
+
+use super::Activations;
+use unisono_train::Tally;
+
+/// The longest shape.
+const DIMENSIONS: usize = 7;
+
+/// The links of a rank with those before and after it, around: interleaved stages also lead from the last rank to the first.
+///
+/// Each direction of each pair has a communicator of its own, since the calls in flight of one run in their order: a send that waits for
+/// its receiver must not delay a receive.
+#[derive(Debug)]
+pub(super) struct Links {
+    /// Activations to the next rank, and from the one before.
+    to_next: Option<Communicator>,
+    from_previous: Option<Communicator>,
+    /// Gradients to the one before, and from the next.
+    to_previous: Option<Communicator>,
+    from_next: Option<Communicator>,
+    in_flight: Vec<Sent>,
+}
+
+#[derive(Debug)]
+enum Sent {
+    Head(Request<Vec<u64>>),
+    Values(Request<Vec<f32>>),
+    Tally(Request<Vec<f64>>),
+}
+
+/// The ranks of a link.
+const SENDER: usize = 0;
+const RECEIVER: usize = 1;
+
+impl Links {
+    /// All ranks call it.
+    pub(super) fn of(comm: &mut Communicator) -> Result<Self, Error> {
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let mut links = Self {
+            to_next: None,
+            from_previous: None,
+            to_previous: None,
+            from_next: None,
+            in_flight: Vec::new(),
+        };
+        if ranks == 1 {
+            return Ok(links);
+        }
+        for one in 0..ranks {
+            let next = (one + 1) % ranks;
+            let [activations, gradients] = [comm.group(&[one, next])?, comm.group(&[next, one])?];
+            if rank == one {
+                (links.to_next, links.from_next) = (activations, gradients);
+            } else if rank == next {
+                (links.from_previous, links.to_previous) = (activations, gradients);
+            }
+        }
+        Ok(links)
+    }
+
+    /// Sends the result of a pass to the rank that needs it, and does not wait until it is received.
+    pub(super) fn send(&mut self, of: Pass, result: Activations) -> Result<(), Error> {
+        let link = if of.is_backward { &mut self.to_previous } else { &mut self.to_next };
+        let link = link.as_mut().expect("a pipeline of one rank sends nothing");
+        let Activations { shape, values } = result;
+        assert!(shape.len() <= DIMENSIONS, "stages pass on at most {DIMENSIONS} dimensions, not {shape:?}");
+        let mut head = vec![shape.len() as u64];
+        head.extend(shape.iter().map(|&size| size as u64));
+        head.resize(1 + DIMENSIONS, 0);
+        self.in_flight.push(Sent::Head(link.send_async(head, RECEIVER)?));
+        self.in_flight.push(Sent::Values(link.send_async(values, RECEIVER)?));
+        Ok(())
+    }
+
+    /// Waits for the result of another rank's pass.
+    pub(super) fn receive(&mut self, of: Pass) -> Result<Activations, Error> {
+        let link = if of.is_backward { &mut self.from_next } else { &mut self.from_previous };
+        let link = link.as_mut().expect("a pipeline of one rank receives nothing");
+        let mut head = [0_u64; 1 + DIMENSIONS];
+        link.receive(&mut head, SENDER)?;
+        let shape: Vec<_> = head[1..][..head[0] as usize].iter().map(|&size| size as usize).collect();
+        let mut values = vec![0.0; shape.iter().product()];
+        link.receive(&mut values, SENDER)?;
+        Ok(Activations { shape, values })
+    }
+
+    /// Tells the rank before the loss of a step.
+    pub(super) fn send_tally(&mut self, tally: Tally) -> Result<(), Error> {
+        let link = self.to_previous.as_mut().expect("a pipeline of one rank sends nothing");
+        let told = vec![tally.targets, tally.loss, tally.correct];
+        self.in_flight.push(Sent::Tally(link.send_async(told, RECEIVER)?));
+        Ok(())
+    }
+
+    /// Waits for what the next rank tells.
+    pub(super) fn receive_tally(&mut self) -> Result<Tally, Error> {
+        let link = self.from_next.as_mut().expect("a pipeline of one rank receives nothing");
+        let mut told = [0.0_f64; 3];
+        link.receive(&mut told, SENDER)?;
+        let [targets, loss, correct] = told;
+        Ok(Tally { targets, loss, correct })
+    }
+
+    /// Waits until everything that was sent is on its way.
+    pub(super) fn wait(&mut self) -> Result<(), Error> {
+        for sent in self.in_flight.drain(..) {
+            match sent {
+                Sent::Head(request) => drop(request.wait()?),
+                Sent::Values(request) => drop(request.wait()?),
+                Sent::Tally(request) => drop(request.wait()?),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,295 @@
+//! The parameter server: some ranks hold the parameters and the optimizer's state, the others compute gradients.
+//!
+//! A step has as many shares as there are workers at the start. A worker takes one share after the other, pulls the parameters in the order of its
+//! forward pass, and pushes gradients as its backward pass makes them: so a slow worker takes fewer shares, and another takes that of a worker
+//! that is lost. Each bucket of parameters is on one server, which updates it with every gradient that arrives or, without
+//! [staleness](Staleness), with the mean of a step.
+//!
+//! The first server coordinates: it hands out shares and evaluation batches, reports, and saves. (Li et al., "Scaling distributed machine
+//! learning with the parameter server", 2014; bounded staleness as in Ho et al., "More effective distributed ML via a stale synchronous parallel
+//! parameter server", 2013, but counted in updates, since a slow worker is not waited for where it can be helped.)
+
+use std::path::{Path, PathBuf};
+
+use unisono::{Communicator, Rank};
+
+use unisono_train::internals::{Places, parameters};
+use unisono_train::{AnyShare, BucketSize, Event, Replica, Resumed, RunSettings, Summary, TrainError, agree};
+
+mod attend;
+mod coordinator;
+mod dispatcher;
+mod held;
+mod holdings;
+mod join;
+mod lane;
+mod layout;
+mod meeting;
+mod message;
+mod pushing;
+mod queue;
+mod serving;
+mod settings;
+mod shard;
+mod worker;
+
+use lane::Lane;
+use layout::Layout;
+use message::Link;
+use pushing::Remote;
+use settings::refusal;
+pub use settings::{ServerSettings, Staleness, UnknownStaleness};
+use shard::Shard;
+use worker::Worker;
+
+/// One rank's part of a run with parameter servers.
+///
+/// The same model, feed and settings as for a [`Trainer`](unisono_train::Trainer); the feed makes [any share](AnyShare).
+///
+/// ```
+/// use unisono_data::DataError;
+/// use unisono_strategies::{ParameterServer, ServerSettings, Staleness};
+/// use unisono_train::{
+///     AnyShare, Feed, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, RunSettings, Sgd, Steps, Tally,
+/// };
+/// use unisono_train::rate::{Rate, Schedule};
+///
+/// /// Finds the number from which all samples are least far.
+/// struct Middle(Vec<Parameter>, f32);
+///
+/// impl Replica for Middle {
+///     type Batch = f32;
+///
+///     fn parameters(&self) -> &[Parameter] {
+///         &self.0
+///     }
+///     fn pass(&mut self, sample: &f32, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
+///         let off = self.1 - sample;
+///         gradients.weigh(Tally { targets: 1.0, loss: f64::from(off * off), correct: 0.0 });
+///         gradients.put(0, &mut |gradient, fill| fill.write(gradient, &[2.0 * off]));
+///         Ok(())
+///     }
+///     fn evaluate(&mut self, _: &f32) -> Result<Tally, ReplicaError> {
+///         Ok(Tally::default())
+///     }
+///     fn with_values(&mut self, _: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
+///         see(std::slice::from_mut(&mut self.1));
+///         Ok(())
+///     }
+/// }
+///
+/// /// Each share of a step has one sample: its number.
+/// struct Numbers;
+///
+/// impl Feed for Numbers {
+///     type Batch = f32;
+///
+///     fn steps(&self) -> Option<usize> {
+///         Some(200)
+///     }
+///     fn epoch(&mut self, _: usize, _: usize) -> Result<Steps<f32>, DataError> {
+///         unimplemented!("workers take single shares")
+///     }
+/// }
+///
+/// impl AnyShare for Numbers {
+///     fn share(&mut self, _: usize, _: usize, number: usize, _: usize) -> Result<Vec<Option<f32>>, DataError> {
+///         Ok(vec![Some(number as f32)])
+///     }
+/// }
+///
+/// // One rank serves, and three work.
+/// let losses = unisono::threads(4, |mut comm| -> Result<Option<f64>, unisono_train::TrainError> {
+///     let optimizer = OptimizerSettings::new(Sgd { momentum: 0.0, nesterov: false });
+///     let settings = RunSettings::new(2, 3, optimizer, Rate::new(Schedule::Constant, 0.01, 0.0, 400));
+///     let servers = ServerSettings { servers: 1, staleness: Staleness::Steps(2), damps: false };
+///     let replica = Middle(vec![Parameter::new("middle", [1])], 9.0);
+///     let run = ParameterServer::new(&mut comm, replica, Numbers, settings, servers, None)?;
+///     Ok(run.run(|_| ())?.map(|summary| summary.last.loss))
+/// });
+/// // The samples 0, 1 and 2 are, in the mean of their squares, 2/3 from 1.
+/// let loss = losses.into_iter().collect::<Result<Vec<_>, _>>().unwrap()[0].unwrap();
+/// assert!((loss - 2.0 / 3.0).abs() < 0.3, "{loss}");
+/// ```
+#[derive(Debug)]
+pub struct ParameterServer<'a, R, F> {
+    comm: &'a mut Communicator,
+    part: Part<R, F>,
+}
+
+/// What a rank has of a run, apart from its world.
+#[derive(Debug)]
+struct Part<R, F> {
+    rank: Rank,
+    ranks: usize,
+    replica: R,
+    feed: F,
+    settings: RunSettings,
+    servers: ServerSettings,
+    layout: Layout,
+    resumed: Option<Resumed>,
+    /// Of a server: its links to the workers. Of a worker: those to the servers.
+    links: Vec<Link>,
+    /// Of the coordinator: to the other servers. Of those: to the coordinator.
+    between_servers: Vec<Link>,
+    /// Where workers join.
+    folder: Option<PathBuf>,
+}
+
+impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
+    /// Connects servers and workers, and gives the servers rank 0's values, or those of a checkpoint. Called by all ranks.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] if the settings do not fit the world, the model or each other; as [`Trainer::new`](unisono_train::Trainer::new).
+    pub fn new(
+        comm: &'a mut Communicator,
+        mut replica: R,
+        feed: F,
+        settings: RunSettings,
+        servers: ServerSettings,
+        resumed: Option<Resumed>,
+    ) -> Result<Self, TrainError> {
+        let places = Places {
+            checkpoints: settings.checkpoints.as_ref(),
+            resumes: resumed.is_some(),
+            log_directory: settings.log_directory.as_deref(),
+            trace: None,
+        };
+        places.check(comm)?;
+        resumed.as_ref().map_or(Ok(()), |resumed| resumed.check_batch(settings.global_batch))?;
+        parameters(comm, replica.parameters())?;
+        let layout = Layout::new(replica.parameters(), &settings.buckets, servers.servers.max(1));
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let refused = refusal(ranks, &replica, &feed, &settings, servers, &layout);
+        let refused = refused.map_or(Ok(()), |why| Err(TrainError::Setting(why)));
+        agree(comm, refused)?;
+        let loaded = resumed.as_ref().map_or(Ok(()), |resumed| resumed.load(&mut replica));
+        agree(comm, loaded)?;
+        let (links, between_servers) = connect(comm, servers.servers)?;
+        let folder = None;
+        let part = Part {
+            rank,
+            ranks,
+            replica,
+            feed,
+            settings,
+            servers,
+            layout,
+            resumed,
+            links,
+            between_servers,
+            folder,
+        };
+        Ok(Self { comm, part })
+    }
+
+    /// Lets workers [join](ParameterServer::join) in place of those that are lost, which find the servers by files in this folder. It is
+    /// private to this user, and all ranks are on one machine. Called by all ranks.
+    #[must_use]
+    pub fn elastic(mut self, folder: PathBuf) -> Self {
+        self.part.folder = Some(folder);
+        self
+    }
+
+    /// Works in place of the worker of this rank that was lost, to the end of the run. `ranks` is the number of ranks that the run began
+    /// with; the replica, the feed and the settings are those of the other workers.
+    ///
+    /// # Errors
+    /// [`TrainError::Setting`] if a server had this rank, since its parameters are lost with it; as [`ParameterServer::run`].
+    pub fn join(
+        folder: &Path,
+        (rank, ranks): (Rank, usize),
+        replica: R,
+        feed: F,
+        settings: &RunSettings,
+        ServerSettings { servers, .. }: ServerSettings,
+    ) -> Result<(), TrainError> {
+        if rank < servers {
+            return Err(TrainError::Setting(format!(
+                "rank {rank} was a parameter server, and its parameters are lost: start the run again, with --resume"
+            )));
+        }
+        let layout = Layout::new(replica.parameters(), &settings.buckets, servers);
+        let remote = Remote { links: join::join(folder, servers, rank)?, layout };
+        let (lane, stop) = (Lane::new(rank - servers, ranks - servers), settings.stop.clone());
+        Worker { replica, feed, lane, stop }.run(remote)
+    }
+
+    /// The number of parameters.
+    pub fn parameter_count(&self) -> usize {
+        self.part.replica.parameters().iter().map(unisono_train::Parameter::count).sum()
+    }
+
+    /// How many buckets each server owns, and their size.
+    pub fn buckets(&self) -> (Vec<usize>, BucketSize) {
+        let Part { layout, servers, .. } = &self.part;
+        ((0..servers.servers).map(|server| layout.of(server).count()).collect(), layout.size)
+    }
+
+    /// The settings of the run.
+    pub fn settings(&self) -> &RunSettings {
+        &self.part.settings
+    }
+
+    /// The feed.
+    pub fn feed(&self) -> &F {
+        &self.part.feed
+    }
+
+    /// Serves or works to the end of the run. The coordinator, which is rank 0, reports every step and epoch, and returns the summary; the
+    /// other ranks return `None`. If this rank fails, it fails the communicator.
+    ///
+    /// If a worker is lost, the others do its shares, unless the world ends with it
+    /// ([`OnFailure::EndJob`](unisono::OnFailure::EndJob)). If a server is lost, all fail.
+    ///
+    /// # Errors
+    /// [`TrainError`] of a lost server, of the model, a file or the data; if the loss is not finite; if all workers are lost.
+    pub fn run(self, mut tell: impl FnMut(Event)) -> Result<Option<Summary>, TrainError> {
+        let Self { comm, part } = self;
+        let ended = match part.rank {
+            0 => part.coordinate(&mut tell).map(Some),
+            server if server < part.servers.servers => part.serve().map(|()| None),
+            _ => part.work().map(|()| None),
+        };
+        if let Err(error) = &ended {
+            comm.fail(&error.to_string());
+        }
+        ended
+    }
+}
+
+impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
+    fn workers(&self) -> usize {
+        self.ranks - self.servers.servers
+    }
+
+    fn shard(&self) -> Result<Shard, TrainError> {
+        let (parameters, optimizer) = (self.replica.parameters(), self.settings.optimizer.clone());
+        Ok(Shard::new(parameters, &self.layout, self.rank, optimizer, self.workers(), self.servers)?)
+    }
+
+    fn work(self) -> Result<(), TrainError> {
+        let lane = Lane::new(self.rank - self.servers.servers, self.workers());
+        let remote = Remote { links: self.links, layout: self.layout };
+        Worker { replica: self.replica, feed: self.feed, lane, stop: self.settings.stop }.run(remote)
+    }
+}
+
+/// Links this rank with those that it needs: each server with each worker, and the coordinator with the other servers.
+fn connect(comm: &mut Communicator, servers: usize) -> Result<(Vec<Link>, Vec<Link>), TrainError> {
+    let (rank, ranks) = (comm.rank(), comm.ranks());
+    let mut link = |server: Rank, client: Rank| -> Result<Option<Link>, TrainError> {
+        let is_mine = rank == server || rank == client;
+        Ok(is_mine.then(|| meeting::link(comm, server, client)).transpose()?)
+    };
+    let (mut links, mut between_servers) = (Vec::new(), Vec::new());
+    for server in 1..servers {
+        between_servers.extend(link(server, 0)?);
+    }
+    for server in 0..servers {
+        for worker in servers..ranks {
+            links.extend(link(server, worker)?);
+        }
+    }
+    Ok((links, between_servers))
+}

@@ -1,0 +1,320 @@
+//! The coordinator: the first server, which leads the run. It opens epochs and steps, and evaluates, reports and saves.
+
+use std::time::{Duration, Instant};
+
+use super::dispatcher::{Dispatcher, Work};
+use super::holdings::Holdings;
+use super::message::Message;
+use unisono::Rank;
+use unisono_train::checkpoint::{CheckpointError, Store};
+use unisono_train::internals::{Log, hash_with_buffers};
+use unisono_train::metrics::Measured;
+use unisono_train::{
+    EndedEarly, EpochReport, Event, Feed, Progress, Replica, RunSettings, StepEvent, StepReport, Stopped,
+    Summary, Tally, Test, Times, TrainError, WorkerReport, WorkersReport,
+};
+
+/// How often the coordinator looks whether it is asked to stop, or a checkpoint is due.
+const LOOKS: Duration = Duration::from_millis(100);
+/// How long it waits for a worker to join once all are lost.
+const TO_JOIN: Duration = Duration::from_secs(60);
+
+pub(super) struct Coordinator<'a, R, F> {
+    pub(super) replica: R,
+    pub(super) feed: F,
+    pub(super) dispatcher: &'a Dispatcher,
+    pub(super) holdings: Holdings<'a>,
+    pub(super) settings: RunSettings,
+    pub(super) progress: Progress,
+    pub(super) store: Option<Store>,
+    pub(super) log: Log,
+    pub(super) ranks: usize,
+    pub(super) workers: usize,
+    /// Whether a worker may join in place of one that is lost.
+    pub(super) is_elastic: bool,
+    /// Since when there has been no worker.
+    pub(super) deserted: Option<Instant>,
+    /// The worker lost last, and why.
+    pub(super) last_lost: Option<(Rank, String)>,
+    /// The last evaluation, and the number of steps made before it.
+    pub(super) tested: Option<(u64, Tally)>,
+    pub(super) saved_at: Instant,
+    pub(super) is_stopping: bool,
+}
+
+impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
+    /// Leads the run to its end, and tells the other servers when it is over.
+    ///
+    /// # Errors
+    /// [`TrainError`] of a file or a server; if the loss is not finite; if all workers are lost.
+    pub(super) fn run(mut self, tell: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
+        let ended = self.epochs(tell).and_then(|last| self.finish(last));
+        match self.holdings.leave() {
+            // What ended the run says more than that a server is lost, too.
+            Err(error) if ended.is_ok() => Err(error.into()),
+            _ => ended,
+        }
+    }
+
+    /// Runs all remaining epochs; returns the report of the last.
+    fn epochs(&mut self, tell: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
+        let mut last = None;
+        while self.progress.epoch <= self.settings.epochs && self.ended_early().is_none() {
+            let report = self.epoch(tell)?;
+            if self.is_stopping {
+                return Ok(report);
+            }
+            self.log.epoch(self.progress.step, &report)?;
+            tell(Event::Epoch(report.clone()));
+            self.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
+            last = Some(report);
+        }
+        match last {
+            Some(last) => Ok(last),
+            // The run has already been saved at its end.
+            None => {
+                let test = self.evaluate(tell)?;
+                let (epoch, loss) = (self.progress.epoch - 1, self.progress.last_loss);
+                Ok(EpochReport { epoch, loss, ..self.report(test, Duration::ZERO, 0.0) })
+            }
+        }
+    }
+
+    fn ended_early(&self) -> Option<EndedEarly> {
+        self.progress.ended_early(self.settings.early_stopping)
+    }
+
+    /// Runs the rest of an epoch, then evaluates, unless the run must stop.
+    fn epoch(&mut self, tell: &mut dyn FnMut(Event)) -> Result<EpochReport, TrainError> {
+        let Progress { epoch, step_in_epoch: first, step, .. } = self.progress;
+        let steps = self.feed.steps().ok_or_else(|| {
+            TrainError::Setting(
+                "a parameter server needs a feed that knows how many steps an epoch has".to_owned(),
+            )
+        })?;
+        self.dispatcher.state().begin(epoch, first, step - first as u64);
+        let began = Instant::now();
+        while self.progress.step_in_epoch < steps && !self.is_stopping && self.ended_early().is_none() {
+            let until = self.next_pause(steps);
+            self.dispatcher.state().queue.open_until(until);
+            self.dispatcher.wake();
+            self.watch(steps, tell)?;
+            self.pause(steps, tell)?;
+        }
+        let samples = |step| self.feed.samples(step).unwrap_or(0) as f64;
+        let (seen, took) = (samples(self.progress.step_in_epoch) - samples(first), began.elapsed());
+        let workers = self.workers_report(took);
+        self.log.workers(self.progress.step, &workers)?;
+        tell(Event::Workers(workers));
+        let test = if self.is_stopping { Tally::default() } else { self.test(tell)? };
+        Ok(self.report(test, took, seen))
+    }
+
+    /// The first step before which all workers pause: to save, to evaluate, or because the epoch is over.
+    fn next_pause(&self, steps: usize) -> usize {
+        let Progress { step, step_in_epoch, .. } = self.progress;
+        let saves = self.settings.checkpoints.as_ref().and_then(|kept| kept.when.every_steps);
+        let every = saves.into_iter().chain(self.settings.evaluate_every);
+        let to_next = every.map(|every| (every - step % every) as usize);
+        let next = to_next.map(|count| step_in_epoch + count).min().unwrap_or(steps);
+        next.min(steps)
+    }
+
+    /// Reports steps as they are made, until all that may begin are.
+    fn watch(&mut self, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+        let mut is_closed = false;
+        loop {
+            let mut state = self.dispatcher.state();
+            if let Some((rank, step, loss)) = state.diverged {
+                let (ranks, epoch) = (vec![rank], self.progress.epoch);
+                return Err(TrainError::Diverged { ranks, of: self.ranks, epoch, step: step + 1, loss });
+            }
+            if let Some(Message { spoiled, largest, server, .. }) = state.spoiled {
+                let parameter = self.replica.parameters()[spoiled as usize - 1].name.clone();
+                let (found, rank, step) = (largest as f32, server as Rank, self.progress.step + 1);
+                return Err(TrainError::NotFinite { of: "largest value", parameter, found, rank, step });
+            }
+            let made = std::mem::take(&mut state.made);
+            self.is_stopping |= state.asks_to_stop || self.settings.stop.is_asked();
+            if (self.is_stopping || self.is_save_due()) && !is_closed {
+                state.queue.close();
+                is_closed = true;
+            }
+            let is_done = state.queue.is_done();
+            if made.is_empty() && !is_done {
+                state = self.dispatcher.wait(state, LOOKS);
+            }
+            drop(state);
+            self.tell_changes(tell)?;
+            for tally in made {
+                self.made(tally, steps, tell)?;
+            }
+            if is_done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Says which workers are lost, and which have joined.
+    ///
+    /// # Errors
+    /// [`TrainError::WorkersLost`] if none is left, and none joins in time.
+    fn tell_changes(&mut self, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+        let mut state = self.dispatcher.state();
+        let (lost, joined) = (std::mem::take(&mut state.lost), std::mem::take(&mut state.joined));
+        let (left, of) = (state.workers.len(), self.workers);
+        drop(state);
+        for (rank, why) in &lost {
+            tell(Event::Notice(format!(
+                "the worker on rank {rank} is lost ({why}): others do its share; {left} of {of} workers are left"
+            )));
+        }
+        for rank in joined {
+            tell(Event::Notice(format!("a worker has joined on rank {rank}: {left} of {of} work")));
+        }
+        if let Some(last) = lost.into_iter().next_back() {
+            self.last_lost = Some(last);
+        }
+        if left > 0 {
+            self.deserted = None;
+            return Ok(());
+        }
+        let since = *self.deserted.get_or_insert_with(Instant::now);
+        if self.is_elastic && since.elapsed() < TO_JOIN {
+            return Ok(());
+        }
+        let (rank, why) = self.last_lost.clone().unwrap_or_default();
+        Err(TrainError::WorkersLost { of, rank, why })
+    }
+
+    /// Counts a step.
+    fn made(&mut self, tally: Tally, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+        let rate = self.settings.rate.at(self.progress.step);
+        if let Some(store) = &mut self.store {
+            store.record_loss(self.progress.step, tally.mean_loss());
+        }
+        self.progress.count_step(tally, |steps| self.feed.samples(steps));
+        let mut report = StepReport::default();
+        report.sums.tally = tally;
+        self.log.step(self.progress.step, &report, rate)?;
+        tell(Event::Step(StepEvent {
+            epoch: self.progress.epoch,
+            step: self.progress.step_in_epoch,
+            steps: Some(steps),
+            loss: tally.mean_loss(),
+            rate,
+            times: Times::default(),
+        }));
+        Ok(())
+    }
+
+    /// What is due between two steps, when no worker computes.
+    fn pause(&mut self, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+        let Progress { step, epoch, step_in_epoch, .. } = self.progress;
+        let evaluates = self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every));
+        if evaluates && step_in_epoch < steps && !self.is_stopping {
+            let test = self.test(tell)?;
+            let evaluation = Test { tally: test, ..Test::default() }.evaluation(epoch, step);
+            self.log.evaluation(&evaluation)?;
+            tell(Event::Evaluation(evaluation));
+        }
+        if self.is_save_due() && !self.is_stopping {
+            let checkpoint = self.holdings.checkpoint(&self.replica, &self.progress)?;
+            if let Some(store) = &mut self.store {
+                store.check().map_err(not_saved)?;
+                store.save_in_background(checkpoint).map_err(not_saved)?;
+            }
+            self.saved_at = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Whether a checkpoint is due after the step made last.
+    fn is_save_due(&self) -> bool {
+        let kept = self.settings.checkpoints.as_ref();
+        kept.is_some_and(|kept| kept.when.due(self.progress.step, self.saved_at.elapsed()))
+    }
+
+    /// Has the workers evaluate, which counts for early stopping; once after each step.
+    fn test(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Tally, TrainError> {
+        if let Some((step, test)) = self.tested
+            && step == self.progress.step
+        {
+            return Ok(test);
+        }
+        let test = self.evaluate(tell)?;
+        let min_delta = self.settings.early_stopping.map_or(0.0, |early| early.min_delta);
+        self.progress.evaluated(test, min_delta);
+        self.tested = Some((self.progress.step, test));
+        Ok(test)
+    }
+
+    /// The results on the held-out samples: the same bits on any number of workers.
+    fn evaluate(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Tally, TrainError> {
+        let batches = self.feed.held_out();
+        self.dispatcher.state().evaluate(batches);
+        self.dispatcher.wake();
+        loop {
+            let state = self.dispatcher.state();
+            if let Some(total) = state.results() {
+                return Ok(total);
+            }
+            drop(self.dispatcher.wait(state, LOOKS));
+            self.tell_changes(tell)?;
+        }
+    }
+
+    fn workers_report(&self, took: Duration) -> WorkersReport {
+        let (state, took) = (self.dispatcher.state(), took.as_secs_f64());
+        let report = |(&rank, work): (&usize, &Work)| WorkerReport {
+            rank,
+            shares: work.shares,
+            targets_per_s: work.targets / took,
+            waits_percent: 100.0 * work.waited / took,
+        };
+        let workers = state.workers.iter().map(report).collect();
+        WorkersReport { epoch: self.progress.epoch, workers, staleness: state.staleness.clone() }
+    }
+
+    fn report(&self, test: Tally, took: Duration, samples: f64) -> EpochReport {
+        let (state, took) = (self.dispatcher.state(), took.as_secs_f64());
+        let percent = |of: fn(&Work) -> f64| {
+            let sum: f64 = state.workers.values().map(of).sum();
+            if took > 0.0 { 100.0 * sum / (took * state.workers.len().max(1) as f64) } else { 0.0 }
+        };
+        EpochReport {
+            epoch: self.progress.epoch,
+            loss: self.progress.tally.mean_loss(),
+            test_loss: test.mean_loss(),
+            test_accuracy: test.accuracy(),
+            skipped_samples: 0,
+            metrics: Measured::new(),
+            samples_per_s: if took > 0.0 { samples / took } else { 0.0 },
+            exposed_communication_percent: percent(|work| work.waited),
+            hidden_communication_percent: 0.0,
+            input_percent: percent(|work| work.input),
+            // Workers have their own.
+            input_stages: Vec::new(),
+        }
+    }
+
+    /// Saves the last step.
+    fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
+        let checkpoint = self.holdings.checkpoint(&self.replica, &self.progress)?;
+        unisono_train::load(&mut self.replica, &checkpoint.parameters)?;
+        let hash = hash_with_buffers(&mut self.replica)?;
+        if let Some(mut store) = self.store.take() {
+            store.save(checkpoint).map_err(not_saved)?;
+        }
+        let is_saved = self.settings.checkpoints.is_some();
+        let stopped = self.is_stopping.then_some(Stopped { step: self.progress.step, is_saved });
+        let ended_early = self.progress.ended_early(self.settings.early_stopping);
+        let (ranks, parameters_hash) = (self.ranks, format!("{hash:016x}"));
+        // Servers and workers have no collective for it.
+        Ok(Summary { last, ranks, parameters_hash, memory_bytes: None, stopped, ended_early })
+    }
+}
+
+fn not_saved(error: CheckpointError) -> TrainError {
+    TrainError::NotSaved { rank: 0, error }
+}

@@ -1,0 +1,251 @@
+//! The dispatcher: what the coordinator and the threads of its links share. It tells each worker what to do next.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use unisono::Rank;
+
+use super::message::{Kind, Message};
+use super::queue::Queue;
+use super::settings::Staleness;
+use unisono_train::Tally;
+use unisono_train::rate::Rate;
+
+/// How long a worker that asks is kept waiting before it has to ask again: far less than any deadline.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long the process of a worker may be dead before that is seen.
+const TO_BE_LOST: Duration = Duration::from_secs(30);
+
+/// What is to be done, by whom, and what was.
+#[derive(Debug)]
+pub(super) struct Dispatcher {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Of a step.
+    shares: usize,
+    rate: Rate,
+    /// The rank of the first worker.
+    first: Rank,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) queue: Queue,
+    epoch: usize,
+    /// The steps of the run before this epoch.
+    before: u64,
+    /// Shares applied since the run began here.
+    applied: u64,
+    /// The sums of each step made, since the coordinator last looked.
+    pub(super) made: Vec<Tally>,
+    /// Those of the shares applied since.
+    begun: Tally,
+    evaluations: VecDeque<usize>,
+    evaluating: BTreeMap<Rank, usize>,
+    results: Vec<Option<Tally>>,
+    /// By rank.
+    pub(super) workers: BTreeMap<Rank, Work>,
+    /// How many gradients missed so many updates.
+    pub(super) staleness: BTreeMap<u64, u64>,
+    /// Workers lost since the coordinator last looked, and why.
+    pub(super) lost: Vec<(Rank, String)>,
+    /// Ranks on which workers have joined since the coordinator last looked.
+    pub(super) joined: Vec<Rank>,
+    /// A share whose loss is not finite: its worker, its step in the epoch, and its loss.
+    pub(super) diverged: Option<(Rank, usize, f64)>,
+    /// The report of a share that has made a parameter infinite, NaN or too large.
+    pub(super) spoiled: Option<Message>,
+    pub(super) asks_to_stop: bool,
+    is_over: bool,
+}
+
+/// What a worker has done in an epoch.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Work {
+    pub(super) shares: u64,
+    pub(super) targets: f64,
+    /// In seconds.
+    pub(super) waited: f64,
+    pub(super) input: f64,
+}
+
+impl Dispatcher {
+    /// For workers on these ranks, of which each has a share of each step.
+    pub(super) fn new(workers: Range<Rank>, staleness: Staleness, rate: Rate) -> Self {
+        let (first, shares) = (workers.start, workers.len());
+        let state = State {
+            queue: Queue::new(shares, staleness),
+            epoch: 0,
+            before: 0,
+            applied: 0,
+            made: Vec::new(),
+            begun: Tally::default(),
+            evaluations: VecDeque::new(),
+            evaluating: BTreeMap::new(),
+            results: Vec::new(),
+            workers: workers.map(|rank| (rank, Work::default())).collect(),
+            staleness: BTreeMap::new(),
+            lost: Vec::new(),
+            joined: Vec::new(),
+            diverged: None,
+            spoiled: None,
+            asks_to_stop: false,
+            is_over: false,
+        };
+        Self { state: Mutex::new(state), changed: Condvar::new(), shares, rate, first }
+    }
+
+    /// The state, locked.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // A thread that panics ends the run.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells all who wait that something has changed.
+    pub(super) fn wake(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Waits until something changes, at most this long.
+    pub(super) fn wait<'a>(&self, state: MutexGuard<'a, State>, timeout: Duration) -> MutexGuard<'a, State> {
+        self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// What this worker does next.
+    pub(super) fn next(&self, worker: Rank, asks_to_stop: bool) -> Message {
+        let mut state = self.state();
+        state.asks_to_stop |= asks_to_stop;
+        let lane = worker - self.first;
+        let next = state.next(worker, lane, &self.rate);
+        if next.kind() != Kind::Wait {
+            return next;
+        }
+        drop(self.wait(state, PATIENCE));
+        self.state().next(worker, lane, &self.rate)
+    }
+
+    /// Notes that a share is applied; its gradient missed so many updates.
+    pub(super) fn trained(&self, worker: Rank, report: &Message, missed: u64) {
+        let mut state = self.state();
+        let Some(share) = state.queue.done(worker) else { return };
+        let tally = report.tally();
+        if !(tally.loss as f32).is_finite() {
+            state.diverged = Some((worker, share.step, tally.mean_loss()));
+        }
+        if report.spoiled > 0 {
+            state.spoiled = Some(*report);
+        }
+        state.applied += 1;
+        state.begun += tally;
+        if state.applied.is_multiple_of(self.shares as u64) {
+            let step = std::mem::take(&mut state.begun);
+            state.made.push(step);
+        }
+        if tally.targets > 0.0 {
+            *state.staleness.entry(missed).or_default() += 1;
+        }
+        if let Some(work) = state.workers.get_mut(&worker) {
+            work.shares += 1;
+            work.targets += tally.targets;
+            work.waited += report.waited;
+            work.input += report.input;
+        }
+        self.wake();
+    }
+
+    /// Notes the results of an evaluation batch.
+    pub(super) fn evaluated(&self, worker: Rank, report: &Message) {
+        let mut state = self.state();
+        if let Some(batch) = state.evaluating.remove(&worker) {
+            state.results[batch] = Some(report.tally());
+            self.wake();
+        }
+    }
+
+    /// Notes that a worker has joined, once the one before it on this rank is known to be lost. Returns whether it may work.
+    pub(super) fn joined(&self, worker: Rank) -> bool {
+        let (mut state, began) = (self.state(), Instant::now());
+        while state.workers.contains_key(&worker) {
+            if began.elapsed() > TO_BE_LOST || state.is_over {
+                return false;
+            }
+            state = self.wait(state, PATIENCE);
+        }
+        state.workers.insert(worker, Work::default());
+        state.joined.push(worker);
+        self.wake();
+        true
+    }
+
+    /// Whether the run is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.state().is_over
+    }
+
+    /// Notes that a worker is lost: others do what it was doing.
+    pub(super) fn lost(&self, worker: Rank, why: String) {
+        let mut state = self.state();
+        state.queue.lost(worker);
+        if let Some(batch) = state.evaluating.remove(&worker) {
+            state.evaluations.push_front(batch);
+        }
+        state.workers.remove(&worker);
+        state.lost.push((worker, why));
+        self.wake();
+    }
+}
+
+impl State {
+    fn next(&mut self, worker: Rank, lane: usize, rate: &Rate) -> Message {
+        if self.is_over {
+            return Message::new(Kind::Done);
+        }
+        if let Some(batch) = self.evaluations.pop_front() {
+            self.evaluating.insert(worker, batch);
+            let applied = self.applied;
+            return Message { number: batch as u64, applied, ..Message::new(Kind::Evaluate) };
+        }
+        // Of the steps made, and not of the share's: a lane may be far ahead.
+        let step = self.before + self.queue.steps_made() as u64;
+        match self.queue.take(worker, lane) {
+            None => Message::new(Kind::Wait),
+            Some(share) => Message {
+                epoch: self.epoch as u64,
+                step: share.step as u64,
+                number: share.number as u64,
+                rate: rate.at(step),
+                ..Message::new(Kind::Train)
+            },
+        }
+    }
+
+    /// Begins an epoch, after so many of its steps, and so many steps of the run before it.
+    pub(super) fn begin(&mut self, epoch: usize, skipped: usize, before: u64) {
+        (self.epoch, self.before) = (epoch, before);
+        self.queue.begin(skipped);
+        self.staleness.clear();
+        self.workers.values_mut().for_each(|work| *work = Work::default());
+    }
+
+    /// Has so many batches evaluated.
+    pub(super) fn evaluate(&mut self, batches: usize) {
+        self.evaluations = (0..batches).collect();
+        self.results = vec![None; batches];
+    }
+
+    /// The results of the evaluation, added in the order of the batches, once all are there.
+    pub(super) fn results(&self) -> Option<Tally> {
+        let mut total = Tally::default();
+        for result in &self.results {
+            total += (*result)?;
+        }
+        Some(total)
+    }
+
+    /// Ends the run: workers that ask are told so.
+    pub(super) fn end(&mut self) {
+        self.is_over = true;
+    }
+}

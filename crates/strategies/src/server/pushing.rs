@@ -1,0 +1,289 @@
+//! The gradients of a worker's share, on their way to the servers while the backward pass goes on, and the parameters, which come as
+//! the forward pass needs them.
+
+use std::time::{Duration, Instant};
+
+use unisono::{Communicator, Element, Rank, Registered, Request};
+
+use super::layout::Layout;
+use super::message::{Kind, Link, Message};
+use unisono_train::internals::{HalfBytes, Ledger, Place};
+use unisono_train::{Fill, Gradients, Parameter, Pass, Replica, ReplicaError, Tally, TrainError};
+
+/// The links to all servers, and the buckets that go over them.
+#[derive(Debug)]
+pub(super) struct Remote {
+    /// By server; the first is the coordinator.
+    pub(super) links: Vec<Link>,
+    pub(super) layout: Layout,
+}
+
+/// A worker's buckets.
+#[derive(Debug)]
+pub(super) struct Pushing {
+    links: Vec<Link>,
+    layout: Layout,
+    ledger: Ledger,
+    buckets: Vec<Bucket>,
+    /// How gradients are rounded, if they are.
+    half: Option<HalfBytes>,
+    /// By parameter: whether an earlier pass of the share has put its gradient.
+    is_filled: Vec<bool>,
+    task: Option<Message>,
+    /// Whether the loss of the share is finite, so that it is pushed.
+    is_finite: bool,
+    failure: Option<TrainError>,
+    /// The time spent waiting for servers since it was last taken.
+    pub(super) waited: Duration,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    values: Array<f32>,
+    gradients: Array<f32>,
+    /// The gradients as they are sent, if they are rounded.
+    encoded: Option<Array<u8>>,
+}
+
+/// An array here, or on its way.
+#[derive(Debug)]
+enum Array<T: Element> {
+    Here(Registered<T>),
+    Away(Request<Registered<T>>),
+    /// A message failed.
+    Lost,
+}
+
+impl<T: Element> Array<T> {
+    fn take(&mut self) -> unisono::Result<Registered<T>> {
+        match std::mem::replace(self, Self::Lost) {
+            Self::Here(array) => Ok(array),
+            Self::Away(request) => request.wait(),
+            Self::Lost => {
+                Err(unisono::Error::Launch("a message of this bucket has failed before".to_owned()))
+            }
+        }
+    }
+
+    /// Sends the array to rank `other` of a link, once it is here and `fill` has filled it.
+    fn send(
+        &mut self,
+        comm: &mut Communicator,
+        other: Rank,
+        fill: impl FnOnce(&mut [T]),
+    ) -> unisono::Result<()> {
+        let mut array = self.take()?;
+        fill(&mut array);
+        *self = Self::Away(comm.send_async(array, other)?);
+        Ok(())
+    }
+
+    /// Waits until the array is here.
+    fn here(&mut self) -> unisono::Result<&mut Registered<T>> {
+        *self = Self::Here(self.take()?);
+        let Self::Here(array) = self else { unreachable!("it is here") };
+        Ok(array)
+    }
+}
+
+impl Pushing {
+    pub(super) fn new(
+        parameters: &[Parameter],
+        Remote { links, layout }: Remote,
+    ) -> Result<Self, TrainError> {
+        let ledger = layout.ledger(parameters);
+        let half = layout.settings.half_bytes();
+        let bucket = |(bucket, &count): (usize, &usize)| {
+            let comm = &links[layout.owner(bucket)].comm;
+            let bytes = half.as_ref().map(|_| comm.alloc(HalfBytes::size_bytes(count)));
+            Ok(Bucket {
+                values: Array::Here(comm.alloc(count)?),
+                gradients: Array::Here(comm.alloc(count)?),
+                encoded: bytes.transpose()?.map(Array::Here),
+            })
+        };
+        let buckets = ledger.plan.counts.iter().enumerate().map(bucket).collect::<unisono::Result<_>>()?;
+        let is_filled = vec![false; parameters.len()];
+        let (task, is_finite, failure, waited) = (None, true, None, Duration::ZERO);
+        Ok(Self { links, layout, ledger, buckets, half, is_filled, task, is_finite, failure, waited })
+    }
+
+    /// Tells the coordinator something.
+    pub(super) fn tell(&mut self, message: Message) -> Result<(), TrainError> {
+        self.links[0].tell(message).map_err(lost(0))
+    }
+
+    /// Asks the coordinator for something.
+    pub(super) fn ask(&mut self, message: Message) -> Result<Message, TrainError> {
+        self.links[0].ask(message).map_err(lost(0))
+    }
+
+    /// Asks for all parameters. They arrive in the order of the forward pass, while it goes on.
+    pub(super) fn pull(&mut self) -> Result<(), TrainError> {
+        for (server, link) in self.links.iter_mut().enumerate() {
+            link.tell(Message::new(Kind::Pull)).map_err(lost(server))?;
+            let other = link.other();
+            for bucket in self.layout.of(server).rev() {
+                let values = &mut self.buckets[bucket].values;
+                let request = link.comm.receive_async(values.take().map_err(lost(server))?, other);
+                *values = Array::Away(request.map_err(lost(server))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the values of a parameter, once they are here.
+    fn copy_values(&mut self, index: usize, target: &mut [f32]) -> Result<(), TrainError> {
+        let Some(Place { bucket, range }) = self.ledger.plan.place(index).cloned() else { return Ok(()) };
+        let began = Instant::now();
+        let values = self.buckets[bucket].values.here().map_err(lost(self.layout.owner(bucket)))?;
+        self.waited += began.elapsed();
+        target.copy_from_slice(&values[range]);
+        Ok(())
+    }
+
+    /// Gives a replica all parameters.
+    pub(super) fn set_values<R: Replica>(&mut self, replica: &mut R) -> Result<(), TrainError> {
+        for index in 0..replica.parameters().len() {
+            let mut copied = Ok(());
+            replica.with_values(index, &mut |values| copied = self.copy_values(index, values))?;
+            copied?;
+        }
+        Ok(())
+    }
+
+    /// Begins a pass of a share.
+    pub(super) fn begin(&mut self, task: &Message, pass: Pass) {
+        if pass.number == 0 {
+            self.task = Some(*task);
+            self.is_finite = true;
+            self.is_filled.fill(false);
+        }
+        self.ledger.begin(pass);
+    }
+
+    /// Ends a pass. A gradient that is missing counts as zero. The last pass of a share has then sent all buckets.
+    pub(super) fn end(&mut self) -> Result<(), TrainError> {
+        if self.ledger.weighed.is_none() {
+            self.weigh(Tally::default());
+        }
+        for index in self.ledger.not_put() {
+            self.put(index, &mut |gradient, fill| fill.write_zeros(gradient));
+        }
+        self.failure()
+    }
+
+    /// What kept the pass from a server, if anything did.
+    pub(super) fn failure(&mut self) -> Result<(), TrainError> {
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    /// Waits until all servers have taken the gradients; returns the report of the share: its sums, and what it has spoiled.
+    pub(super) fn acknowledged(&mut self) -> Result<Message, TrainError> {
+        let (began, mut report) = (Instant::now(), Message::new(Kind::Trained));
+        if self.is_finite {
+            for (number, bucket) in self.buckets.iter_mut().enumerate() {
+                let arrived = match &mut bucket.encoded {
+                    Some(encoded) => encoded.here().map(drop),
+                    None => bucket.gradients.here().map(drop),
+                };
+                arrived.map_err(lost(self.layout.owner(number)))?;
+            }
+            for (server, link) in self.links.iter_mut().enumerate() {
+                let Message { spoiled, largest, .. } = link.hear().map_err(lost(server))?;
+                if spoiled > 0 {
+                    report = Message { spoiled, largest, server: server as u64, ..report };
+                }
+            }
+        }
+        self.waited += began.elapsed();
+        Ok(report.with(self.ledger.own.tally))
+    }
+
+    /// Ends all links.
+    pub(super) fn leave(mut self) -> Result<(), TrainError> {
+        self.tell_all(Message::new(Kind::Leave))
+    }
+
+    fn tell_all(&mut self, message: Message) -> Result<(), TrainError> {
+        let mut links = self.links.iter_mut().enumerate();
+        links.try_for_each(|(server, link)| link.tell(message).map_err(lost(server)))
+    }
+
+    fn attempt(&mut self, act: impl FnOnce(&mut Self) -> Result<(), TrainError>) {
+        if self.failure.is_none() {
+            self.failure = act(self).err();
+        }
+    }
+
+    /// Tells all servers that the gradients of a share follow.
+    fn announce(&mut self) -> Result<(), TrainError> {
+        let task = self.task.expect("a share has begun");
+        let Message { epoch, step, number, rate, .. } = task;
+        let push = Message { epoch, step, number, rate, ..Message::new(Kind::Push) };
+        self.tell_all(push.with(self.ledger.own.tally))
+    }
+
+    /// Sends all buckets that are full, in order.
+    fn send_full(&mut self) -> Result<(), TrainError> {
+        while let Some(full) = self.ledger.full() {
+            if self.is_finite {
+                let server = self.layout.owner(full);
+                let link = &mut self.links[server];
+                let (other, Bucket { gradients, encoded, .. }) = (link.other(), &mut self.buckets[full]);
+                let sent = match (encoded, &self.half) {
+                    (Some(encoded), Some(half)) => gradients.here().and_then(|gradients| {
+                        encoded.send(&mut link.comm, other, |bytes| half.encode(gradients, bytes))
+                    }),
+                    _ => gradients.send(&mut link.comm, other, |_| ()),
+                };
+                sent.map_err(lost(server))?;
+            }
+            self.ledger.launched += 1;
+        }
+        Ok(())
+    }
+}
+
+fn lost(server: usize) -> impl FnOnce(unisono::Error) -> TrainError {
+    move |error| TrainError::ServerLost { server, error }
+}
+
+impl Gradients for Pushing {
+    fn bring(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
+        // In the first pass of a share alone: the others compute with the same values.
+        if self.ledger.pass.number > 0 {
+            return Ok(());
+        }
+        self.copy_values(index, values).map_err(|error| {
+            let told = error.to_string().into();
+            self.failure = Some(error);
+            told
+        })
+    }
+
+    fn weigh(&mut self, tally: Tally) {
+        self.ledger.weigh(tally);
+        if self.ledger.pass.is_last() {
+            // As f32, which is how sums travel elsewhere.
+            self.is_finite = (self.ledger.own.tally.loss as f32).is_finite();
+            if self.is_finite {
+                self.attempt(Self::announce);
+            }
+        }
+    }
+
+    fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
+        let Place { bucket, range } = self.ledger.put(index);
+        let fill = if self.is_filled[index] { Fill::Add } else { Fill::Set };
+        self.is_filled[index] = true;
+        match self.buckets[bucket].gradients.here() {
+            Ok(gradients) => write(&mut gradients[range], fill),
+            Err(error) => {
+                let server = self.layout.owner(bucket);
+                self.failure.get_or_insert(TrainError::ServerLost { server, error });
+            }
+        }
+        self.attempt(Self::send_full);
+    }
+}

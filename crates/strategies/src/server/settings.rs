@@ -1,0 +1,118 @@
+//! The settings of parameter servers, and which of a run's they do not go with.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::layout::Layout;
+use unisono_train::{AnyShare, Replica, RunSettings, Wire};
+
+/// How many updates a gradient may miss: those that servers make between the worker's pull and its push.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Staleness {
+    /// As many as so many steps have shares. With 0, all workers wait for the end of each step, and parameters are updated with the
+    /// mean of its gradients: synchronous training.
+    Steps(u64),
+    /// Any number: asynchronous training.
+    Unbounded,
+}
+
+impl fmt::Display for Staleness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Steps(steps) => write!(f, "{steps}"),
+            Self::Unbounded => f.write_str("unbounded"),
+        }
+    }
+}
+
+/// A text that is no [`Staleness`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no staleness: expected a number of steps, 0 for synchronous training, or unbounded")]
+pub struct UnknownStaleness(String);
+
+impl FromStr for Staleness {
+    type Err = UnknownStaleness;
+
+    fn from_str(text: &str) -> Result<Self, UnknownStaleness> {
+        if text == "unbounded" {
+            return Ok(Self::Unbounded);
+        }
+        text.parse().map(Self::Steps).map_err(|_| UnknownStaleness(text.to_owned()))
+    }
+}
+
+/// The settings of a [`ParameterServer`](super::ParameterServer); the same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerSettings {
+    /// How many ranks serve: the first ones. The others are workers, at least one.
+    pub servers: usize,
+    /// How stale gradients may be.
+    pub staleness: Staleness,
+    /// Whether a gradient that missed the updates of n steps is applied at 1 / (1 + n) of the learning rate (Zhang et al.,
+    /// "Staleness-aware Async-SGD", 2016, section 3).
+    pub damps: bool,
+}
+
+/// Why these settings do not go together, if they do not.
+pub(super) fn refusal<R: Replica>(
+    ranks: usize,
+    replica: &R,
+    feed: &impl AnyShare,
+    settings: &RunSettings,
+    ServerSettings { servers, staleness, damps }: ServerSettings,
+    layout: &Layout,
+) -> Option<String> {
+    if servers == 0 || servers >= ranks {
+        return Some(format!(
+            "{servers} of {ranks} ranks serve: there must be at least one server and one worker"
+        ));
+    }
+    let buffer = replica.parameters().iter().find(|parameter| !parameter.is_trained);
+    let empty = (0..servers).find(|&server| layout.of(server).next().is_none());
+    let buckets = &settings.buckets;
+    let reasons = [
+        (feed.steps().is_none(), "needs a feed that knows how many steps an epoch has".to_owned()),
+        (
+            replica.synchronizes(),
+            "lets no batch norm compute over all ranks: workers are at different steps".to_owned(),
+        ),
+        (
+            buffer.is_some(),
+            format!(
+                "holds trained parameters alone, and {} is not trained",
+                buffer.map_or("", |buffer| &buffer.name)
+            ),
+        ),
+        (
+            empty.is_some(),
+            format!("needs a bucket for each of {servers} servers: use fewer, or smaller --bucket-bytes"),
+        ),
+        (settings.clip_norm.is_some(), "knows no norm of the whole gradient, to clip it".to_owned()),
+        (
+            matches!(buckets.wire, Wire::Compressed(_)),
+            format!("sends gradients as f32, bf16 or f16, and not as {}", buckets.wire),
+        ),
+        (buckets.local_steps.is_some(), "averages no parameters: remove --local-steps".to_owned()),
+        (
+            buckets.shard_optimizer,
+            "has the optimizer's state on the servers anyway: remove --shard-optimizer".to_owned(),
+        ),
+        (settings.optimizer.is_averaged(), "evaluates no average of the parameters: remove --ema".to_owned()),
+        (
+            staleness != Staleness::Steps(0) && settings.optimizer.rule.per_share(ranks - servers).is_none(),
+            format!(
+                "updates by single shares with --staleness, and {} has no form for that: use --staleness 0, sgd or adamw",
+                settings.optimizer.rule.name()
+            ),
+        ),
+        (!settings.metrics.is_empty(), "measures loss and accuracy alone: remove --metrics".to_owned()),
+        (settings.trace.is_some(), "writes no trace: remove --trace".to_owned()),
+        (damps && staleness == Staleness::Steps(0), "without staleness has none to damp".to_owned()),
+        (
+            settings.early_stopping.is_some() && feed.held_out() == 0,
+            "stops early by held-out samples, and there are none".to_owned(),
+        ),
+    ];
+    let (_, why) = reasons.into_iter().find(|(is_so, _)| *is_so)?;
+    Some(format!("a parameter server {why}"))
+}

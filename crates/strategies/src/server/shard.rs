@@ -1,0 +1,332 @@
+//! What a server holds: the values of its buckets, and the optimizer's state of them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use unisono::Registered;
+
+use super::held::Held;
+use super::layout::Layout;
+use super::message::{Kind, Link, Message};
+use super::queue::ShareId;
+use super::settings::{ServerSettings, Staleness};
+use unisono_train::internals::HalfBytes;
+use unisono_train::optimizer::{Exploded, Optimizer};
+use unisono_train::{OptimizerSettings, Parameter};
+
+/// The buckets of one server, which several workers use at the same time.
+#[derive(Debug)]
+pub(super) struct Shard {
+    /// In the order in which a backward pass fills them.
+    buckets: Vec<Mutex<Bucket>>,
+    /// How gradients were rounded, if they were.
+    half: Option<HalfBytes>,
+    rules: Rules,
+}
+
+/// How gradients become updates.
+#[derive(Debug, Clone, Copy)]
+struct Rules {
+    /// Of a step.
+    shares: usize,
+    staleness: Staleness,
+    damps: bool,
+    /// The factor of a gradient that updates parameters alone.
+    scale: f64,
+}
+
+/// The optimizer for updates by single shares, and the factor of their gradients: so many of them decay the optimizer's means, and move
+/// parameters, as one step does. Its state means the same, too. Otherwise means would reach back less far the more workers there are, and a gradient
+/// that misses a few updates would miss much of them.
+///
+/// # Panics
+/// If the rule has no form for that, which is [refused](super::settings::refusal) before.
+fn per_share(settings: &OptimizerSettings, shares: usize) -> (OptimizerSettings, f64) {
+    let (rule, scale) = settings.rule.per_share(shares).expect("others are refused");
+    (
+        OptimizerSettings { rule, weight_decay: settings.weight_decay * scale as f32, ..settings.clone() },
+        scale,
+    )
+}
+
+/// A set of shares: the runs of consecutive steps of each lane, by the lane and the end of the run. Workers take the shares of a lane one
+/// after the other, so it does not grow with the steps.
+#[derive(Debug, Default)]
+struct Arrived(BTreeMap<(usize, usize), usize>);
+
+impl Arrived {
+    /// Adds a share; returns whether it is new.
+    fn insert(&mut self, ShareId { step, number }: ShareId) -> bool {
+        let next = self.0.range((number, step + 1)..).next().filter(|((lane, _), _)| *lane == number);
+        let next = next.map(|(&key, &start)| (key, start));
+        if next.is_some_and(|(_, start)| start <= step) {
+            return false;
+        }
+        let start = self.0.remove(&(number, step)).unwrap_or(step);
+        // Joins the run that ends here, and the one that begins after.
+        match next.filter(|&(_, next)| next == step + 1) {
+            Some((key, _)) => self.0.insert(key, start),
+            None => self.0.insert((number, step + 1), start),
+        };
+        true
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Bucket {
+    /// Its parameters, and where they are in the bucket.
+    members: Vec<(usize, Range<usize>)>,
+    values: Vec<f32>,
+    optimizer: Optimizer,
+    /// How many updates it has had since the run began here.
+    updates: u64,
+    epoch: u64,
+    /// Shares of this epoch that arrived: one comes again if its worker was lost before it could say so.
+    arrived: Arrived,
+    /// Gradients that wait for those of the other shares of their step, with their targets.
+    waiting: Vec<Option<(f64, Vec<f32>)>>,
+}
+
+/// Whether all parameters are finite after an update; otherwise the index of the first that is not.
+type Updated = Result<(), (usize, Exploded)>;
+
+/// A client's side of a shard: where its gradients arrive, and what its last values lacked.
+#[derive(Debug)]
+pub(super) struct Visit {
+    /// The bucket that travels: room for the largest.
+    buffer: Registered<f32>,
+    /// Where gradients arrive that were rounded: room for the largest bucket.
+    encoded: Registered<u8>,
+    /// The updates of each bucket when it was pulled.
+    pulled: Vec<u64>,
+}
+
+impl Shard {
+    /// The buckets of a server, whose values are still to be [restored](Shard::restore).
+    pub(super) fn new(
+        parameters: &[Parameter],
+        layout: &Layout,
+        server: usize,
+        optimizer: OptimizerSettings,
+        shares: usize,
+        settings: ServerSettings,
+    ) -> unisono::Result<Self> {
+        let ServerSettings { staleness, damps, .. } = settings;
+        let (optimizer, scale) = match staleness {
+            Staleness::Steps(0) => (optimizer, 1.0),
+            _ => per_share(&optimizer, shares),
+        };
+        let plan = layout.ledger(parameters).plan;
+        let bucket = |bucket: usize| {
+            let members: Vec<_> = plan.members[bucket]
+                .iter()
+                .map(|&index| (index, plan.place(index).expect("it is trained").range.clone()))
+                .collect();
+            let each = members.iter().map(|(index, range)| {
+                let Parameter { name, shape, .. } = &parameters[*index];
+                (range.len(), (optimizer.factors)(name, shape))
+            });
+            Ok(Mutex::new(Bucket {
+                values: vec![0.0; plan.counts[bucket]],
+                optimizer: Optimizer::new(optimizer.clone(), each)?,
+                updates: 0,
+                epoch: 0,
+                arrived: Arrived::default(),
+                waiting: vec![None; shares],
+                members,
+            }))
+        };
+        let buckets = layout.of(server).map(bucket).collect::<unisono::Result<_>>()?;
+        let half = layout.settings.half_bytes();
+        Ok(Self { buckets, half, rules: Rules { shares, staleness, damps, scale } })
+    }
+
+    /// The place of a client, over its link.
+    pub(super) fn visit(&self, link: &Link) -> unisono::Result<Visit> {
+        let largest = self.buckets.iter().map(|bucket| lock(bucket).values.len()).max().unwrap_or(0);
+        let bytes = self.half.as_ref().map_or(0, |_| HalfBytes::size_bytes(largest));
+        let (buffer, encoded) = (link.comm.alloc(largest)?, link.comm.alloc(bytes)?);
+        Ok(Visit { buffer, encoded, pulled: vec![0; self.buckets.len()] })
+    }
+
+    /// Sends all values, in the order in which a forward pass needs them.
+    pub(super) fn give(&self, link: &mut Link, visit: &mut Visit) -> unisono::Result<()> {
+        for (number, bucket) in self.buckets.iter().enumerate().rev() {
+            let count = {
+                let bucket = lock(bucket);
+                visit.buffer[..bucket.values.len()].copy_from_slice(&bucket.values);
+                visit.pulled[number] = bucket.updates;
+                bucket.values.len()
+            };
+            link.comm.send(&visit.buffer[..count], link.other())?;
+        }
+        Ok(())
+    }
+
+    /// Receives the gradients of a share, and updates the parameters with them, or with those of the whole step once it has all. Returns
+    /// how many updates the first bucket has had since this client pulled it. The answer names a parameter that is not finite afterwards.
+    pub(super) fn take(&self, link: &mut Link, visit: &mut Visit, push: &Message) -> unisono::Result<u64> {
+        let (mut missed, mut done) = (0, Message::new(Kind::Done));
+        for (number, bucket) in self.buckets.iter().enumerate() {
+            let count = lock(bucket).values.len();
+            let (gradient, other) = (&mut visit.buffer[..count], link.other());
+            match &self.half {
+                Some(half) => {
+                    let encoded = &mut visit.encoded[..HalfBytes::size_bytes(gradient.len())];
+                    link.comm.receive(encoded, other)?;
+                    half.decode(encoded, gradient);
+                }
+                None => link.comm.receive(gradient, other)?,
+            }
+            let mut bucket = lock(bucket);
+            let lacks = bucket.updates - visit.pulled[number];
+            if number == 0 {
+                missed = lacks;
+            }
+            if let Err((index, Exploded { largest })) = bucket.take(gradient, push, lacks, self.rules) {
+                (done.spoiled, done.largest) = (index as u64 + 1, f64::from(largest));
+            }
+        }
+        link.tell(done)?;
+        Ok(missed)
+    }
+
+    /// What all buckets hold.
+    pub(super) fn read(&self) -> Vec<Held> {
+        self.buckets.iter().map(|bucket| lock(bucket).read()).collect()
+    }
+
+    /// Sets what all buckets hold.
+    ///
+    /// # Panics
+    /// If it is of another model.
+    pub(super) fn restore(&self, held: &[Held]) {
+        self.buckets.iter().zip(held).for_each(|(bucket, held)| lock(bucket).restore(held));
+    }
+}
+
+impl Bucket {
+    fn read(&self) -> Held {
+        let names = self.optimizer.settings().rule.state_names();
+        let mut held = Held::zeros(self.values.len(), names.len());
+        for (name, place, values) in self.optimizer.state() {
+            let moment = names.iter().position(|&other| other == name).expect("it is one of them");
+            held.moments[moment][self.members[place].1.clone()].copy_from_slice(values);
+        }
+        Held { values: self.values.clone(), updates: self.optimizer.steps(), ..held }
+    }
+
+    fn restore(&mut self, held: &Held) {
+        self.values.copy_from_slice(&held.values);
+        let names = self.optimizer.settings().rule.state_names().to_vec();
+        let of_moment = |(&name, moment): (&&'static str, _)| {
+            let moment: &Vec<f32> = moment;
+            let members = self.members.iter().enumerate();
+            members.map(move |(place, (_, range))| (name, place, &moment[range.clone()])).collect::<Vec<_>>()
+        };
+        let state: Vec<_> = names.iter().zip(&held.moments).flat_map(of_moment).collect();
+        self.optimizer.restore(held.updates, state).expect("it has the layout of this bucket");
+    }
+
+    fn take(&mut self, gradient: &[f32], push: &Message, missed: u64, rules: Rules) -> Updated {
+        let share = ShareId { step: push.step as usize, number: push.number as usize };
+        if self.epoch != push.epoch {
+            self.epoch = push.epoch;
+            self.arrived = Arrived::default();
+        }
+        if !self.arrived.insert(share) {
+            return Ok(());
+        }
+        if rules.staleness == Staleness::Steps(0) {
+            self.waiting[share.number] = Some((push.targets, gradient.to_vec()));
+            if self.waiting.iter().all(Option::is_some) {
+                return self.update_by_step(push.rate);
+            }
+        } else if push.targets > 0.0 {
+            // All shares of a step together move parameters as far as one update with their mean.
+            let steps_missed = (missed / rules.shares as u64) as f64;
+            let damping = if rules.damps { 1.0 / (1.0 + steps_missed) } else { 1.0 };
+            let rate = push.rate * damping / rules.shares as f64;
+            return self.update(gradient, rules.scale / push.targets, rate);
+        }
+        Ok(())
+    }
+
+    /// Updates with the mean of all shares, summed as `master-worker` does: to the first, the others from the last on.
+    fn update_by_step(&mut self, rate: f64) -> Updated {
+        let mut shares = self.waiting.iter_mut().map(|share| share.take().expect("all are here"));
+        let (mut targets, mut sum) = shares.next().expect("a step has a share");
+        for (of_share, gradient) in shares.rev() {
+            targets += of_share;
+            sum.iter_mut().zip(&gradient).for_each(|(sum, value)| *sum += value);
+        }
+        if targets > 0.0 { self.update(&sum, 1.0 / targets, rate) } else { Ok(()) }
+    }
+
+    /// With `scale` times this gradient.
+    fn update(&mut self, gradient: &[f32], scale: f64, rate: f64) -> Updated {
+        let Self { members, values, optimizer, .. } = self;
+        optimizer.begin_step();
+        let mut updated = Ok(());
+        for (place, (index, range)) in members.iter().enumerate() {
+            let (values, gradient) = (&mut values[range.clone()], &gradient[range.clone()]);
+            let made = optimizer.update(place, values, gradient, scale as f32, rate as f32);
+            updated = updated.and(made.map_err(|error| (*index, error)));
+        }
+        self.updates += 1;
+        updated
+    }
+}
+
+fn lock(bucket: &Mutex<Bucket>) -> MutexGuard<'_, Bucket> {
+    // A thread that panics ends the run.
+    bucket.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unisono_train::optimizer::{AdamW, Factors, Sgd};
+
+    /// Where a value goes by `steps` steps with a constant gradient, and its velocity or mean: each one update, or of four shares.
+    fn way(usual: &OptimizerSettings, shares: usize, steps: usize) -> (f32, f32) {
+        let (settings, scale) = if shares == 1 { (usual.clone(), 1.0) } else { per_share(usual, shares) };
+        let mut optimizer = Optimizer::new(settings, [(1, Factors::default())]).unwrap();
+        let mut value = [1.0];
+        for _ in 0..steps * shares {
+            optimizer.begin_step();
+            optimizer.update(0, &mut value, &[0.5], scale as f32, 0.001 / shares as f32).unwrap();
+        }
+        let first = optimizer.state().next().unwrap().2[0];
+        (value[0], first)
+    }
+
+    #[test]
+    fn a_share_that_comes_again_is_known_and_those_of_an_epoch_take_no_room() {
+        let (mut arrived, mut expected) = (Arrived::default(), std::collections::HashSet::new());
+        // Nearly in order, from step 7 on, and some again.
+        for turn in 0..6000 {
+            let share = ShareId { step: 7 + ((turn / 3) ^ 5), number: turn * 7 % 3 };
+            assert_eq!(arrived.insert(share), expected.insert(share), "{share:?}");
+            if turn % 11 == 0 {
+                assert!(!arrived.insert(share), "{share:?}");
+            }
+        }
+        assert!(arrived.0.len() < 20, "{}", arrived.0.len());
+    }
+
+    #[test]
+    fn the_shares_of_a_step_move_parameters_as_the_step_does() {
+        for settings in [OptimizerSettings::new(Sgd::default()), OptimizerSettings::new(AdamW::default())] {
+            let settings = OptimizerSettings { weight_decay: 0.01, ..settings };
+            let (by_steps, by_shares) = (way(&settings, 1, 100), way(&settings, 4, 100));
+            let kind = settings.rule.name();
+            assert!(
+                (by_steps.0 - by_shares.0).abs() < 0.02 * (1.0 - by_steps.0),
+                "{kind}: {by_steps:?} {by_shares:?}"
+            );
+            assert!((by_steps.1 / by_shares.1 - 1.0).abs() < 0.01, "{kind}: {by_steps:?} {by_shares:?}");
+        }
+    }
+}

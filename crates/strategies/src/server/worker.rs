@@ -1,0 +1,88 @@
+//! A worker: it asks what to compute, pulls the parameters, and pushes gradients.
+
+use std::time::{Duration, Instant};
+
+use super::lane::Lane;
+use super::message::{Kind, Message};
+use super::pushing::{Pushing, Remote};
+use unisono_data::Stop;
+use unisono_train::{AnyShare, Pass, Replica, Tally, TrainError};
+
+/// One worker of a run.
+pub(super) struct Worker<R: Replica, F> {
+    pub(super) replica: R,
+    pub(super) feed: F,
+    /// The data of its own shares.
+    pub(super) lane: Lane<R::Batch>,
+    pub(super) stop: Stop,
+}
+
+impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
+    /// Works until the coordinator says that the run is over.
+    ///
+    /// # Errors
+    /// [`TrainError`] of the data, the model, or a server that is lost.
+    pub(super) fn run(mut self, remote: Remote) -> Result<(), TrainError> {
+        let mut pushing = Pushing::new(self.replica.parameters(), remote)?;
+        // The shares that were applied when all parameters were pulled, if none was since.
+        let mut holds = None;
+        loop {
+            let asked = Instant::now();
+            let asks_to_stop = u64::from(self.stop.is_asked());
+            let task = pushing.ask(Message { asks_to_stop, ..Message::new(Kind::Ask) })?;
+            let waited = asked.elapsed();
+            match task.kind() {
+                Kind::Wait => pushing.waited += waited,
+                Kind::Train => {
+                    pushing.waited += waited;
+                    holds = None;
+                    let report = self.train(&mut pushing, &task)?;
+                    pushing.tell(report)?;
+                }
+                Kind::Evaluate => {
+                    if holds != Some(task.applied) {
+                        pushing.pull()?;
+                        pushing.set_values(&mut self.replica)?;
+                        holds = Some(task.applied);
+                    }
+                    let batch = task.number as usize;
+                    let mut tally = Tally::default();
+                    for batch in self.feed.evaluation(batch..batch + 1)? {
+                        tally += self.replica.evaluate(&batch?)?;
+                    }
+                    let report = Message { number: task.number, ..Message::new(Kind::Evaluated) };
+                    pushing.tell(report.with(tally))?;
+                }
+                Kind::Done => return pushing.leave(),
+                kind => unreachable!("the coordinator answers with no {kind:?}"),
+            }
+        }
+    }
+
+    /// Computes a share, and pushes its gradient.
+    fn train(&mut self, pushing: &mut Pushing, task: &Message) -> Result<Message, TrainError> {
+        let Self { replica, feed, lane, .. } = self;
+        let began = Instant::now();
+        let share = (task.epoch as usize, task.step as usize, task.number as usize);
+        let passes = lane.share(feed, share)?;
+        let input = began.elapsed();
+        pushing.pull()?;
+        if !replica.brings_values() {
+            pushing.set_values(replica)?;
+        }
+        let of = replica.begin_step(task.number << 32, passes.len())?.max(1);
+        for number in 0..of {
+            pushing.begin(task, Pass { number, of, ..Pass::ONLY });
+            if let Some(Some(batch)) = passes.get(number) {
+                let ran = replica.pass(batch, pushing);
+                pushing.failure()?;
+                ran?;
+            }
+            pushing.end()?;
+        }
+        let report = pushing.acknowledged()?;
+        let waited = std::mem::take(&mut pushing.waited);
+        let seconds = |time: Duration| time.as_secs_f64();
+        Ok(Message { waited: seconds(waited), input: seconds(input), ..report })
+    }
+}
