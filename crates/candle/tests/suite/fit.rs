@@ -7,11 +7,10 @@ use candle_core::{Device, Result, Tensor};
 use candle_nn::{Linear, Module as _, linear};
 use unisono::Communicator;
 use unisono_candle::{Config, Loss, Model, Parameters, fit, fit_with};
+use unisono_strategies::StrategyKind;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::{
-    AdamW, Callback, EpochReport, Event, Flow, NamedRule, StrategyKind, Summary, TrainError,
-};
+use unisono_train::{AdamW, Callback, EpochReport, Event, Flow, NamedRule, Summary, TrainError};
 
 /// A sample: what is given, and what is wanted.
 type Sample = ([f32; 2], f32);
