@@ -35,10 +35,13 @@ pub use token::Token;
 ///
 /// # Errors
 ///
-/// Those of [`unisono_data::load`]; if the servers refuse the token, serve different data sets or do not answer for a minute;
-/// [`DataError::Stopped`] on a request to stop that wait.
+/// Those of [`unisono_data::load`]; if the servers refuse the token, serve different data sets or do not answer for a minute; if
+/// [`Options::normalize`] is set for them; [`DataError::Stopped`] on a request to stop that wait.
 pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
     match source {
+        Source::Service(_) if options.normalize.is_some() => Err(DataError::other(format!(
+            "`{source}` normalises images itself (--normalize): start its servers with these statistics"
+        ))),
         Source::Service(service) => client::read(service, options),
         _ => unisono_data::load(source, options),
     }

@@ -12,41 +12,49 @@
 
 #![forbid(unsafe_code)]
 
-mod ahead;
+// A step: gradients, averaged in buckets, update a model.
 mod backend;
 mod buckets;
+mod device;
+mod gradients;
+mod local;
+pub mod optimizer;
+mod parts;
+pub mod rate;
+mod replica;
+mod share;
+mod step;
+
+// The loop over steps and epochs: what a run is told, checks, saves and resumes.
 pub mod checkpoint;
 mod compare;
 mod damage;
-mod device;
-mod epochs;
 mod error;
-mod feed;
-mod gradients;
-#[doc(hidden)]
-pub mod internals;
-mod local;
-mod log;
-pub mod metrics;
-pub mod optimizer;
-mod parts;
 mod places;
-pub mod rate;
-mod replica;
-mod report;
-mod resident;
 mod resume;
 mod run;
+mod trainer;
+
+// The feed of the loop: shares of batches, made ahead.
+mod ahead;
+mod epochs;
+mod feed;
 mod sampled;
 mod samples;
-mod share;
-mod starvation;
-mod step;
-mod straggler;
 mod streamed;
+
+// What a run reports.
+mod log;
+pub mod metrics;
+mod report;
+mod resident;
+mod starvation;
+mod straggler;
 pub mod tensorboard;
 pub mod trace;
-mod trainer;
+
+#[doc(hidden)]
+pub mod internals;
 
 pub use buckets::{
     BucketBytes, BucketSettings, BucketSize, Buckets, Filling, Flight, Order, Overlap, Pass, Sums,
