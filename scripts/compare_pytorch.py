@@ -8,14 +8,20 @@
         Trains as one rank among those that Open MPI's mpirun has started, perhaps on several nodes (scripts/two-nodes), with one of
         DistributedDataParallel's own hooks; rank 0 prints the same object. All ranks see the directory.
 
+    compare_pytorch.py accuracy --model cnn --images FILE --labels FILE --program UNISONO
+        Trains a network on images and labels in MNIST's format, of which every fifth is held out, with seeds 0, 1, …, in Unisono and
+        here, each on one rank, and prints the accuracies and their means as a row in Markdown.
+
     compare_pytorch.py table FILE
         Reads such objects, of both frameworks, one a line, and prints a table in Markdown of their medians.
 """
 
 import argparse
+import gzip
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -243,6 +249,66 @@ def as_rank(arguments):
         print(json.dumps(figures(arguments, arguments.directory)))
 
 
+def read_idx(path):
+    """The array in a file of MNIST's format: a magic number whose last byte is that of dimensions, these, and bytes."""
+    import numpy
+
+    with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
+        data = file.read()
+    shape = numpy.frombuffer(data, ">u4", data[3], offset=4)
+    return numpy.frombuffer(data, numpy.uint8, offset=4 + 4 * data[3]).reshape(shape)
+
+
+def accuracy(arguments):
+    import numpy
+
+    images, labels = read_idx(arguments.images), read_idx(arguments.labels)
+    is_held_out = numpy.arange(len(images)) % 5 == 0
+    parts = {"train": ~is_held_out, "test": is_held_out}
+    with tempfile.TemporaryDirectory() as directory:
+        for name, part in parts.items():
+            numpy.save(f"{directory}/x_{name}.npy", images[part])
+            numpy.save(f"{directory}/y_{name}.npy", labels[part])
+        ours = [accuracy_of_ours(arguments, directory, seed) for seed in range(arguments.seeds)]
+    theirs = [accuracy_of_theirs(arguments, images, labels, parts, seed) for seed in range(arguments.seeds)]
+    cells = (f"{', '.join(f'{100 * one:.2f}' for one in all)} | {100 * statistics.mean(all):.2f}" for all in (ours, theirs))
+    print(f"| {arguments.model} | {arguments.epochs} | {' | '.join(cells)} |")
+
+
+def accuracy_of_ours(arguments, directory, seed):
+    # `train` takes the rate for the model's usual batch, and scales it.
+    rate = arguments.rate * {"mlp": 128, "cnn": 64, "resnet": 64}[arguments.model] / arguments.batch_size
+    options = f"--epochs {arguments.epochs} --batch-size {arguments.batch_size} --learning-rate {rate} --seed {seed}"
+    constant = "--optimizer sgd --momentum 0.9 --schedule constant --warm-up 0 --weight-decay 0 --threads 1 --format json"
+    command = [arguments.program, "train", "--data", f"npy:{directory}", "--model", arguments.model, *options.split(), *constant.split()]
+    if arguments.hidden:
+        command += ["--hidden", ",".join(map(str, arguments.hidden))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.timeout_s)
+    if done.returncode != 0:
+        sys.exit(f"compare_pytorch: unisono failed: {done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])["test_accuracy"]
+
+
+def accuracy_of_theirs(arguments, images, labels, parts, seed):
+    import torch
+
+    torch.manual_seed(seed)
+    # By MNIST's mean and deviation, as ours.
+    inputs = (torch.tensor(images).flatten(1) / 255 - 0.1307) / 0.3081
+    train, test = ((inputs[part], torch.tensor(labels[part]).long()) for part in parts.values())
+    model = network(arguments.model, arguments.hidden)
+    optimizer = torch.optim.SGD(model.parameters(), lr=arguments.rate, momentum=0.9)
+    loss_of = torch.nn.CrossEntropyLoss()
+    for _ in range(arguments.epochs):
+        for batch in torch.randperm(len(train[0])).split(arguments.batch_size):
+            optimizer.zero_grad()
+            loss_of(model(train[0][batch]), train[1][batch]).backward()
+            optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        return (model(test[0]).argmax(1) == test[1]).float().mean().item()
+
+
 def table(arguments):
     """Medians over rounds, and the range of the ratios of rounds: each round measures both in turn."""
     times_ms, version = {}, ""
@@ -284,6 +350,18 @@ def main():
         trains.add_argument("--batch-size", type=int, default=128, help="samples a rank and step")
         trains.add_argument("--steps", type=int, default=40, help="steps that are measured")
         trains.add_argument("--timeout-s", type=int, default=300)
+    accurate = commands.add_parser("accuracy")
+    accurate.add_argument("--model", required=True, help="mlp, cnn or resnet")
+    accurate.add_argument("--hidden", type=widths, help="widths of the layers or blocks; the perceptron needs them")
+    accurate.add_argument("--images", required=True, help="images of 28 x 28 pixels, perhaps compressed by gzip")
+    accurate.add_argument("--labels", required=True)
+    accurate.add_argument("--program", default="unisono")
+    accurate.add_argument("--epochs", type=int, default=5)
+    accurate.add_argument("--batch-size", type=int, default=32)
+    accurate.add_argument("--rate", type=float, default=0.01, help="the learning rate of SGD with momentum 0.9")
+    accurate.add_argument("--seeds", type=int, default=3)
+    accurate.add_argument("--timeout-s", type=int, default=600)
+    accurate.set_defaults(run=accuracy)
     both = commands.add_parser("table")
     both.add_argument("file")
     both.set_defaults(run=table)
