@@ -108,7 +108,6 @@ impl Config {
                     "--model resnet",
                     "batch norm needs all samples of a step at once",
                 ),
-                (self.initial.is_some(), "--initial", "stages begin with values of their own"),
                 (self.dropout != 0.0, "--dropout", "a stage does not know the pass that it drops values of"),
                 (
                     is_invariant,

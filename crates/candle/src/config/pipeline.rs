@@ -12,6 +12,7 @@ use super::Config;
 use super::prepare::{Made, Prepared};
 use crate::error::failed;
 use crate::model::{self, Layer};
+use crate::network::Parameters;
 use unisono_strategies::pipeline::{Grid, MicroBatches, Pipeline, Stage};
 use unisono_strategies::{PipelineSettings, Strategy};
 use unisono_train::internals::broadcast;
@@ -59,14 +60,16 @@ impl Config {
             "in {pipelines} pipeline(s) of {length}: {micro_batches} micro-batches of at most {micro_batch} samples by {schedule}, with a \
              bubble of {bubble:.1} %; {cut}"
         );
-        let Grid { pipeline: own, .. } = Grid::of(comm, length)?;
+        let Grid { pipeline: own, replicas } = Grid::of(comm, length)?;
         let stages = plan.stages();
         let stage = |number| {
             let stage = number * length + own.rank();
-            model::stage(&layers[cut.layers(stage)], stage + 1 == stages, self.seed)
+            let parameters = Parameters::new(self.seed);
+            let built = model::stage(&layers[cut.layers(stage)], stage + 1 == stages, &parameters);
+            let built = built.map_err(failed)?;
+            self.load_initial(replicas.rank(), &parameters).map(|()| built)
         };
-        let built = (0..schedule.stages_per_rank()).map(stage).collect::<Result<Vec<_>, _>>();
-        let built = agree(comm, built.map_err(failed))?;
+        let built = agree(comm, (0..schedule.stages_per_rank()).map(stage).collect())?;
         Ok((Pipeline::new(own, schedule, built)?, Some(said)))
     }
 

@@ -126,8 +126,8 @@ impl Config {
         Ok((agree(comm, replica)?, said))
     }
 
-    /// Gives parameters the values that they begin with, if there is a file of them; does nothing on ranks other than 0, whose values they
-    /// get, or share.
+    /// Gives parameters the values that they begin with, if there is a file of them; does nothing on ranks other than 0 among those that
+    /// hold the same, whose values they get, or share.
     pub(super) fn load_initial(&self, rank: Rank, parameters: &Parameters) -> Result<(), TrainError> {
         let Some(file) = self.initial.as_ref().filter(|_| rank == 0) else { return Ok(()) };
         let left = parameters.load(file).map_err(|error| TrainError::Setting(text(error)))?;

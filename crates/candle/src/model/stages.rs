@@ -13,15 +13,18 @@ use unisono_strategies::pipeline::Stage;
 /// How often a layer is timed.
 const TIMES: usize = 3;
 
-/// Consecutive layers of a model as a stage, which ends with the loss if `is_last`.
+/// Consecutive layers of a model as a stage with these parameters, none of which exists yet. It ends with the loss if `is_last`.
 ///
 /// # Errors
 ///
 /// If a layer normalises over all ranks, or drops values.
-pub(crate) fn stage(layers: &[Layer], is_last: bool, seed: u64) -> Result<impl Stage<Batch = Batch> + use<>> {
-    let parameters = Parameters::on(&Device::Cpu, seed)?;
-    let layers = Sequence::new(layers, &parameters)?;
-    StageNetwork::new(&parameters, move |batch: &Batch, before: Option<&Tensor>| {
+pub(crate) fn stage(
+    layers: &[Layer],
+    is_last: bool,
+    parameters: &Parameters,
+) -> Result<impl Stage<Batch = Batch> + use<>> {
+    let layers = Sequence::new(layers, parameters)?;
+    StageNetwork::new(parameters, move |batch: &Batch, before: Option<&Tensor>| {
         let x = match before {
             Some(before) => before.clone(),
             None => inputs(batch)?,
