@@ -266,6 +266,23 @@ fn functions_are_composed_to_the_same() {
     check_composed(|| rows::SquaredRelu, &tensor(&[4, 9]));
 }
 
+// Several blocks, the last of which is not whole.
+#[test]
+fn functions_that_threads_share_are_composed_to_the_same() {
+    let tensor = |shape: &[usize]| {
+        let count = shape.iter().product::<usize>() as u32;
+        let values = (0..count).map(|at| (at * 37 % 1009) as f32 / 500.0 - 1.0).collect();
+        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+    };
+    let (images, rows) = (tensor(&[23, 20, 21, 5]), tensor(&[701, 70]));
+    check_composed(|| resnet::Shortcut { stride: 2, outputs: 7 }, &images);
+    check_composed(|| pool::MaxPool { side: 2 }, &images);
+    check_composed(|| Relu, &rows);
+    check_composed(|| rows::RmsNorm, &rows);
+    check_composed(|| rows::SquaredRelu, &rows);
+    check_composed(|| rows::CausalSoftmax { scale: 0.3 }, &tensor(&[11, 2, 50, 50]));
+}
+
 // No token may depend on later ones.
 #[test]
 fn the_transformer_is_causal() {

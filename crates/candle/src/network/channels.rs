@@ -197,3 +197,57 @@ impl<const RELU: bool> Pass for Derivative<RELU> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(found: f64, expected: f64) -> bool {
+        (found - expected).abs() <= 1e-5 * expected.abs().max(1.0)
+    }
+
+    /// One block and several, whole and not, of few and of many channels.
+    #[test]
+    fn loops_are_as_by_definition() {
+        for (channels, rows) in [(1, 5), (3, 20_000), (16, 2_049), (70, 700)] {
+            let numbers = |step: usize| -> Vec<f32> {
+                (0..channels * rows).map(|at| (at * step % 1009) as f32 / 500.0 - 1.0).collect()
+            };
+            let constants = |step: usize| numbers(step)[..channels].to_vec();
+            let (x, dy) = (numbers(37), numbers(53));
+            let [mean, scale, bias, slope] = [11, 13, 17, 19].map(constants);
+            let [means, scales, biases, slopes] = [&mean, &scale, &bias, &slope].map(|all| repeated(all));
+            let wide: Vec<f64> = mean.iter().copied().map(f64::from).collect();
+            for has_relu in [false, true] {
+                let mut y = vec![f32::NAN; x.len()];
+                let affine = Affine { mean: &means, scale: &scales, bias: &biases };
+                normalize(&x, affine, has_relu, &mut y);
+                let mut dx = vec![f32::NAN; x.len()];
+                let moved = Moved { mean: &means, scale: &scales, offset: &biases, slope: &slopes };
+                differentiate([&x, &y, &dy], moved, has_relu, &mut dx);
+                let mut sums = [vec![0.0; channels], vec![0.0; channels]];
+                for at in 0..x.len() {
+                    let channel = at % channels;
+                    let distance = f64::from(x[at]) - wide[channel];
+                    let affine = distance * f64::from(scale[channel]) + f64::from(bias[channel]);
+                    assert!(close(f64::from(y[at]), if has_relu { affine.max(0.0) } else { affine }));
+                    let dy = if has_relu && y[at] == 0.0 { 0.0 } else { f64::from(dy[at]) };
+                    let moved = dy - f64::from(bias[channel]) - f64::from(slope[channel]) * distance;
+                    assert!(close(f64::from(dx[at]), f64::from(scale[channel]) * moved));
+                    sums[0][channel] += dy;
+                    sums[1][channel] += dy * distance;
+                }
+                let found = products(channels, [&x, &y, &dy], &repeated(&wide), has_relu);
+                assert!(found.iter().flatten().zip(sums.iter().flatten()).all(|(&a, &b)| close(a, b)));
+            }
+            let mut sums = [vec![0.0; channels], vec![0.0; channels]];
+            for (at, &x) in x.iter().enumerate() {
+                let distance = f64::from(x) - wide[at % channels];
+                sums[0][at % channels] += distance;
+                sums[1][at % channels] += distance * distance;
+            }
+            let found = distances(channels, &x, &repeated(&wide));
+            assert!(found.iter().flatten().zip(sums.iter().flatten()).all(|(&a, &b)| close(a, b)));
+        }
+    }
+}
