@@ -20,6 +20,7 @@ use unisono_train::{
     BucketSettings, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, Tally, TrainError,
 };
 
+mod blocks;
 mod channels;
 mod convolution;
 mod dropout;
@@ -37,7 +38,7 @@ mod relu;
 mod shared;
 mod stage;
 mod statistics;
-mod threads;
+
 mod variables;
 
 pub(crate) use convolution::{Convolution, Patches, image_dims};

@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use unisono::internals::{Lanes, Level, Pass};
 
+use super::blocks::{self, BLOCK};
 use super::relu::Relu;
-use super::threads::{self, BLOCK};
 
 /// The least number of repeated constants.
 const LEAST: usize = 64;
@@ -80,7 +80,7 @@ fn sums<'a, P: Pass>(
 ) -> [Vec<f64>; 2] {
     let add = Level::best().compiled::<P>();
     let block = block(repeated);
-    let parts = threads::map(0..count.div_ceil(block), |at| {
+    let parts = blocks::map(0..count.div_ceil(block), |at| {
         let mut sums = vec![0.0; 2 * repeated];
         add(bytemuck::cast_slice_mut(&mut sums), beside(at * block..count.min((at + 1) * block)));
         sums
@@ -104,7 +104,7 @@ fn each<'a, P: Pass>(
 ) {
     let compute = Level::best().compiled::<P>();
     let block = block(repeated);
-    threads::map(target.chunks_mut(block).enumerate(), |(at, target)| {
+    blocks::map(target.chunks_mut(block).enumerate(), |(at, target)| {
         let range = at * block..at * block + target.len();
         compute(bytemuck::cast_slice_mut(target), beside(range));
     });

@@ -9,10 +9,10 @@ use std::ops::Range;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
+use super::blocks;
 use super::fused::{values, with_all};
 use super::linear::{Kernel, Linear, add_rows};
 use super::product::{Matrix, product_transposed, transposed_product};
-use super::threads;
 use unisono_train::Fill;
 
 /// The values of the patches of a block, if an image has no more: 512 KiB, half of an L2 cache.
@@ -116,7 +116,7 @@ impl CustomOp2 for Operation {
         let rows = x_layout.dims()[0] * self.image.patches;
         let mut y = vec![0.0; rows * outputs];
         self.kernel.with_values(|weight, bias| {
-            threads::map(x.chunks(of_x).zip(y.chunks_mut(of_y)), |(x, y)| {
+            blocks::map(x.chunks(of_x).zip(y.chunks_mut(of_y)), |(x, y)| {
                 self.with_patches(x, |rows, patches| {
                     self.kernel.of(weight, bias, Matrix::new(patches, rows, inputs), y);
                 });
@@ -139,7 +139,7 @@ impl CustomOp2 for Operation {
             let blocks = x.chunks(of_x).zip(y.chunks(of_y).zip(dy.chunks(of_y)));
             let blocks = blocks.map(|(x, (y, dy))| ([x, y, dy], parts.next()));
             self.kernel
-                .with_values(|weight, _| threads::map(blocks, |(block, dx)| self.backward(weight, block, dx)))
+                .with_values(|weight, _| blocks::map(blocks, |(block, dx)| self.backward(weight, block, dx)))
         })??;
         // In the order of the blocks, on any number of threads.
         let sum = |of: usize, target: &mut [f32], fill: Fill| {

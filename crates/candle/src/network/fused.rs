@@ -5,7 +5,7 @@
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Storage, Tensor, bail};
 
-use super::threads::{self, BLOCK};
+use super::blocks::{self, BLOCK};
 
 /// A function of an `f32` tensor, written as loops over its values in row-major order.
 pub trait Function: Send + Sync + 'static {
@@ -65,7 +65,7 @@ impl<F: Function> Fused<F> {
         }
         let indices = (BLOCK * count / most).max(1);
         let of_block = target.len() / count * indices;
-        threads::map(target.chunks_mut(of_block).enumerate(), |(block, target)| {
+        blocks::map(target.chunks_mut(of_block).enumerate(), |(block, target)| {
             let (first, end) = (block * indices, count.min((block + 1) * indices));
             let dims = [&[end - first], &dims[1..]].concat();
             let part = |values: &[f32]| first * (values.len() / count)..end * (values.len() / count);

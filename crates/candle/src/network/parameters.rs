@@ -7,10 +7,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::backprop::GradStore;
-use candle_core::{CpuStorage, CustomOp1, DType, Device, Error, Layout, Result, Shape, Tensor, Var, bail};
+use candle_core::{CpuStorage, CustomOp1, Device, Error, Layout, Result, Shape, Tensor, Var, bail};
 #[cfg(feature = "cuda")]
 use candle_core::{CudaStorage, backend::BackendStorage};
-use candle_nn::VarBuilder;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use scoped_tls_hkt::scoped_thread_local;
@@ -19,7 +18,6 @@ use unisono::Communicator;
 use super::fused::with_values;
 use super::passes::Passes;
 use super::shared::Sharing;
-use super::variables::Backend;
 use crate::in_place;
 use unisono_train::{Fill, Gradients, Parameter};
 
@@ -179,11 +177,6 @@ impl Parameters {
     #[cfg(test)]
     pub(crate) fn composed(seed: u64) -> Self {
         Self { has_loops: false, ..Self::new(seed) }
-    }
-
-    /// The source of variables for a `candle_nn` model. Their type is `f32`.
-    pub fn var_builder(&self) -> VarBuilder<'static> {
-        VarBuilder::from_backend(Box::new(Backend(self.clone())), DType::F32, self.device().clone())
     }
 
     /// Adds a parameter with values uniform around 0, of standard deviation `deviation`.

@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 
-use super::threads::parallelism;
+use super::blocks::parallelism;
 use unisono_train::Fill;
 
 /// A row-major matrix.

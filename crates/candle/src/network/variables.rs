@@ -3,10 +3,17 @@
 use std::fmt;
 
 use candle_core::{DType, Device, Result, Shape, Tensor, bail};
-use candle_nn::Init;
 use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
 
 use super::parameters::Parameters;
+
+impl Parameters {
+    /// The source of variables for a `candle_nn` model. Their type is `f32`.
+    pub fn var_builder(&self) -> VarBuilder<'static> {
+        VarBuilder::from_backend(Box::new(Backend(self.clone())), DType::F32, self.device().clone())
+    }
+}
 
 /// Whether a variable is a running statistic of a `candle_nn` batch norm.
 fn is_statistic(name: &str) -> bool {
@@ -23,7 +30,7 @@ fn warn_of_statistic(name: &str) {
 }
 
 /// The parameters as a backend of `candle_nn`.
-pub(super) struct Backend(pub(super) Parameters);
+struct Backend(Parameters);
 
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

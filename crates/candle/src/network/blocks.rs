@@ -1,4 +1,4 @@
-//! The threads of a rank, on which operations share their blocks.
+//! Blocks of operations, which the threads of a rank share.
 
 use candle_core::utils::get_num_threads;
 use gemm::Parallelism;
