@@ -1,6 +1,8 @@
 //! Warnings of the libraries, which report them to `tracing`.
 
 use std::fmt::{self, Write};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -22,7 +24,13 @@ impl Subscriber for ToStandardError {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line::default();
         event.record(&mut line);
-        eprintln!("unisono: {}{}", line.message, line.fields);
+        let line = format!("unisono: {}{}", line.message, line.fields);
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.retain(|(at, _)| at.elapsed() < REPEATED_AFTER);
+        if !written.iter().any(|(_, other)| *other == line) {
+            eprintln!("{line}");
+            written.push((Instant::now(), line));
+        }
     }
 
     // There are no spans.

@@ -208,8 +208,12 @@ fn a_wait_for_a_server_is_said_and_a_signal_ends_it() {
         let mut this = Served { child, address: String::new(), lines };
         let stderr = BufReader::new(this.child.stderr.take().unwrap());
         thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| says.send(line)));
-        let said = this.line();
-        assert!(said.contains("waiting for") && said.contains("127.0.0.1:1`"), "{arguments}: {said}");
+        let mut said = this.line();
+        while !said.contains("waiting for") {
+            assert!(said.contains("data server `127.0.0.1:1`: "), "{arguments}: {said}");
+            said = this.line();
+        }
+        assert!(said.contains("127.0.0.1:1`"), "{arguments}: {said}");
         let id = this.child.id().to_string();
         Command::new("kill").args(["-TERM", &id]).status().expect("kill starts");
         let began = Instant::now();

@@ -52,7 +52,7 @@ fn a_snapshot_changes_no_bit_and_is_read_by_the_next_run() {
     assert!(again.contains("samples are read from the snapshot `") && !again.contains("written"), "{again}");
 
     // A damaged file is told, and written anew.
-    let damaged = at.path().join(&names_in(at.path())[0]).join(&written[0]);
+    let damaged = at.path().join(&names_in(at.path())[0]).join(written.last().unwrap());
     fs::File::options().write(true).open(&damaged).unwrap().set_len(100).unwrap();
     let told = unisono(&kept).expect_success().stderr;
     assert!(told.contains(&format!("unisono: `{}` ", damaged.display())), "{told}");
