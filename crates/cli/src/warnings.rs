@@ -10,11 +10,18 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Writes warnings and errors of Unisono's crates to standard error from now on.
 pub(super) fn show() {
-    tracing::subscriber::set_global_default(ToStandardError)
-        .expect("nothing else subscribes in this program");
+    let subscribed = tracing::subscriber::set_global_default(ToStandardError::default());
+    subscribed.expect("nothing else subscribes in this program");
 }
 
-struct ToStandardError;
+/// How long a line is not repeated: several threads may find the same, and a server may be tried again every second.
+const REPEATED_AFTER: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+struct ToStandardError {
+    /// The lines of the last minute.
+    written: Mutex<Vec<(Instant, String)>>,
+}
 
 impl Subscriber for ToStandardError {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
