@@ -54,7 +54,7 @@ pub trait Model<S> {
     /// The loss of a batch, of classes or numbers, in training and in evaluations.
     ///
     /// # Errors
-    /// Those of candle, which end the run on all ranks.
+    /// Errors of candle, which end the run on all ranks.
     fn loss(&self, batch: &[S]) -> Result<Loss>;
 }
 

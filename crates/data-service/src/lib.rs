@@ -35,7 +35,7 @@ pub use token::Token;
 ///
 /// # Errors
 ///
-/// Those of [`unisono_data::load`]; if the servers refuse the token, serve different data sets or do not answer for a minute; if
+/// The errors of [`unisono_data::load`]; if the servers refuse the token, serve different data sets or do not answer for a minute; if
 /// [`Options::normalize`] is set for them; [`DataError::Stopped`] on a request to stop that wait.
 pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
     match source {

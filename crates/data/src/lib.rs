@@ -49,7 +49,7 @@ mod text;
 mod tfrecord;
 mod webdataset;
 
-// What formats have in common: samples in memory, in files, and damaged ones.
+// Shared by formats: samples in memory, samples in files, and damaged ones.
 mod bad;
 mod colour;
 mod encoded;

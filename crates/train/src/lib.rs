@@ -43,7 +43,7 @@ mod sampled;
 mod samples;
 mod streamed;
 
-// What a run reports.
+// The reports of a run.
 mod log;
 pub mod metrics;
 mod report;

@@ -20,7 +20,7 @@ pub(crate) struct Run {
 }
 
 impl Config {
-    /// The run of a replica with these parameters, of so many samples to train on and held out. Called by all ranks.
+    /// The run of a replica with these parameters; `samples` are the numbers of samples to train on and held out. Called by all ranks.
     pub(crate) fn run_of(
         &self,
         comm: &mut Communicator,
@@ -80,7 +80,7 @@ impl Config {
         self.check_strategy(strategy)?;
         match strategy {
             Strategy::ParameterServer(_) | Strategy::Pipeline(_) => refuse(format!(
-                "--strategy {strategy} has a run of its own: use another strategy, or `ParameterServer` or `Pipeline` of unisono-train"
+                "--strategy {strategy} has a run of its own: use another strategy, or `ParameterServer` or `Pipeline` of unisono-strategies"
             )),
             Strategy::CentralStorage if !shares_values => refuse(
                 "--strategy central-storage needs parameters that ranks share: build the model from `Parameters::shared`".to_owned(),

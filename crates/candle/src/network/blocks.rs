@@ -7,7 +7,7 @@ use rayon::prelude::*;
 /// The values of a block of an operation on elements: enough that starting it costs little, and few enough for the L2 cache.
 pub(super) const BLOCK: usize = 1 << 14;
 
-/// Maps items, which threads share, to results in the same order.
+/// Maps items on the threads of this rank. The results are in the order of the items.
 pub(super) fn map<T: Send, R: Send>(
     items: impl ExactSizeIterator<Item = T>,
     work: impl Fn(T) -> R + Send + Sync,

@@ -1,7 +1,7 @@
 //! A convolution as one operation: a linear layer on the patches of an image, block by block.
 //!
-//! The patches of a block stay in the cache, and nobody keeps them: the backward pass copies them anew. All patches of a batch would be
-//! nine times the image for a kernel of 3 x 3, written and read in each pass. (Chetlur et al., "cuDNN: efficient primitives for deep
+//! The patches of a block stay in the cache and are not stored: the backward pass copies them again. The patches of a whole batch would be
+//! nine times as large as its images for a kernel of 3 x 3, and each pass would write and read them. (Chetlur et al., "cuDNN: efficient primitives for deep
 //! learning", 2014, section 3.1, has the same for a GPU.)
 
 use std::cell::RefCell;
@@ -29,7 +29,7 @@ impl Convolution {
     /// `x` and the result are `samples x height x width x channels`. Call it at most once per pass, as [`Linear::forward`].
     ///
     /// # Errors
-    /// If the layer is not for patches of so many channels.
+    /// If `x` has another number of channels than the layer expects.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let ((parameters, kernel), patches) = (self.linear.parts(), self.patches);
         let [samples, height, width, channels] = image_dims(x.dims());
@@ -148,8 +148,7 @@ impl CustomOp2 for Operation {
         };
         self.kernel
             .report(&mut |target, fill| sum(0, target, fill), &mut |target, fill| sum(1, target, fill));
-        let dx = if self.passes_on { Some(Tensor::from_vec(dx, x.shape(), x.device())?) } else { None };
-        Ok((dx, None))
+        Ok((self.passes_on.then(|| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?, None))
     }
 }
 

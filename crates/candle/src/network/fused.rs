@@ -64,7 +64,7 @@ impl<F: Function> Fused<F> {
             return work(dims, inputs, target);
         }
         let indices = (BLOCK * count / most).max(1);
-        let of_block = target.len() / count * indices;
+        let of_block = (target.len() / count * indices).max(1);
         blocks::map(target.chunks_mut(of_block).enumerate(), |(block, target)| {
             let (first, end) = (block * indices, count.min((block + 1) * indices));
             let dims = [&[end - first], &dims[1..]].concat();
@@ -118,7 +118,7 @@ pub(super) fn with_all<const N: usize, T>(
     Ok(see(all))
 }
 
-/// The same of one.
+/// Calls `see` with the values of a contiguous tensor, in row-major order.
 pub(crate) fn with_values<T>(tensor: &Tensor, see: impl FnOnce(&[f32]) -> T) -> Result<T> {
     with_all([tensor], |[values]| see(values))
 }

@@ -207,8 +207,7 @@ impl CustomOp2 for Operation {
             }
             Ok(())
         })??;
-        let dx = if self.passes_on { Some(Tensor::from_vec(dx, x.shape(), x.device())?) } else { None };
-        Ok((dx, None))
+        Ok((self.passes_on.then(|| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?, None))
     }
 }
 

@@ -217,8 +217,7 @@ impl CustomOp2 for Operation {
         dy: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let dx = with_all([x, y, &dy.contiguous()?], |all| self.backward(all))??;
-        let dx = if self.passes_on { Some(Tensor::from_vec(dx, x.shape(), x.device())?) } else { None };
-        Ok((dx, None))
+        Ok((self.passes_on.then(|| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?, None))
     }
 }
 

@@ -115,7 +115,7 @@ pub struct Parameters {
     passes: Arc<Mutex<Passes>>,
     /// An input of every operation that reports gradients, so that candle computes derivatives there.
     anchor: Var,
-    /// The same for those of which nobody asks for derivatives.
+    /// The same input for passes without derivatives.
     constant: Tensor,
     has_loops: bool,
     /// The ranks that share the values of parameters, if any do.

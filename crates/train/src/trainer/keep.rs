@@ -56,8 +56,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         is_kept && self.progress.best.is_some_and(|best| best.step == step) && self.best_saved != Some(step)
     }
 
-    /// Saves a checkpoint, if it is due or the best so far, on rank 0. The other ranks are informed only if this save, or one started earlier, fails;
-    /// this step is then the last. All ranks call it.
+    /// Saves a checkpoint, if it is due or the best so far, on rank 0. The other ranks are informed only if this save, or one started
+    /// earlier, fails; this step is then the last. All ranks call it.
     pub(super) fn save(&mut self, is_due: bool) -> Result<(), TrainError> {
         if let Some(store) = &mut self.store {
             store.check().map_err(not_saved)?;
