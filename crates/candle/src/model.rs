@@ -7,7 +7,6 @@ mod mlp;
 mod placed;
 mod pool;
 mod resnet;
-mod rows;
 mod size;
 mod stages;
 mod transformer;

@@ -20,20 +20,24 @@ use unisono_train::{
     BucketSettings, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, Tally, TrainError,
 };
 
+mod attention;
 mod blocks;
+mod buffer;
 mod channels;
 mod convolution;
 mod dropout;
-mod fused;
+mod joined;
 mod linear;
 mod loss;
 mod norm;
+mod operation;
 mod parameters;
 mod passes;
 mod pretrained;
 #[allow(unsafe_code, reason = "the matrix product takes addresses")]
 mod product;
 mod relu;
+mod rows;
 #[allow(unsafe_code, reason = "values lie in memory that ranks share")]
 mod shared;
 mod stage;
@@ -41,15 +45,18 @@ mod statistics;
 
 mod variables;
 
+pub(crate) use attention::CausalAttention;
 pub(crate) use convolution::{Convolution, Patches, image_dims};
 pub use dropout::Dropout;
-pub(crate) use fused::with_values;
-pub use fused::{Function, apply};
+pub(crate) use joined::Joined;
 pub use linear::Linear;
 pub use loss::{Loss, cross_entropy};
 pub use norm::SyncBatchNorm;
+pub use operation::{Function, apply};
+pub(crate) use operation::{Part, Residual, chain, with_values};
 pub use parameters::Parameters;
 pub(crate) use relu::Relu;
+pub(crate) use rows::{RmsNorm, SquaredRelu};
 pub use stage::{Cut, StageNetwork};
 
 /// A candle model as a [`Replica`]: its parameters, and a closure that computes the loss of a batch.

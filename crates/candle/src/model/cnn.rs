@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor};
 use super::Size;
 use super::layers::Layer;
 use super::pool::MaxPool;
-use crate::network::{Convolution, Linear, Parameters, Patches, apply};
+use crate::network::{Convolution, Linear, Parameters, Patches, chain};
 
 /// The side of a convolution's kernel, in pixels.
 const KERNEL: usize = 5;
@@ -77,5 +77,6 @@ fn pooled(
     let linear = Linear::new(parameters, name, KERNEL * KERNEL * inputs, outputs, 2.0)?.with_relu();
     let patches = Patches { side: KERNEL, stride: 1, padding: 0 };
     let convolution = Convolution { linear, patches };
-    Ok(move |x: &Tensor| apply(MaxPool { side: POOL }, &convolution.forward(x)?))
+    let parameters = parameters.clone();
+    Ok(move |x: &Tensor| chain(&parameters, &[&convolution, &MaxPool { side: POOL }], x))
 }

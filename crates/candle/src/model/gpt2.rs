@@ -8,8 +8,7 @@ use candle_core::{IndexOp, Result, Tensor, bail};
 use candle_nn::{Init, LayerNorm, Module};
 use serde::Deserialize;
 
-use super::rows::CausalSoftmax;
-use crate::network::{Linear, Parameters, apply};
+use crate::network::{CausalAttention, Linear, Parameters, chain};
 
 /// The deviation of initial weights.
 const DEVIATION: f64 = 0.02;
@@ -125,15 +124,8 @@ impl Block {
 
     /// The attention of each token to those up to it; shapes as in [`forward`](Self::forward).
     fn attention(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
-        let width = x.dim(1)?;
-        let head = width / self.heads;
-        let all = self.attend.forward(x)?.reshape((samples, (), 3, self.heads, head))?;
-        // samples x tokens x heads x head -> samples x heads x tokens x head
-        let part = |number: usize| all.i((.., .., number))?.transpose(1, 2)?.contiguous();
-        let (query, key, value) = (part(0)?, part(1)?, part(2)?);
-        let scale = (head as f32).sqrt().recip();
-        let attention = apply(CausalSoftmax { scale }, &query.matmul(&key.t()?)?)?;
-        self.mix.forward(&attention.matmul(&value)?.transpose(1, 2)?.reshape(((), width))?)
+        let attention = CausalAttention { context: x.dim(0)? / samples, heads: self.heads };
+        chain(self.attend.parameters(), &[&self.attend, &attention, &self.mix], x)
     }
 }
 

@@ -6,6 +6,7 @@ use crate::network::{Function, image_dims};
 
 /// The maximum of each channel in every square of `side` pixels, without overlap; what is left over at the right and the
 /// bottom is dropped. The first maximum of a square, row by row, gets its gradient, as in PyTorch.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct MaxPool {
     pub(super) side: usize,
 }
@@ -48,6 +49,7 @@ impl Function for MaxPool {
     }
 
     fn backward(&self, dims: &[usize], x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
+        dx.fill(0.0);
         let ([squares, pixels], channels) = (self.pixels(dims), dims[3]);
         let (image, pooled) = (dims[1] * dims[2] * channels, squares.len() * channels);
         // The first maximum of a square takes the gradient and leaves zero to further ones.

@@ -7,7 +7,9 @@ use candle_core::{Result, Tensor};
 
 use super::Size;
 use super::layers::Layer;
-use crate::network::{Convolution, Function, Linear, Parameters, Patches, Relu, SyncBatchNorm, apply};
+use crate::network::{
+    Convolution, Function, Linear, Parameters, Part, Patches, Relu, Residual, SyncBatchNorm, chain,
+};
 
 /// The default width of each block: three stages of one block.
 pub(super) const HIDDEN: [usize; 3] = [16, 32, 64];
@@ -51,14 +53,18 @@ pub(super) fn layers(image: [usize; 3], widths: &[usize], classes: usize) -> Opt
     let (&first_width, &last_width) = (widths.first()?, widths.last()?);
     let [height, width, channels] = image;
     let first = Layer::new("first", move |parameters| {
-        let convolution = Normed::new(parameters, "first", [channels, first_width], 1)?.with_relu();
-        Ok(move |x: &Tensor, _| convolution.forward(&x.reshape(((), height, width, channels))?))
+        let first = Normed::new(parameters, "first", [channels, first_width], 1)?.with_relu();
+        let parameters = parameters.clone();
+        Ok(move |x: &Tensor, _| {
+            chain(&parameters, &first.parts(), &x.reshape(((), height, width, channels))?)
+        })
     });
     let block = |(number, (inputs, outputs, stride))| {
         let name = format!("block{number}");
         Layer::new(name.clone(), move |parameters| {
             let block = Block::new(parameters, &name, inputs, outputs, stride)?;
-            Ok(move |x: &Tensor, _| block.forward(x))
+            let parameters = parameters.clone();
+            Ok(move |x: &Tensor, _| block.forward(&parameters, x))
         })
     };
     let output = Layer::new("output", move |parameters| {
@@ -97,11 +103,10 @@ impl Block {
     }
 
     /// `x` and the result are `samples x height x width x channels`.
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let [first, second] = &self.convolutions;
-        let y = second.forward(&first.forward(x)?)?;
-        let x = self.shortcut.map_or(Ok(x.clone()), |shortcut| apply(shortcut, x))?;
-        apply(Relu, &(x + y)?)
+    fn forward(&self, parameters: &Parameters, x: &Tensor) -> Result<Tensor> {
+        let parts = self.convolutions.each_ref().map(Normed::parts);
+        let shortcut = self.shortcut.as_ref().map(|shortcut| shortcut as &dyn Part);
+        chain(parameters, &[&Residual { parts: &parts.concat(), shortcut }, &Relu], x)
     }
 }
 
@@ -130,8 +135,8 @@ impl Normed {
         Self { norm: self.norm.with_relu(), ..self }
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.norm.forward(&self.convolution.forward(x)?)
+    fn parts(&self) -> [&dyn Part; 2] {
+        [&self.convolution, &self.norm]
     }
 }
 
@@ -168,12 +173,14 @@ impl Function for Shortcut {
     }
 
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
+        y.fill(0.0);
         self.for_each_pixel(dims, |result, image, common| {
             y[result..][..common].copy_from_slice(&x[image..][..common]);
         });
     }
 
     fn backward(&self, dims: &[usize], _: &[f32], _: &[f32], dy: &[f32], dx: &mut [f32]) {
+        dx.fill(0.0);
         self.for_each_pixel(dims, |result, image, common| {
             dx[image..][..common].copy_from_slice(&dy[result..][..common]);
         });

@@ -4,10 +4,10 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::loss::cross_entropy;
 
 use super::*;
-use crate::network::Relu;
 use crate::network::tests::{
     check_brought, check_composed, check_same_gradients, check_slopes, check_training_slopes, gradients_of,
 };
+use crate::network::{CausalAttention, Relu, RmsNorm, SquaredRelu};
 use unisono_train::Tally;
 
 const IMAGES: Kind = Kind::Images { height: 16, width: 17, channels: 1, classes: 10 };
@@ -261,9 +261,9 @@ fn functions_are_composed_to_the_same() {
     check_composed(|| pool::MaxPool { side: 3 }, &zeros_and_ones);
     check_composed(|| Relu, &(zeros_and_ones - 1.0).unwrap());
     check_composed(|| Relu, &tensor(&[4, 9]));
-    check_composed(|| rows::RmsNorm, &tensor(&[4, 9]));
-    check_composed(|| rows::CausalSoftmax { scale: 0.3 }, &tensor(&[2, 3, 5, 5]));
-    check_composed(|| rows::SquaredRelu, &tensor(&[4, 9]));
+    check_composed(|| RmsNorm, &tensor(&[4, 9]));
+    check_composed(|| CausalAttention { context: 5, heads: 2 }, &tensor(&[10, 18]));
+    check_composed(|| SquaredRelu, &tensor(&[4, 9]));
 }
 
 // Several blocks, the last of which is not whole.
@@ -278,9 +278,9 @@ fn functions_that_threads_share_are_composed_to_the_same() {
     check_composed(|| resnet::Shortcut { stride: 2, outputs: 7 }, &images);
     check_composed(|| pool::MaxPool { side: 2 }, &images);
     check_composed(|| Relu, &rows);
-    check_composed(|| rows::RmsNorm, &rows);
-    check_composed(|| rows::SquaredRelu, &rows);
-    check_composed(|| rows::CausalSoftmax { scale: 0.3 }, &tensor(&[11, 2, 50, 50]));
+    check_composed(|| RmsNorm, &rows);
+    check_composed(|| SquaredRelu, &rows);
+    check_composed(|| CausalAttention { context: 70, heads: 3 }, &tensor(&[4 * 70, 45]));
 }
 
 // No token may depend on later ones.

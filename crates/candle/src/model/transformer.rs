@@ -6,8 +6,9 @@ use candle_core::{IndexOp, Result, Tensor};
 
 use super::Size;
 use super::layers::Layer;
-use super::rows::{CausalSoftmax, RmsNorm, SquaredRelu};
-use crate::network::{Dropout, Linear, Parameters, apply};
+use crate::network::{
+    CausalAttention, Dropout, Joined, Linear, Parameters, Part, Residual, RmsNorm, SquaredRelu, chain,
+};
 
 /// The default width of each block.
 pub(super) const HIDDEN: [usize; 4] = [128; 4];
@@ -62,7 +63,8 @@ pub(super) fn layers(
     };
     let output = Layer::new("output", move |parameters| {
         let linear = Linear::without_bias(parameters, "output", width, vocabulary, OUTPUT_GAIN)?;
-        Ok(move |x: &Tensor, _| linear.forward(&apply(RmsNorm, x)?))
+        let parameters = parameters.clone();
+        Ok(move |x: &Tensor, _| chain(&parameters, &[&RmsNorm, &linear], x))
     });
     let embedding = embedding(context, vocabulary, width);
     Some([embedding].into_iter().chain((0..blocks).map(block)).chain([output]).collect())
@@ -87,6 +89,7 @@ fn embedding(context: usize, vocabulary: usize, width: usize) -> Layer {
 
 /// Attention, then a perceptron, each added to its input.
 struct Block {
+    parameters: Parameters,
     query: Linear,
     key: Linear,
     value: Linear,
@@ -107,6 +110,7 @@ impl Block {
         let quiet = 1.0 / (2.0 * blocks as f64);
         let hidden = EXPANSION * width;
         Ok(Self {
+            parameters: parameters.clone(),
             query: weight("query", width, width, 1.0)?,
             key: weight("key", width, width, 1.0)?,
             value: weight("value", width, width, 1.0)?,
@@ -119,25 +123,21 @@ impl Block {
 
     /// `x` and the result are `samples*context x width`.
     fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
-        let [first, second] = &self.dropouts;
-        let x = (x + first.forward(&self.attend(&apply(RmsNorm, x)?, samples)?)?)?;
-        let hidden = apply(SquaredRelu, &self.expand.forward(&apply(RmsNorm, &x)?)?)?;
-        &x + second.forward(&self.contract.forward(&hidden)?)?
-    }
-
-    /// The attention of each token to those up to it; shapes as in [`forward`](Self::forward).
-    fn attend(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
-        // samples*context x width -> samples x heads x context x HEAD
         let (rows, width) = x.dims2()?;
-        let shape = (samples, rows / samples, width / HEAD, HEAD);
-        let heads = |x: Tensor| x.reshape(shape)?.transpose(1, 2)?.contiguous();
-        let query = heads(self.query.forward(x)?)?;
-        let key = heads(self.key.forward(x)?)?;
-        let value = heads(self.value.forward(x)?)?;
-
-        let scale = (HEAD as f32).sqrt().recip();
-        let attention = apply(CausalSoftmax { scale }, &query.matmul(&key.t()?)?)?;
-        let mixed = attention.matmul(&value)?.transpose(1, 2)?.reshape((rows, width))?;
-        self.mix.forward(&mixed)
+        let tokens = Joined([&self.query, &self.key, &self.value]);
+        let attention = CausalAttention { context: rows / samples, heads: width / HEAD };
+        let masks = self.dropouts.each_ref().map(Dropout::mask);
+        let [after_attention, after_perceptron] =
+            masks.each_ref().map(|mask| mask.as_ref().map(|mask| mask as &dyn Part));
+        let attend: Vec<&dyn Part> = [&RmsNorm as &dyn Part, &tokens, &attention, &self.mix]
+            .into_iter()
+            .chain(after_attention)
+            .collect();
+        let perceive: Vec<&dyn Part> = [&RmsNorm as &dyn Part, &self.expand, &SquaredRelu, &self.contract]
+            .into_iter()
+            .chain(after_perceptron)
+            .collect();
+        let [attend, perceive] = [&attend, &perceive].map(|parts| Residual { parts, shortcut: None });
+        chain(&self.parameters, &[&attend, &perceive], x)
     }
 }

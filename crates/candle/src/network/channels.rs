@@ -8,6 +8,7 @@ use std::ops::Range;
 use unisono::internals::{Lanes, Level, Pass};
 
 use super::blocks::{self, BLOCK};
+use super::operation::Backward;
 use super::relu::Relu;
 
 /// The least number of repeated constants.
@@ -60,9 +61,6 @@ pub(super) struct Affine<'a> {
     pub(super) scale: &'a [f32],
     pub(super) bias: &'a [f32],
 }
-
-/// The values of a backward pass: inputs, results and the derivative with respect to results.
-pub(super) type Backward<'a> = [&'a [f32]; 3];
 
 /// The constants of [`differentiate`], which computes `scale (dy - offset - slope (x - mean))`.
 #[derive(Debug, Clone, Copy)]

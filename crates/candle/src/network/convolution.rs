@@ -4,14 +4,15 @@
 //! nine times as large as its images for a kernel of 3 x 3, and each pass would write and read them. (Chetlur et al., "cuDNN: efficient primitives for deep
 //! learning", 2014, section 3.1, has the same for a GPU.)
 
-use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::OnceLock;
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 
 use super::blocks;
-use super::fused::{values, with_all};
+use super::buffer::Buffer;
 use super::linear::{Kernel, Linear, add_rows};
+use super::operation::{Backward, Operation, Part};
 use super::product::{Matrix, product_transposed, transposed_product};
 use unisono_train::Fill;
 
@@ -25,61 +26,54 @@ pub(crate) struct Convolution {
     pub(crate) patches: Patches,
 }
 
-impl Convolution {
-    /// `x` and the result are `samples x height x width x channels`. Call it at most once per pass, as [`Linear::forward`].
-    ///
-    /// # Errors
-    /// If `x` has another number of channels than the layer expects.
-    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let ((parameters, kernel), patches) = (self.linear.parts(), self.patches);
-        let [samples, height, width, channels] = image_dims(x.dims());
-        if kernel.inputs != patches.side * patches.side * channels {
-            bail!("a convolution with {} inputs is given images of {channels} channels", kernel.inputs);
-        }
-        let y = if parameters.are_written_by_loops() {
-            let image = Image::new(patches, [height, width, channels]);
-            let operation = Operation { kernel: kernel.bring()?, image, passes_on: x.track_op() };
-            x.contiguous()?.apply_op2(parameters.anchor(), operation)?
-        } else {
-            kernel.composed(&patches.composed(x)?)?
-        };
-        y.reshape((samples, patches.along(height), patches.along(width), kernel.outputs))
+impl Part for Convolution {
+    fn operation(&self) -> Result<Box<dyn Operation>> {
+        let (kernel, patches) = (self.linear.kernel().clone(), self.patches);
+        Ok(Box::new(Convolved { kernel, patches, image: OnceLock::new() }))
+    }
+
+    fn composition(&self, x: &Tensor) -> Result<Tensor> {
+        let (kernel, patches) = (self.linear.kernel(), self.patches);
+        kernel.composed(&patches.composed(x)?)?.reshape(patches.shape(x.dims(), kernel.outputs).to_vec())
     }
 }
 
-/// One forward pass through the layer, with its derivative.
-struct Operation {
+/// One pass through the layer. `x` and the result are `samples x height x width x channels`.
+struct Convolved {
     kernel: Kernel,
-    image: Image,
-    /// Whether an earlier layer needs a gradient.
-    passes_on: bool,
+    patches: Patches,
+    /// Set by the forward pass.
+    image: OnceLock<Image>,
 }
 
-thread_local! {
-    /// The patches of a block, kept from step to step.
-    static PATCHES: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-}
+impl Convolved {
+    fn image(&self, dims: &[usize]) -> &Image {
+        self.image.get_or_init(|| Image::new(self.patches, dims))
+    }
 
-impl Operation {
     /// How many values of `x`, and of `y`, are in a block.
-    fn block(&self) -> [usize; 2] {
-        let Image { values, patches, .. } = self.image;
+    fn block(&self, image: &Image) -> [usize; 2] {
+        let &Image { values, patches, .. } = image;
         let images = (BLOCK / (patches * self.kernel.inputs).max(1)).max(1);
         [images * values, images * patches * self.kernel.outputs].map(|values| values.max(1))
     }
 
-    /// Calls `work` with the number of the patches of images, and their values.
-    fn with_patches<T>(&self, images: &[f32], work: impl FnOnce(usize, &mut Vec<f32>) -> T) -> T {
-        let rows = images.len() / self.image.values * self.image.patches;
-        PATCHES.with_borrow_mut(|patches| {
-            patches.resize(rows * self.kernel.inputs, 0.0);
-            self.image.copy(images, patches);
-            work(rows, patches)
-        })
+    /// The number of the patches of images, and their values.
+    fn patches_of(&self, image: &Image, images: &[f32]) -> (usize, Buffer) {
+        let rows = images.len() / image.values * image.patches;
+        let mut patches = Buffer::of(rows * self.kernel.inputs);
+        image.copy(images, &mut patches);
+        (rows, patches)
     }
 
-    /// Writes the derivative with respect to the images of a block to `dx`, and returns those with respect to bias and weight.
-    fn backward(&self, weight: Matrix<'_>, [x, y, dy]: [&[f32]; 3], dx: Option<&mut [f32]>) -> [Vec<f32>; 2] {
+    /// Adds the derivative with respect to the images of a block to `dx`, and returns those with respect to bias and weight.
+    fn derivatives(
+        &self,
+        image: &Image,
+        weight: Matrix<'_>,
+        [x, y, dy]: Backward<'_>,
+        dx: Option<&mut [f32]>,
+    ) -> [Vec<f32>; 2] {
         let Kernel { inputs, outputs, .. } = self.kernel;
         let dy = self.kernel.before_relu(y, dy);
         let (mut of_bias, mut of_weight) = (Vec::new(), vec![0.0; inputs * outputs]);
@@ -87,60 +81,51 @@ impl Operation {
             of_bias.resize(outputs, 0.0);
             add_rows(&mut of_bias, Fill::Set, &dy);
         }
-        self.with_patches(x, |rows, patches| {
-            let dy = Matrix::new(&dy, rows, outputs);
-            transposed_product(&mut of_weight, Fill::Set, Matrix::new(patches, rows, inputs), dy);
-            if let Some(dx) = dx {
-                product_transposed(patches, dy, weight);
-                self.image.add(patches, dx);
-            }
-        });
+        let (rows, mut patches) = self.patches_of(image, x);
+        let dy = Matrix::new(&dy, rows, outputs);
+        let target = (&mut *of_weight, outputs);
+        transposed_product(target, Fill::Set, Matrix::new(&patches, rows, inputs), dy);
+        if let Some(dx) = dx {
+            product_transposed((&mut patches, inputs), Fill::Set, dy, weight);
+            image.add(&patches, dx);
+        }
         [of_bias, of_weight]
     }
 }
 
-impl CustomOp2 for Operation {
-    fn name(&self) -> &'static str {
-        "convolution"
+impl Operation for Convolved {
+    fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
+        let (Kernel { inputs, outputs, .. }, channels) = (&self.kernel, image_dims(dims)[3]);
+        if *inputs != self.patches.side.pow(2) * channels {
+            bail!("a convolution with {inputs} inputs is given images of {channels} channels");
+        }
+        Ok(self.patches.shape(dims, *outputs).to_vec())
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let Kernel { inputs, outputs, .. } = self.kernel;
-        let (x, [of_x, of_y]) = (values(x, x_layout)?, self.block());
-        let rows = x_layout.dims()[0] * self.image.patches;
-        let mut y = vec![0.0; rows * outputs];
+    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
+        self.kernel.bring()?;
+        let image = self.image(dims);
+        let [of_x, of_y] = self.block(image);
         self.kernel.with_values(|weight, bias| {
             blocks::map(x.chunks(of_x).zip(y.chunks_mut(of_y)), |(x, y)| {
-                self.with_patches(x, |rows, patches| {
-                    self.kernel.of(weight, bias, Matrix::new(patches, rows, inputs), y);
-                });
+                let (rows, patches) = self.patches_of(image, x);
+                self.kernel.of(weight, bias, Matrix::new(&patches, rows, self.kernel.inputs), y);
             });
-        })?;
-        Ok((CpuStorage::F32(y), Shape::from((rows, outputs))))
+        })
     }
 
-    fn bwd(
-        &self,
-        x: &Tensor,
-        _: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let [of_x, of_y] = self.block();
-        let mut dx = vec![0.0; if self.passes_on { x.elem_count() } else { 0 }];
-        let mut parts = dx.chunks_mut(of_x);
-        let gradients = with_all([x, y, &dy.contiguous()?], |[x, y, dy]| {
-            let blocks = x.chunks(of_x).zip(y.chunks(of_y).zip(dy.chunks(of_y)));
-            let blocks = blocks.map(|(x, (y, dy))| ([x, y, dy], parts.next()));
-            self.kernel
-                .with_values(|weight, _| blocks::map(blocks, |(block, dx)| self.backward(weight, block, dx)))
-        })??;
+    fn backward(&self, dims: &[usize], [x, y, dy]: Backward<'_>, mut dx: Option<&mut [f32]>) -> Result<()> {
+        let image = self.image(dims);
+        let [of_x, of_y] = self.block(image);
+        if let Some(dx) = &mut dx {
+            dx.fill(0.0);
+        }
+        let mut parts = dx.into_iter().flat_map(|dx| dx.chunks_mut(of_x));
+        let blocks = x.chunks(of_x).zip(y.chunks(of_y).zip(dy.chunks(of_y)));
+        let blocks = blocks.map(|(x, (y, dy))| ([x, y, dy], parts.next()));
+        let gradients = self.kernel.with_values(|weight, _| {
+            blocks::map(blocks, |(block, dx)| self.derivatives(image, weight, block, dx))
+        })?;
         // In the order of the blocks, on any number of threads.
         let sum = |of: usize, target: &mut [f32], fill: Fill| {
             let fills = std::iter::once(fill).chain(std::iter::repeat(Fill::Add));
@@ -148,7 +133,7 @@ impl CustomOp2 for Operation {
         };
         self.kernel
             .report(&mut |target, fill| sum(0, target, fill), &mut |target, fill| sum(1, target, fill));
-        Ok((self.passes_on.then(|| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?, None))
+        Ok(())
     }
 }
 
@@ -175,7 +160,9 @@ struct Row {
 }
 
 impl Image {
-    fn new(patches: Patches, [height, width, channels]: [usize; 3]) -> Self {
+    /// Of images of this shape.
+    fn new(patches: Patches, dims: &[usize]) -> Self {
+        let [_, height, width, channels] = image_dims(dims);
         let Patches { side, stride, padding } = patches;
         let (count, columns) = (patches.along(height) * patches.along(width), patches.along(width));
         let (mut rows, mut zeros, mut written) = (Vec::with_capacity(count * side), Vec::new(), 0);
@@ -233,6 +220,12 @@ pub(crate) struct Patches {
 }
 
 impl Patches {
+    /// The shape of the result for images of the shape `dims`.
+    fn shape(self, dims: &[usize], outputs: usize) -> [usize; 4] {
+        let [samples, height, width, _] = image_dims(dims);
+        [samples, self.along(height), self.along(width), outputs]
+    }
+
     /// How many squares fit along a side of the image.
     fn along(self, side: usize) -> usize {
         (side + 2 * self.padding - self.side) / self.stride + 1

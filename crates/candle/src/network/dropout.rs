@@ -5,6 +5,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
+use super::operation::{Function, apply};
 use super::parameters::{Parameters, is_training};
 
 /// The buffer that counts steps.
@@ -55,23 +56,59 @@ impl Dropout {
     /// # Errors
     /// An error of candle.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.mask().map_or(Ok(x.clone()), |mask| apply(mask, x))
+    }
+
+    /// The mask of this pass, if it drops any values.
+    pub(crate) fn mask(&self) -> Option<Mask> {
         if self.probability == 0.0 || !is_training() {
-            return Ok(x.clone());
+            return None;
         }
         let [step, pass] = self.parameters.passes().place();
         let key = [self.parameters.seed(), self.layer, step, pass]
             .into_iter()
             .fold(0, |key, number| mixed(mixed(key) ^ number));
-        let scale = (1.0 - self.probability).recip() as f32;
-        // A hash below this drops its value; a probability below 1 leaves it in range.
+        // A probability below 1 leaves it in range.
         let threshold = (self.probability * 2_f64.powi(64)) as u64;
-        let mask: Vec<f32> = (0..x.elem_count() as u64)
-            .map(|place| {
-                let hash = mixed(key.wrapping_add(place.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-                if hash < threshold { 0.0 } else { scale }
-            })
-            .collect();
-        x * Tensor::from_vec(mask, x.shape(), x.device())?
+        Some(Mask { key, threshold, scale: (1.0 - self.probability).recip() as f32 })
+    }
+}
+
+/// The values that one pass drops.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mask {
+    key: u64,
+    /// A hash below this drops its value.
+    threshold: u64,
+    scale: f32,
+}
+
+impl Mask {
+    /// The factor of the value at this place.
+    fn factor(self, place: usize) -> f32 {
+        let hash = mixed(self.key.wrapping_add((place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+        if hash < self.threshold { 0.0 } else { self.scale }
+    }
+
+    fn multiply(self, x: &[f32], y: &mut [f32]) {
+        y.iter_mut().zip(x).enumerate().for_each(|(place, (y, x))| *y = x * self.factor(place));
+    }
+}
+
+impl Function for Mask {
+    const NAME: &'static str = "dropout";
+
+    fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) {
+        self.multiply(x, y);
+    }
+
+    fn backward(&self, _: &[usize], _: &[f32], _: &[f32], dy: &[f32], dx: &mut [f32]) {
+        self.multiply(dy, dx);
+    }
+
+    fn composed(&self, x: &Tensor) -> Result<Tensor> {
+        let factors: Vec<_> = (0..x.elem_count()).map(|place| self.factor(place)).collect();
+        x * Tensor::from_vec(factors, x.shape(), x.device())?
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::borrow::Cow;
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 
-use super::fused::{Function, values, with_all, with_values};
+use super::operation::{Backward, Function, Operation, Part, chain, with_values};
 use super::parameters::{Parameters, bring, report};
 use super::product::{Matrix, product, product_transposed, transposed_product};
 use super::relu::Relu;
@@ -86,19 +86,15 @@ impl Linear {
     /// # Errors
     /// If `x` has another shape.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let (rows, inputs) = x.dims2()?;
-        if inputs != self.kernel.inputs {
-            bail!("a linear layer of {} inputs is given {rows} x {inputs}", self.kernel.inputs);
-        }
-        if !self.parameters.are_written_by_loops() {
-            return self.kernel.composed(x);
-        }
-        let operation = Operation { kernel: self.kernel.bring()?, passes_on: x.track_op() };
-        x.contiguous()?.apply_op2(self.parameters.anchor(), operation)
+        chain(&self.parameters, &[self], x)
     }
 
-    pub(super) fn parts(&self) -> (&Parameters, &Kernel) {
-        (&self.parameters, &self.kernel)
+    pub(crate) fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    pub(super) fn kernel(&self) -> &Kernel {
+        &self.kernel
     }
 }
 
@@ -110,12 +106,14 @@ impl Kernel {
         if self.has_relu { Relu.composed(&y) } else { Ok(y) }
     }
 
-    /// A copy for a forward pass, once the values are there.
-    pub(super) fn bring(&self) -> Result<Self> {
-        for array in self.bias.iter().chain([&self.weight]) {
-            bring(array.index, &array.tensor)?;
-        }
-        Ok(self.clone())
+    /// Whether there is neither a bias nor a ReLU.
+    pub(super) fn is_product(&self) -> bool {
+        self.bias.is_none() && !self.has_relu
+    }
+
+    /// Waits until the values are there.
+    pub(super) fn bring(&self) -> Result<()> {
+        self.bias.iter().chain([&self.weight]).try_for_each(|array| bring(array.index, &array.tensor))
     }
 
     /// Calls `see` with the values of the weight, `inputs x outputs`, and the bias, which may be empty.
@@ -135,7 +133,7 @@ impl Kernel {
         if fill == Fill::Add {
             y.chunks_exact_mut(bias.len()).for_each(|row| row.copy_from_slice(bias));
         }
-        product(y, fill, x, weight);
+        product((y, self.outputs), fill, x, weight);
         if self.has_relu {
             y.iter_mut().for_each(|y| *y = Relu::of(*y));
         }
@@ -160,54 +158,37 @@ impl Kernel {
     }
 }
 
-/// One forward pass through the layer, with its derivative.
-struct Operation {
-    kernel: Kernel,
-    /// Whether an earlier layer needs a gradient.
-    passes_on: bool,
+impl Part for Linear {
+    fn operation(&self) -> Result<Box<dyn Operation>> {
+        Ok(Box::new(self.kernel.clone()))
+    }
+
+    fn composition(&self, x: &Tensor) -> Result<Tensor> {
+        self.kernel.composed(x)
+    }
 }
 
-impl CustomOp2 for Operation {
-    fn name(&self) -> &'static str {
-        "linear"
+impl Operation for Kernel {
+    fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
+        match *dims {
+            [rows, inputs] if inputs == self.inputs => Ok(vec![rows, self.outputs]),
+            _ => bail!("a linear layer of {} inputs is given {dims:?}: expected [rows, inputs]", self.inputs),
+        }
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (x, &Kernel { inputs, outputs, .. }) = (values(x, x_layout)?, &self.kernel);
-        let rows = x_layout.dims()[0];
-        let mut y = vec![0.0; rows * outputs];
-        let x = Matrix::new(x, rows, inputs);
-        self.kernel.with_values(|weight, bias| self.kernel.of(weight, bias, x, &mut y))?;
-        Ok((CpuStorage::F32(y), Shape::from((rows, outputs))))
+    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
+        self.bring()?;
+        self.with_values(|weight, bias| self.of(weight, bias, Matrix::new(x, dims[0], self.inputs), y))
     }
 
-    fn bwd(
-        &self,
-        x: &Tensor,
-        _: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let (rows, inputs) = x.dims2()?;
-        let mut dx = vec![0.0; if self.passes_on { rows * inputs } else { 0 }];
-        with_all([x, y, &dy.contiguous()?], |[x, y, dy]| -> Result<()> {
-            let dy = self.kernel.before_relu(y, dy);
-            let (x, rows_of_dy) = (Matrix::new(x, rows, inputs), Matrix::new(&dy, rows, self.kernel.outputs));
-            self.kernel.report(&mut |target, fill| add_rows(target, fill, &dy), &mut |target, fill| {
-                transposed_product(target, fill, x, rows_of_dy);
-            });
-            if self.passes_on {
-                self.kernel.with_values(|weight, _| product_transposed(&mut dx, rows_of_dy, weight))?;
-            }
-            Ok(())
-        })??;
-        Ok((self.passes_on.then(|| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?, None))
+    fn backward(&self, dims: &[usize], [x, y, dy]: Backward<'_>, dx: Option<&mut [f32]>) -> Result<()> {
+        let dy = self.before_relu(y, dy);
+        let (x, rows_of_dy) = (Matrix::new(x, dims[0], self.inputs), Matrix::new(&dy, dims[0], self.outputs));
+        self.report(&mut |target, fill| add_rows(target, fill, &dy), &mut |target, fill| {
+            transposed_product((target, self.outputs), fill, x, rows_of_dy);
+        });
+        let Some(dx) = dx else { return Ok(()) };
+        self.with_values(|weight, _| product_transposed((dx, self.inputs), Fill::Set, rows_of_dy, weight))
     }
 }
 

@@ -5,10 +5,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 
-use super::channels::{Affine, Backward, Moved, differentiate, normalize, products, repeated};
-use super::fused::{Function, apply, values, with_all, with_values};
+use super::channels::{Affine, Moved, differentiate, normalize, products, repeated};
+use super::operation::{Backward, Operation, Part, looped, with_all, with_values};
 use super::parameters::{Parameters, bring, is_training, report};
 use super::passes::Direction;
 use super::statistics::{EPSILON, Moments, Statistics, narrow};
@@ -105,132 +105,117 @@ impl SyncBatchNorm {
     /// If the last dimension is not the number of channels; in training, if a pass has only one value per channel over all ranks, if
     /// ranks are at different layers, and errors of the collective.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let (name, channels) = (&self.statistics.name, self.statistics.channels);
-        if x.dims().last() != Some(&channels) {
-            bail!("{name} normalises {channels} channels, the last dimension, and is given {:?}", x.dims());
-        }
+        looped(&self.parameters, self, x)
+    }
+}
+
+impl Part for SyncBatchNorm {
+    fn operation(&self) -> Result<Box<dyn Operation>> {
         if !is_training() {
-            return self.with_running_statistics(x);
+            return Ok(Box::new(self.running()?));
         }
-        for (index, tensor) in [&self.weight, &self.bias] {
-            bring(*index, tensor)?;
-        }
-        let operation = Operation {
+        Ok(Box::new(Training {
             parameters: self.parameters.clone(),
             layer: self.layer,
             statistics: Arc::clone(&self.statistics),
             weight: self.weight.clone(),
-            bias: self.bias.0,
-            bias_values: self.bias.1.clone(),
+            bias: self.bias.clone(),
             has_relu: self.has_relu,
-            passes_on: x.track_op(),
             moments: OnceLock::new(),
-        };
-        x.contiguous()?.apply_op2(self.parameters.anchor(), operation)
+        }))
     }
 
-    fn with_running_statistics(&self, x: &Tensor) -> Result<Tensor> {
+    fn composition(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward(x)
+    }
+}
+
+impl SyncBatchNorm {
+    /// The layer with its running statistics.
+    fn running(&self) -> Result<Running> {
         let Statistics { mean, variance, .. } = &*self.statistics;
-        let running =
-            with_all([mean, variance, &self.weight.1, &self.bias.1], |[mean, variance, weight, bias]| {
-                let inverse = |variance: &f32| (f64::from(*variance) + EPSILON).sqrt().recip();
-                let scales = weight
-                    .iter()
-                    .zip(variance)
-                    .map(|(&weight, variance)| f64::from(weight) * inverse(variance));
-                let [mean, scale, bias] = [mean, &*narrow(scales), bias].map(repeated);
-                Running { mean, scale, bias, has_relu: self.has_relu }
-            })?;
-        apply(running, x)
+        with_all([mean, variance, &self.weight.1, &self.bias.1], |[mean, variance, weight, bias]| {
+            let inverse = |variance: &f32| (f64::from(*variance) + EPSILON).sqrt().recip();
+            let scales =
+                weight.iter().zip(variance).map(|(&weight, variance)| f64::from(weight) * inverse(variance));
+            let [mean, scale, bias] = [mean, &*narrow(scales), bias].map(repeated);
+            Running { statistics: Arc::clone(&self.statistics), mean, scale, bias, has_relu: self.has_relu }
+        })
     }
 }
 
 /// The layer with its running statistics, all repeated.
 struct Running {
+    statistics: Arc<Statistics>,
     mean: Vec<f32>,
     scale: Vec<f32>,
     bias: Vec<f32>,
     has_relu: bool,
 }
 
-impl Function for Running {
-    const NAME: &'static str = "batch-norm";
-
-    fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) {
-        let Self { mean, scale, bias, has_relu } = self;
-        normalize(x, Affine { mean, scale, bias }, *has_relu, y);
+impl Operation for Running {
+    fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
+        self.statistics.shape(dims)
     }
 
-    fn backward(&self, _: &[usize], x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
+    fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
+        let Self { mean, scale, bias, has_relu, .. } = self;
+        normalize(x, Affine { mean, scale, bias }, *has_relu, y);
+        Ok(())
+    }
+
+    fn backward(&self, _: &[usize], all: Backward<'_>, dx: Option<&mut [f32]>) -> Result<()> {
         let zeros = vec![0.0; self.mean.len()];
         let moved = Moved { mean: &self.mean, scale: &self.scale, offset: &zeros, slope: &zeros };
-        differentiate([x, y, dy], moved, self.has_relu, dx);
+        if let Some(dx) = dx {
+            differentiate(all, moved, self.has_relu, dx);
+        }
+        Ok(())
     }
 }
 
-/// One training pass through the layer, with its derivative.
-struct Operation {
+/// One training pass through the layer.
+struct Training {
     parameters: Parameters,
     layer: usize,
     statistics: Arc<Statistics>,
     weight: (usize, Tensor),
-    bias: usize,
-    bias_values: Tensor,
+    bias: (usize, Tensor),
     has_relu: bool,
-    /// Whether an earlier layer needs a gradient.
-    passes_on: bool,
     /// Set by the forward pass.
     moments: OnceLock<Moments>,
 }
 
-impl CustomOp2 for Operation {
-    fn name(&self) -> &'static str {
-        "sync-batch-norm"
+impl Operation for Training {
+    fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
+        self.statistics.shape(dims)
     }
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        layout: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let x = values(x, layout)?;
+    fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
+        for (index, tensor) in [&self.weight, &self.bias] {
+            bring(*index, tensor)?;
+        }
         let mut sums = self.statistics.local(x)?;
         self.parameters.passes().sum(self.layer, Direction::Forward, &mut sums)?;
         let moments = self.statistics.moments(&sums)?;
-        let mut y = vec![0.0; x.len()];
-        with_all([&self.weight.1, &self.bias_values], |[weight, bias]| {
+        with_all([&self.weight.1, &self.bias.1], |[weight, bias]| {
             let [mean, scale, bias] =
                 [moments.narrow_mean(), moments.scale(weight), bias.to_vec()].map(|all| repeated(&all));
-            normalize(x, Affine { mean: &mean, scale: &scale, bias: &bias }, self.has_relu, &mut y);
+            normalize(x, Affine { mean: &mean, scale: &scale, bias: &bias }, self.has_relu, y);
         })?;
         self.moments.set(moments).expect("an operation has one forward pass");
-        Ok((CpuStorage::F32(y), layout.shape().clone()))
+        Ok(())
     }
 
-    fn bwd(
-        &self,
-        x: &Tensor,
-        _: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let dx = with_all([x, y, &dy.contiguous()?], |all| self.backward(all))??;
-        Ok((self.passes_on.then(|| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?, None))
-    }
-}
-
-impl Operation {
-    /// Reports the gradients of weight and bias, which buckets sum over ranks; and returns the derivative with respect to inputs, which
-    /// needs those sums: each sample has moved the statistics of all.
-    fn backward(&self, all: Backward<'_>) -> Result<Vec<f32>> {
+    /// Reports the gradients of weight and bias, which buckets sum over ranks. The derivative with respect to inputs needs those sums:
+    /// each sample has moved the statistics of all.
+    fn backward(&self, _: &[usize], all: Backward<'_>, dx: Option<&mut [f32]>) -> Result<()> {
         let moments = self.moments.get().expect("the forward pass comes first");
         let channels = self.statistics.channels;
         let [of_dy, mut of_products] = products(channels, all, &repeated(&moments.mean), self.has_relu);
         of_products.iter_mut().zip(&moments.inverse).for_each(|(sum, inverse)| *sum *= inverse);
         let (bias, weight) = (narrow(of_dy.iter().copied()), narrow(of_products.iter().copied()));
-        report(self.bias, &mut |target: &mut [f32], fill: Fill| fill.write(target, &bias));
+        report(self.bias.0, &mut |target: &mut [f32], fill: Fill| fill.write(target, &bias));
         report(self.weight.0, &mut |target: &mut [f32], fill: Fill| fill.write(target, &weight));
         let mut sums = [of_dy, of_products].concat();
         self.parameters.passes().sum(self.layer, Direction::Backward, &mut sums)?;
@@ -242,8 +227,9 @@ impl Operation {
         let [mean, scale, offset, slope] =
             [moments.narrow_mean(), scale, offset, slope].map(|constants| repeated(&constants));
         let moved = Moved { mean: &mean, scale: &scale, offset: &offset, slope: &slope };
-        let mut dx = vec![0.0; all[0].len()];
-        differentiate(all, moved, self.has_relu, &mut dx);
-        Ok(dx)
+        if let Some(dx) = dx {
+            differentiate(all, moved, self.has_relu, dx);
+        }
+        Ok(())
     }
 }

@@ -15,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 use scoped_tls_hkt::scoped_thread_local;
 use unisono::Communicator;
 
-use super::fused::with_values;
+use super::operation::with_values;
 use super::passes::Passes;
 use super::shared::Sharing;
 use crate::in_place;
@@ -38,6 +38,11 @@ scoped_thread_local!(
 /// Runs a forward pass without derivatives: each result is freed once the next one is there.
 pub(super) fn without_derivatives<T>(forward: impl FnOnce() -> T) -> T {
     EVALUATION.set(&(), forward)
+}
+
+/// Whether this thread needs no derivatives.
+pub(super) fn is_evaluation() -> bool {
+    EVALUATION.is_set()
 }
 
 /// Runs a forward pass to which `gradients` [brings](Gradients::bring) the values of its layers.
@@ -215,7 +220,7 @@ impl Parameters {
 
     /// The input of an operation that reports gradients.
     pub(super) fn anchor(&self) -> &Tensor {
-        if EVALUATION.is_set() { &self.constant } else { self.anchor.as_tensor() }
+        if is_evaluation() { &self.constant } else { self.anchor.as_tensor() }
     }
 
     /// Values uniform around 0.

@@ -2,17 +2,18 @@
 //!
 //! Candle's own return a new tensor each, and a gradient would be written, read and written again to get into its bucket.
 
-use std::cell::RefCell;
-
 use super::blocks::parallelism;
+use super::buffer::Buffer;
 use unisono_train::Fill;
 
-/// A row-major matrix.
+/// A row-major matrix, perhaps a part of the columns of a wider one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a> {
     values: &'a [f32],
     rows: usize,
     columns: usize,
+    /// The distance between neighbouring rows.
+    row: usize,
 }
 
 impl<'a> Matrix<'a> {
@@ -20,67 +21,74 @@ impl<'a> Matrix<'a> {
     /// If the number of values is wrong.
     pub(super) fn new(values: &'a [f32], rows: usize, columns: usize) -> Self {
         assert_eq!(values.len(), rows * columns, "a matrix of {rows} x {columns}");
-        Self { values, rows, columns }
+        Self { values, rows, columns, row: columns }
+    }
+
+    /// A matrix that starts with the first of these values, in rows at this distance.
+    ///
+    /// # Panics
+    /// If there are too few values.
+    pub(super) fn part(values: &'a [f32], [rows, columns]: [usize; 2], row: usize) -> Self {
+        assert!(reach([rows, columns], [row, 1]) <= values.len(), "a part of {rows} x {columns}");
+        Self { values, rows, columns, row }
+    }
+
+    fn strided(self) -> Strided<'a> {
+        (self.values, self.row, 1)
+    }
+
+    fn transposed(self) -> Strided<'a> {
+        (self.values, 1, self.row)
     }
 }
 
-/// Computes `target = a b`, or `target += a b`; `target` is `a.rows x b.columns`, row-major.
-pub(super) fn product(target: &mut [f32], fill: Fill, a: Matrix<'_>, b: Matrix<'_>) {
+/// Values to write, and the distance between neighbouring rows.
+pub(super) type Target<'a> = (&'a mut [f32], usize);
+
+/// Computes `target = a b`, or `target += a b`; `target` is `a.rows x b.columns`.
+pub(super) fn product(target: Target<'_>, fill: Fill, a: Matrix<'_>, b: Matrix<'_>) {
     let (rows, columns, inner) = (a.rows, b.columns, a.columns);
     assert_eq!(inner, b.rows, "{rows} x {inner} times {} x {columns}", b.rows);
-    strided(target, fill, (rows, columns, inner), (a.values, inner, 1), (b.values, columns, 1));
+    strided(target, fill, (rows, columns, inner), a.strided(), b.strided());
 }
 
-/// Computes `target = aᵀ b`, or `target += aᵀ b`; `target` is `a.columns x b.columns`, row-major.
-pub(super) fn transposed_product(target: &mut [f32], fill: Fill, a: Matrix<'_>, b: Matrix<'_>) {
+/// Computes `target = aᵀ b`, or `target += aᵀ b`; `target` is `a.columns x b.columns`.
+pub(super) fn transposed_product(target: Target<'_>, fill: Fill, a: Matrix<'_>, b: Matrix<'_>) {
     let (rows, columns, inner) = (a.columns, b.columns, a.rows);
     assert_eq!(inner, b.rows, "{rows} x {inner} times {} x {columns}", b.rows);
-    strided(target, fill, (rows, columns, inner), (a.values, 1, rows), (b.values, columns, 1));
+    strided(target, fill, (rows, columns, inner), a.transposed(), b.strided());
 }
 
 /// The elements of a matrix that stays in the L2 cache, so that it does not matter how it is read.
 const SMALL: usize = 1 << 16;
 
-/// Computes `target = a bᵀ`; `target` is `a.rows x b.rows`, row-major.
+/// Computes `target = a bᵀ`, or `target += a bᵀ`; `target` is `a.rows x b.rows`.
 ///
 /// Where `b` is the larger matrix, as in a layer of a small batch, it is computed as `(b aᵀ)ᵀ`: then the product runs along the rows of
 /// `b`. (128 x 4096 by 4096 x 4096: 116 GFLOP/s instead of 50.) The matrices to transpose for that are small. In a convolution `a` has
 /// a row for each pixel, and to transpose the result would take a fifth of a step.
-pub(super) fn product_transposed(target: &mut [f32], a: Matrix<'_>, b: Matrix<'_>) {
+pub(super) fn product_transposed(target: Target<'_>, fill: Fill, a: Matrix<'_>, b: Matrix<'_>) {
     let (rows, columns, inner) = (b.rows, a.rows, a.columns);
     assert_eq!(inner, b.columns, "{columns} x {inner} times the other way {rows} x {}", b.columns);
-    if a.rows > b.rows || b.values.len() <= SMALL {
-        return strided(
-            target,
-            Fill::Set,
-            (columns, rows, inner),
-            (a.values, inner, 1),
-            (b.values, 1, inner),
-        );
+    if a.rows > b.rows || b.rows * b.columns <= SMALL {
+        return strided(target, fill, (columns, rows, inner), a.strided(), b.transposed());
     }
-    TURNED.with_borrow_mut(|turned| {
-        turned.resize(target.len(), 0.0);
-        strided(turned, Fill::Set, (rows, columns, inner), (b.values, inner, 1), (a.values, 1, inner));
-        transpose(Matrix::new(turned, rows, columns), target);
-    });
-}
-
-thread_local! {
-    /// The transposed matrices, kept from step to step: fresh memory costs as much as the transposition.
-    static TURNED: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    let mut turned = Buffer::of(rows * columns);
+    strided((&mut turned, columns), Fill::Set, (rows, columns, inner), b.strided(), a.transposed());
+    transpose(Matrix::new(&turned, rows, columns), fill, target);
 }
 
 /// Transposes a matrix.
-fn transpose(matrix: Matrix<'_>, target: &mut [f32]) {
+fn transpose(matrix: Matrix<'_>, fill: Fill, (target, distance): Target<'_>) {
     // Reads and writes of a square stay in the L1 cache.
     const SIDE: usize = 16;
-    let Matrix { values, rows, columns } = matrix;
-    assert_eq!(target.len(), values.len());
+    let Matrix { values, rows, columns, row: own } = matrix;
     for top in (0..rows).step_by(SIDE) {
         for left in (0..columns).step_by(SIDE) {
             for column in left..columns.min(left + SIDE) {
                 for row in top..rows.min(top + SIDE) {
-                    target[column * rows + row] = values[row * columns + column];
+                    let (value, target) = (values[row * own + column], &mut target[column * distance + row]);
+                    *target = if fill == Fill::Add { *target + value } else { value };
                 }
             }
         }
@@ -90,19 +98,24 @@ fn transpose(matrix: Matrix<'_>, target: &mut [f32]) {
 /// Values, with the distance between neighbouring rows and between neighbouring columns.
 type Strided<'a> = (&'a [f32], usize, usize);
 
-/// `target` is `rows x columns`, row-major; `a` is `rows x inner`, `b` is `inner x columns`.
+/// The number of values in which a matrix lies whose rows and columns have these distances.
+fn reach([rows, columns]: [usize; 2], [row, column]: [usize; 2]) -> usize {
+    if rows * columns == 0 { 0 } else { (rows - 1) * row + (columns - 1) * column + 1 }
+}
+
+/// Computes `target = a b`, or `target += a b`; `target` is `rows x columns`, `a` is `rows x inner`, `b` is `inner x columns`.
 fn strided(
-    target: &mut [f32],
+    (target, row): Target<'_>,
     fill: Fill,
     (rows, columns, inner): (usize, usize, usize),
     a: Strided<'_>,
     b: Strided<'_>,
 ) {
-    assert_eq!(target.len(), rows * columns, "the product of {rows} x {inner} and {inner} x {columns}");
-    let reaches = |(_, row, column): Strided<'_>, rows: usize, columns: usize| {
-        if rows * columns == 0 { 0 } else { (rows - 1) * row + (columns - 1) * column + 1 }
-    };
-    assert!(reaches(a, rows, inner) <= a.0.len() && reaches(b, inner, columns) <= b.0.len());
+    assert!(row >= columns, "rows of {columns} values at a distance of {row}");
+    assert!(reach([rows, columns], [row, 1]) <= target.len(), "a target of {rows} x {columns}");
+    assert!(
+        reach([rows, inner], [a.1, a.2]) <= a.0.len() && reach([inner, columns], [b.1, b.2]) <= b.0.len()
+    );
     let alpha = if fill == Fill::Add { 1.0 } else { 0.0 };
     // SAFETY: the three matrices lie within their slices, as was just asserted; `target` is borrowed mutably, so it overlaps
     // none of the others, and its elements are distinct.
@@ -113,7 +126,7 @@ fn strided(
             inner,
             target.as_mut_ptr(),
             1,
-            columns as isize,
+            row as isize,
             fill == Fill::Add,
             a.0.as_ptr(),
             a.2 as isize,
@@ -152,24 +165,34 @@ mod tests {
 
     #[test]
     fn products_are_as_by_definition() {
-        for (rows, inner, columns) in [(1, 1, 1), (3, 5, 2), (17, 33, 40), (128, 70, 19)] {
+        for (rows, inner, columns) in [(1, 1, 1), (3, 5, 2), (17, 33, 40), (128, 70, 19), (40, 300, 260)] {
             let (a, b) = (numbers(rows * inner, 7), numbers(inner * columns, 3));
             let expected =
                 naive(rows, columns, inner, |row, column, at| a[row * inner + at] * b[at * columns + column]);
             let (left, right) = (Matrix::new(&a, rows, inner), Matrix::new(&b, inner, columns));
-            let mut found = vec![f32::NAN; rows * columns];
-            product(&mut found, Fill::Set, left, right);
-            assert_eq!(found, expected);
-            product(&mut found, Fill::Add, left, right);
-            assert!(found.iter().zip(&expected).all(|(found, expected)| *found == 2.0 * expected));
-
             let (mut a_turned, mut b_turned) = (vec![0.0; a.len()], vec![0.0; b.len()]);
-            transpose(left, &mut a_turned);
-            transpose(right, &mut b_turned);
-            transposed_product(&mut found, Fill::Set, Matrix::new(&a_turned, inner, rows), right);
-            assert_eq!(found, expected);
-            product_transposed(&mut found, left, Matrix::new(&b_turned, columns, inner));
-            assert_eq!(found, expected);
+            transpose(left, Fill::Set, (&mut a_turned, rows));
+            transpose(right, Fill::Set, (&mut b_turned, inner));
+            let (left_turned, right_turned) =
+                (Matrix::new(&a_turned, inner, rows), Matrix::new(&b_turned, columns, inner));
+            // Also to a part of the columns of a wider matrix, whose others stay.
+            for wider in [0, 3] {
+                let row = columns + wider;
+                let mut found = vec![7.0; rows * row];
+                let mut check = |compute: &dyn Fn(Target<'_>, Fill)| {
+                    for (fill, times) in [(Fill::Set, 1.0), (Fill::Add, 2.0)] {
+                        compute((&mut found, row), fill);
+                        for (found, expected) in found.chunks(row).zip(expected.chunks(columns)) {
+                            let (found, beside) = found.split_at(columns);
+                            assert!(found.iter().zip(expected).all(|(found, one)| *found == times * one));
+                            assert!(beside.iter().all(|value| *value == 7.0));
+                        }
+                    }
+                };
+                check(&|target, fill| product(target, fill, left, right));
+                check(&|target, fill| transposed_product(target, fill, left_turned, right));
+                check(&|target, fill| product_transposed(target, fill, left, right_turned));
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::fused::Function;
+use super::operation::Function;
 
 /// `max(x, 0)`, whose derivative at 0 is 0. Candle's is 1 there, where every value of a black image lies before its bias is trained.
 ///

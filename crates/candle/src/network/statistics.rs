@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::channels::{distances, repeated};
-use super::fused::with_values;
+use super::operation::with_values;
 use crate::in_place::see;
 
 /// Added to the variance.
@@ -49,6 +49,15 @@ fn wide(values: &[f32]) -> Vec<f64> {
 }
 
 impl Statistics {
+    /// The shape of the result for an input of this shape, whose last dimension must be the channels.
+    pub(super) fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
+        let Self { name, channels, .. } = self;
+        if dims.last() != Some(channels) {
+            bail!("{name} normalises {channels} channels, the last dimension, and is given {dims:?}");
+        }
+        Ok(dims.to_vec())
+    }
+
     /// The most numbers that this layer sums over ranks.
     pub(super) fn sums(&self) -> usize {
         1 + 2 * self.channels

@@ -87,7 +87,7 @@ fn check_slopes_of<R: Replica>(replica: &mut R, batch: &R::Batch, loss: impl Fn(
 }
 
 /// Checks that the composition of a function has the same values and derivative.
-pub(crate) fn check_composed<F: fused::Function>(function: impl Fn() -> F, x: &Tensor) {
+pub(crate) fn check_composed<F: operation::Function>(function: impl Fn() -> F, x: &Tensor) {
     let x = candle_core::Var::from_tensor(x).unwrap();
     let [(y, dx), (y_composed, dx_composed)] = [false, true].map(|is_composed| {
         let y = if is_composed { function().composed(&x) } else { apply(function(), &x) }.unwrap();
@@ -273,9 +273,9 @@ fn convolutions_are_composed_to_the_same() {
             let inputs = side * side * dims[3];
             let linear = Linear::new(&parameters, "kernel", inputs, outputs, 1.0).unwrap().with_relu();
             let convolution = Convolution { linear, patches: Patches { side, stride, padding } };
-            let scale = parameters.add("scale", &dims[..], 1.0).unwrap();
+            let (own, scale) = (parameters.clone(), parameters.add("scale", &dims[..], 1.0).unwrap());
             // The images need a derivative.
-            replica(&parameters, move |x| convolution.forward(&(x * &scale)?))
+            replica(&parameters, move |x| chain(&own, &[&convolution], &(x * &scale)?))
         });
         check_same_gradients(&mut fused, &mut composed, &images);
     }

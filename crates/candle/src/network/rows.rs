@@ -2,12 +2,14 @@
 
 use candle_core::{D, Result, Tensor};
 
-use crate::network::{Function, Relu};
+use super::operation::Function;
+use super::relu::Relu;
 
 /// Scales each row to a mean square of 1.
 ///
 /// It has no gain: the linear layer that follows can represent it.
-pub(super) struct RmsNorm;
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RmsNorm;
 
 impl RmsNorm {
     /// The factor of a row.
@@ -48,67 +50,9 @@ impl Function for RmsNorm {
     }
 }
 
-/// The softmax of `scale * x`, where row `i` of each `context x context` block covers only its first `i + 1` values: tokens
-/// do not attend to later ones. There are blocks in at least one dimension before these two.
-pub(super) struct CausalSoftmax {
-    pub(super) scale: f32,
-}
-
-impl Function for CausalSoftmax {
-    const NAME: &'static str = "causal-softmax";
-    const IS_SPLIT: bool = true;
-
-    fn shape(&self, dims: &[usize]) -> Vec<usize> {
-        assert!(dims.len() > 2, "attention has blocks, not {dims:?}");
-        dims.to_vec()
-    }
-
-    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) {
-        let context = width(dims);
-        let rows = x.chunks_exact(context).zip(y.chunks_exact_mut(context));
-        for (row, (x, y)) in rows.enumerate() {
-            let seen = row % context + 1;
-            let (x, y) = (&x[..seen], &mut y[..seen]);
-            let highest = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            for (y, x) in y.iter_mut().zip(x) {
-                *y = (self.scale * (x - highest)).exp();
-            }
-            let total: f32 = y.iter().sum();
-            for y in y {
-                *y /= total;
-            }
-        }
-    }
-
-    fn backward(&self, dims: &[usize], _: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]) {
-        let context = width(dims);
-        let inputs = y.chunks_exact(context).zip(dy.chunks_exact(context));
-        for (row, ((y, dy), dx)) in inputs.zip(dx.chunks_exact_mut(context)).enumerate() {
-            let seen = row % context + 1;
-            let (y, dy) = (&y[..seen], &dy[..seen]);
-            let mean = dot(y, dy);
-            for ((dx, dy), y) in dx.iter_mut().zip(dy).zip(y) {
-                *dx = self.scale * y * (dy - mean);
-            }
-        }
-    }
-
-    fn composed(&self, x: &Tensor) -> Result<Tensor> {
-        let context = width(x.dims());
-        let unseen = |at: usize| if at % context > at / context { f32::NEG_INFINITY } else { 0.0 };
-        let mask: Vec<_> = (0..context * context).map(unseen).collect();
-        let x = (x * f64::from(self.scale))?.broadcast_add(&Tensor::from_vec(
-            mask,
-            (context, context),
-            x.device(),
-        )?)?;
-        let likely = x.broadcast_sub(&x.max_keepdim(D::Minus1)?.detach())?.exp()?;
-        likely.broadcast_div(&likely.sum_keepdim(D::Minus1)?)
-    }
-}
-
 /// `max(x, 0)^2`, which learns at least as well as GELU (So et al. 2021, "Primer"), without exponentials.
-pub(super) struct SquaredRelu;
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SquaredRelu;
 
 impl Function for SquaredRelu {
     const NAME: &'static str = "squared-relu";
@@ -137,7 +81,7 @@ fn width(dims: &[usize]) -> usize {
 }
 
 /// The inner product, summed in lanes: a single sum would prevent vectorisation.
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     const LANES: usize = 16;
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
     let mut sums = [0.0; LANES];

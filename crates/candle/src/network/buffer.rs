@@ -1,0 +1,62 @@
+//! Buffers of operations, kept from one to the next: fresh memory costs as much as a pass over it.
+
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
+
+/// The buffers that a thread keeps, at most.
+const KEPT: usize = 64;
+
+thread_local! {
+    /// Those that nobody uses, the last one last.
+    static FREE: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Values of which nothing is known but their number; its memory goes back to the thread that drops it.
+#[derive(Debug)]
+pub(super) struct Buffer(Vec<f32>);
+
+impl Buffer {
+    pub(super) fn of(count: usize) -> Self {
+        let fits = |free: &Vec<f32>| (count..=2 * count).contains(&free.capacity());
+        let mut values = FREE.with_borrow_mut(|free| {
+            free.iter().rposition(fits).map(|place| free.remove(place)).unwrap_or_default()
+        });
+        values.resize(count, 0.0);
+        if cfg!(debug_assertions) {
+            // Whoever reads what it has not written shall notice.
+            values.fill(f32::NAN);
+        }
+        Self(values)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let values = std::mem::take(&mut self.0);
+        if values.capacity() == 0 {
+            return;
+        }
+        // A thread that ends has freed its buffers.
+        let _ = FREE.try_with(|free| {
+            let mut free = free.borrow_mut();
+            if free.len() == KEPT {
+                free.remove(0);
+            }
+            free.push(values);
+        });
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.0
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.0
+    }
+}
