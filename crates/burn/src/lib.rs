@@ -38,15 +38,13 @@ use std::fmt;
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::TensorData;
 use unisono::Communicator;
-use unisono_train::internals::parameters as compare_parameters;
-use unisono_train::{BucketSettings, Buckets, Gradients as _, Parameter, Pass, Tally, agree};
+use unisono_train::{Means, agree};
 
 mod visit;
 
 pub use unisono_train::TrainError;
-use visit::{Broadcast, Collect, Describe, Distribute, named};
+use visit::{Broadcast, Collect, Describe, Distribute};
 
 /// The gradients of a module that all ranks train together, in buckets: one is on its way while the next ones are packed.
 ///
@@ -54,15 +52,14 @@ use visit::{Broadcast, Collect, Describe, Distribute, named};
 /// travel through the memory of the host. `C` is a [`Communicator`], or a reference to one.
 pub struct DataParallel<C = Communicator> {
     comm: C,
-    /// The parameters of the module in the order of a visit, and then an array with a 1 for each of which this rank has a gradient.
-    described: Vec<Parameter>,
-    buckets: Buckets,
+    /// Of the gradients of the module's parameters, in the order of a visit.
+    means: Means,
 }
 
 impl<C> fmt::Debug for DataParallel<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataParallel")
-            .field("parameters", &(self.described.len() - 1))
+            .field("parameters", &self.means.parameters().len())
             .finish_non_exhaustive()
     }
 }
@@ -78,14 +75,12 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
         let world = comm.borrow_mut();
         let mut describe = Describe::default();
         module.visit(&mut describe);
-        let mut described = agree(world, describe.result())?;
-        compare_parameters(world, &described)?;
+        let parameters = agree(world, describe.result())?;
+        let means = Means::new(world, parameters)?;
         let mut broadcast = Broadcast { comm: world, result: Ok(()) };
         let module = module.map(&mut broadcast);
         broadcast.result?;
-        described.push(Parameter::new("", [described.len()]));
-        let buckets = Buckets::new(world, &described, &BucketSettings::default())?;
-        Ok((Self { comm, described, buckets }, module))
+        Ok((Self { comm, means }, module))
     }
 
     /// The communicator, for instance to share out samples by its rank, or to add up metrics.
@@ -131,8 +126,7 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
     ) -> Result<GradientsParams, TrainError> {
         let mut describe = Describe::default();
         module.visit(&mut describe);
-        let known = &self.described[..self.described.len() - 1];
-        if describe.result()? != known {
+        if describe.result()? != self.means.parameters() {
             let why = "the module has other parameters than in DataParallel::new: expected the same module";
             return Err(TrainError::Setting(why.to_owned()));
         }
@@ -145,50 +139,12 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
                 others.len()
             )));
         }
-        self.send(&own, weight)?;
-        let means = self.means(module);
-        // Also after an error: the program may go on, and the buckets of a step are back before the next one.
-        self.buckets.land_all()?;
-        means
-    }
-
-    /// Packs this rank's gradients; each bucket leaves once it is full.
-    fn send(&mut self, own: &[Option<TensorData>], weight: f64) -> Result<(), TrainError> {
-        let mut filling = self.buckets.fill(self.comm.borrow_mut(), Pass::ONLY);
-        filling.weigh(Tally { targets: weight, ..Tally::default() });
-        // In the order in which buckets leave: from the last to the first.
-        let reached: Vec<f32> = own.iter().map(|gradient| f32::from(u8::from(gradient.is_some()))).collect();
-        filling.put(own.len(), &mut |target, fill| fill.write(target, &reached));
-        let mut packed = Ok(());
-        for (index, gradient) in own.iter().enumerate().rev() {
-            let Some(gradient) = gradient else { continue };
-            match gradient.as_slice::<f32>() {
-                Ok(values) => filling.put(index, &mut |target, fill| fill.write(target, values)),
-                Err(_) => packed = Err(named(&self.described[index].name, "gradient", gradient.dtype())),
-            }
-        }
-        filling.end()?;
-        packed
-    }
-
-    /// Waits for the sums, and returns the means.
-    fn means<M: Module>(&mut self, module: &M) -> Result<GradientsParams, TrainError> {
-        let targets = self.buckets.sums()?.tally.targets;
-        if targets == 0.0 {
-            let why = "no rank has a target: expected at least one among all ranks";
-            return Err(TrainError::Setting(why.to_owned()));
-        }
-        let reached = self.buckets.gradient(self.described.len() - 1)?.to_vec();
-        let mut distribute = Distribute {
-            buckets: &mut self.buckets,
-            described: &self.described,
-            reached: &reached,
-            targets,
-            index: 0,
-            means: GradientsParams::new(),
-            result: Ok(()),
-        };
+        let means = self.means.of(self.comm.borrow_mut(), &own, weight, |own, put| {
+            put(own.as_slice().map_err(|error| format!("a gradient is not of f32: {error:?}"))?);
+            Ok(())
+        })?;
+        let mut distribute = Distribute { values: means.into_iter(), means: GradientsParams::new() };
         module.visit(&mut distribute);
-        distribute.result.map(|()| distribute.means)
+        Ok(distribute.means)
     }
 }

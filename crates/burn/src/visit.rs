@@ -4,13 +4,11 @@ use burn::module::{ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use unisono::Communicator;
-use unisono_train::{Buckets, Parameter, TrainError};
+use unisono_train::{Parameter, TrainError};
 
-/// The error of an array of another type.
-pub(crate) fn named(parameter: &str, array: &str, dtype: DType) -> TrainError {
-    TrainError::Setting(format!(
-        "the {array} of parameter `{parameter}` is of {dtype:?}: DataParallel supports f32"
-    ))
+/// The error of a parameter of another type.
+fn unsupported(parameter: &str, dtype: DType) -> TrainError {
+    TrainError::Setting(format!("parameter `{parameter}` is of {dtype:?}: DataParallel supports f32"))
 }
 
 /// Describes the parameters.
@@ -37,7 +35,7 @@ impl Describe {
     fn add(&mut self, shape: Vec<usize>, dtype: DType) {
         let name = self.path.join(".");
         if dtype != DType::F32 {
-            self.unsupported.get_or_insert_with(|| named(&name, "value", dtype));
+            self.unsupported.get_or_insert_with(|| unsupported(&name, dtype));
         }
         self.described.push(Parameter::new(name, shape));
     }
@@ -100,50 +98,18 @@ impl ModuleVisitor for Collect {
     }
 }
 
-/// Registers the means of sums over all ranks as gradients.
-pub(crate) struct Distribute<'a> {
-    pub(crate) buckets: &'a mut Buckets,
-    pub(crate) described: &'a [Parameter],
-    /// How many ranks have a gradient of each parameter.
-    pub(crate) reached: &'a [f32],
-    pub(crate) targets: f64,
-    pub(crate) index: usize,
+/// Registers means as gradients.
+pub(crate) struct Distribute {
+    /// Those of the parameters, in their order.
+    pub(crate) values: std::vec::IntoIter<Option<Vec<f32>>>,
     pub(crate) means: GradientsParams,
-    pub(crate) result: Result<(), TrainError>,
 }
 
-impl Distribute<'_> {
-    /// The mean of a parameter, if any rank has a gradient of it.
-    fn mean(&mut self, index: usize) -> Result<Option<Vec<f32>>, TrainError> {
-        if self.reached[index] == 0.0 {
-            return Ok(None);
-        }
-        let sums = self.buckets.gradient(index)?;
-        let mean: Vec<f32> = sums.iter().map(|&sum| (f64::from(sum) / self.targets) as f32).collect();
-        match mean.iter().find(|value| !value.is_finite()) {
-            None => Ok(Some(mean)),
-            Some(value) => Err(TrainError::Setting(format!(
-                "the gradient of parameter `{}` is not finite: it has the value {value}",
-                self.described[index].name
-            ))),
-        }
-    }
-}
-
-impl ModuleVisitor for Distribute<'_> {
+impl ModuleVisitor for Distribute {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let index = self.index;
-        self.index += 1;
-        if self.result.is_err() {
-            return;
-        }
-        match self.mean(index) {
-            Ok(None) => {}
-            Ok(Some(mean)) => {
-                let data = TensorData::new(mean, param.val().shape());
-                self.means.register(param.id, Tensor::<D>::from_data(data, &param.val().device().inner()));
-            }
-            Err(error) => self.result = Err(error),
+        if let Some(mean) = self.values.next().expect("the module has as many parameters as means") {
+            let data = TensorData::new(mean, param.val().shape());
+            self.means.register(param.id, Tensor::<D>::from_data(data, &param.val().device().inner()));
         }
     }
 }

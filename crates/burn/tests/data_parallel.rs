@@ -174,7 +174,7 @@ fn what_cannot_be_averaged_is_named() {
         }
     });
     assert_eq!(halves[0], "rank 1 reports an error");
-    assert_eq!(halves[1], "the value of parameter `side.weight` is of F64: DataParallel supports f32");
+    assert_eq!(halves[1], "parameter `side.weight` is of F64: DataParallel supports f32");
 
     let results: Vec<Result<usize, TrainError>> = unisono::threads(2, |comm| {
         let rank = comm.rank();

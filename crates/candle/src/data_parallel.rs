@@ -11,8 +11,7 @@ use candle_nn::VarMap;
 use unisono::Communicator;
 
 use crate::network::with_values;
-use unisono_train::internals::parameters as compare_parameters;
-use unisono_train::{BucketSettings, Buckets, Gradients as _, Parameter, Pass, Tally};
+use unisono_train::{Means, Parameter};
 
 /// The variables of a candle model that all ranks train together: each rank computes the gradients of its own samples, and gets the
 /// means over all ranks. Three lines make a program data-parallel:
@@ -51,8 +50,8 @@ pub struct DataParallel<C = Communicator> {
     /// By name.
     variables: Vec<(String, Var)>,
     varmap: VarMap,
-    /// The gradients of the variables, and then, as if it were another one, an array with a 1 for each that this rank has.
-    buckets: Buckets,
+    /// Of their gradients.
+    means: Means,
 }
 
 impl<C> fmt::Debug for DataParallel<C> {
@@ -79,17 +78,14 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
             bail!("there is no variable: build the model before DataParallel::new");
         }
         let described = |(name, var): &(String, Var)| Parameter::new(name, var.dims());
-        let mut described: Vec<_> = variables.iter().map(described).collect();
         let world = comm.borrow_mut();
-        compare_parameters(world, &described).map_err(Error::wrap)?;
+        let means = Means::new(world, variables.iter().map(described).collect()).map_err(Error::wrap)?;
         for (_, var) in &variables {
             let mut values = var.flatten_all()?.to_vec1::<f32>()?;
             world.broadcast(&mut values, 0).map_err(Error::wrap)?;
             var.set(&Tensor::from_vec(values, var.shape(), var.device())?)?;
         }
-        described.push(Parameter::new("", [variables.len()]));
-        let buckets = Buckets::new(world, &described, &BucketSettings::default()).map_err(Error::wrap)?;
-        Ok(Self { comm, variables, varmap: varmap.clone(), buckets })
+        Ok(Self { comm, variables, varmap: varmap.clone(), means })
     }
 
     /// The communicator, for instance to share out samples by its rank, or to add up metrics.
@@ -122,66 +118,21 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
             bail!("variables were added after DataParallel::new: build the whole model before it");
         }
         let mut gradients = loss.backward()?;
-        let own: Vec<_> = self.variables.iter().map(|(_, var)| gradients.remove(var)).collect();
-        self.send(&own, weight)?;
-        let put = self.put_means(&mut gradients);
-        // Also after an error: the program may go on, and the buckets of a step are back before the next one.
-        self.buckets.land_all().map_err(Error::wrap)?;
-        put.map(|()| gradients)
-    }
-
-    /// Waits for the sums, and puts the means where candle's optimizers look for gradients.
-    fn put_means(&mut self, gradients: &mut GradStore) -> Result<()> {
-        let targets = self.buckets.sums().map_err(Error::wrap)?.tally.targets;
-        if targets == 0.0 {
-            bail!("no rank has a target: expected at least one among all ranks");
-        }
-        let reached = self.buckets.gradient(self.variables.len()).map_err(Error::wrap)?.to_vec();
-        let reached = (0..).zip(&self.variables).zip(reached).filter(|&(_, ranks)| ranks > 0.0);
-        for ((index, (name, var)), _) in reached {
-            let sums = self.buckets.gradient(index).map_err(Error::wrap)?;
-            let mean = quotients(sums, targets);
-            // A loop without an exit, which the compiler vectorises.
-            if !mean.iter().fold(true, |are_finite, value| are_finite & value.is_finite()) {
-                let value = mean.iter().copied().find(|value| !value.is_finite()).unwrap_or(f32::NAN);
-                bail!("the gradient of variable {name} is not finite: it has the value {value}");
+        let own = self
+            .variables
+            .iter()
+            .map(|(_, var)| gradients.remove(var).map(|own| own.contiguous()).transpose());
+        let own = own.collect::<Result<Vec<_>>>()?;
+        let means =
+            self.means.of(self.comm.borrow_mut(), &own, weight, |own, put| Ok(with_values(own, put)?));
+        for ((_, var), mean) in self.variables.iter().zip(means.map_err(Error::wrap)?) {
+            if let Some(mean) = mean {
+                // Where candle's optimizers look for gradients.
+                gradients.insert(var, Tensor::from_vec(mean, var.shape(), var.device())?);
             }
-            gradients.insert(var, Tensor::from_vec(mean, var.shape(), var.device())?);
         }
-        Ok(())
+        Ok(gradients)
     }
-
-    /// Packs this rank's gradients; each bucket leaves once it is full.
-    fn send(&mut self, own: &[Option<Tensor>], weight: f64) -> Result<()> {
-        let mut filling = self.buckets.fill(self.comm.borrow_mut(), Pass::ONLY);
-        filling.weigh(Tally { targets: weight, ..Tally::default() });
-        // In the order in which buckets leave: from the last to the first.
-        let reached: Vec<f32> = own.iter().map(|gradient| f32::from(u8::from(gradient.is_some()))).collect();
-        filling.put(own.len(), &mut |target, fill| fill.write(target, &reached));
-        let mut copied = Ok(());
-        for (index, gradient) in own.iter().enumerate().rev() {
-            let Some(gradient) = gradient else { continue };
-            let put = gradient.contiguous().and_then(|gradient| {
-                with_values(&gradient, |values| {
-                    filling.put(index, &mut |target, fill| fill.write(target, values));
-                })
-            });
-            copied = copied.and(put);
-        }
-        filling.end().map_err(Error::wrap)?;
-        copied
-    }
-}
-
-/// The sums divided by a number of targets, each rounded once.
-fn quotients(sums: &[f32], targets: f64) -> Vec<f32> {
-    let narrow = targets as f32;
-    if f64::from(narrow) == targets {
-        // A third of the time, and the same bits: the quotient of two numbers of `f32` is the same if it is rounded to `f64` before
-        // (Figueroa, "When is double rounding innocuous?", 1995).
-        return sums.iter().map(|sum| sum / narrow).collect();
-    }
-    sums.iter().map(|&sum| (f64::from(sum) / targets) as f32).collect()
 }
 
 fn lock(varmap: &VarMap) -> MutexGuard<'_, HashMap<String, Var>> {

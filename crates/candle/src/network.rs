@@ -40,6 +40,7 @@ mod relu;
 mod rows;
 #[allow(unsafe_code, reason = "values lie in memory that ranks share")]
 mod shared;
+mod softmax;
 mod stage;
 mod statistics;
 

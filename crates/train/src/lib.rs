@@ -18,6 +18,7 @@ mod buckets;
 mod device;
 mod gradients;
 mod local;
+mod means;
 pub mod optimizer;
 mod parts;
 pub mod rate;
@@ -65,6 +66,7 @@ pub use error::TrainError;
 pub use feed::{AnyShare, Batches, Feed, OutOfData, Shares, Steps, Stream};
 pub use gradients::{Fill, Gradients, Parameter, ReplicaError, Tally};
 pub use local::{LocalSteps, Outer, UnknownOuter};
+pub use means::Means;
 pub use optimizer::{AdamW, Lamb, Lion, NamedRule, OptimizerSettings, Sgd};
 pub use replica::{Parts, Replica};
 pub use report::{

@@ -146,18 +146,7 @@ fn what_cannot_be_averaged_is_an_error_on_all_ranks() {
         failed.map(drop)
     });
     assert!(
-        said.iter().all(|said| said.contains("the gradient of variable first.bias is not finite")),
+        said.iter().all(|said| said.contains("the gradient of parameter `first.bias` is not finite")),
         "{said:?}"
     );
-}
-
-#[test]
-fn quotients_have_the_same_bits_by_either_way() {
-    let sums: Vec<f32> = (0..20_000_u32).map(|n| f32::from_bits(n.wrapping_mul(0x9e37_79b9))).collect();
-    let sums: Vec<f32> = sums.into_iter().filter(|sum| sum.is_finite()).collect();
-    for targets in [1.0, 2.0, 3.0, 7.0, 96.0, 1000.0, 16_777_215.0, 16_777_217.0] {
-        let expected: Vec<_> =
-            sums.iter().map(|&sum| ((f64::from(sum) / targets) as f32).to_bits()).collect();
-        assert!(quotients(&sums, targets).iter().map(|mean| mean.to_bits()).eq(expected), "{targets}");
-    }
 }

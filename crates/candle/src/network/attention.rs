@@ -11,7 +11,7 @@ use super::blocks;
 use super::buffer::Buffer;
 use super::operation::Function;
 use super::product::{Matrix, product, product_transposed, transposed_product};
-use super::rows::dot;
+use super::softmax::Rows;
 use unisono_train::Fill;
 
 /// The queries of a block.
@@ -85,26 +85,12 @@ impl<'a> Head<'a> {
         let keys = queries.end;
         let (query, key) = (self.part(0, queries.clone()), self.part(1, 0..keys));
         product_transposed((target, keys), Fill::Set, query, key);
-        for (query, row) in queries.zip(target.chunks_exact_mut(keys)) {
-            let (seen, unseen) = row.split_at_mut(query + 1);
-            unseen.fill(0.0);
-            let highest = seen.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            seen.iter_mut().for_each(|x| *x = (self.scale * (*x - highest)).exp());
-            let total: f32 = seen.iter().sum();
-            seen.iter_mut().for_each(|x| *x /= total);
-        }
+        self.scores(&queries).softmax(target);
     }
 
-    /// The derivative with respect to the scores of these queries, from that with respect to their probabilities, in its place.
-    fn before_softmax(self, queries: Range<usize>, probabilities: &[f32], derivatives: &mut [f32]) {
-        let keys = queries.end;
-        let rows = probabilities.chunks_exact(keys).zip(derivatives.chunks_exact_mut(keys));
-        for (query, (y, dy)) in queries.zip(rows) {
-            let (y, (dy, unseen)) = (&y[..=query], dy.split_at_mut(query + 1));
-            unseen.fill(0.0);
-            let mean = dot(y, dy);
-            dy.iter_mut().zip(y).for_each(|(dy, y)| *dy = self.scale * y * (*dy - mean));
-        }
+    /// What the scores of these queries are.
+    fn scores(self, queries: &Range<usize>) -> Rows {
+        Rows { first: queries.start, keys: queries.end, scale: self.scale }
     }
 }
 
@@ -149,7 +135,7 @@ impl Function for CausalAttention {
                     head.probabilities(queries.clone(), probabilities);
                     let dy = head.of_results(dy, queries.clone());
                     product_transposed((scores, keys), Fill::Set, dy, head.part(2, 0..keys));
-                    head.before_softmax(queries.clone(), probabilities, scores);
+                    head.scores(&queries).before_softmax(probabilities, scores);
                     let [probabilities, scores] =
                         [probabilities, scores].map(|values| Matrix::new(values, count, keys));
                     let of_query = (&mut dx[queries.start * row + head.offset..], row);

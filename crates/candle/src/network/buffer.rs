@@ -17,11 +17,11 @@ pub(super) struct Buffer(Vec<f32>);
 
 impl Buffer {
     pub(super) fn of(count: usize) -> Self {
-        let fits = |free: &Vec<f32>| (count..=2 * count).contains(&free.capacity());
-        let mut values = FREE.with_borrow_mut(|free| {
-            free.iter().rposition(fits).map(|place| free.remove(place)).unwrap_or_default()
+        let free = FREE.with_borrow_mut(|free| {
+            let place = free.iter().rposition(|free| free.len() == count)?;
+            Some(free.remove(place))
         });
-        values.resize(count, 0.0);
+        let mut values = free.unwrap_or_else(|| vec![0.0; count]);
         if cfg!(debug_assertions) {
             // Whoever reads what it has not written shall notice.
             values.fill(f32::NAN);

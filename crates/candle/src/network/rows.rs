@@ -4,6 +4,7 @@ use candle_core::{D, Result, Tensor};
 
 use super::operation::Function;
 use super::relu::Relu;
+use super::softmax::dot;
 
 /// Scales each row to a mean square of 1.
 ///
@@ -78,18 +79,4 @@ impl Function for SquaredRelu {
 /// The length of a row.
 fn width(dims: &[usize]) -> usize {
     dims.last().copied().unwrap_or(1).max(1)
-}
-
-/// The inner product, summed in lanes: a single sum would prevent vectorisation.
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    let mut sums = [0.0; LANES];
-    for (a, b) in a.iter().zip(b) {
-        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
-            *sum += a * b;
-        }
-    }
-    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
-    sums.iter().sum::<f32>() + rest
 }

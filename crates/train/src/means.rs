@@ -1,0 +1,125 @@
+//! Means of gradients, for frameworks whose programs have a training loop of their own.
+
+use unisono::Communicator;
+
+use crate::buckets::{BucketSettings, Buckets, Pass};
+use crate::compare;
+use crate::error::TrainError;
+use crate::gradients::{Gradients as _, Parameter, ReplicaError, Tally};
+
+/// Averages the gradients of a model over all ranks, in buckets: one is on its way while the next ones are packed.
+#[derive(Debug)]
+pub struct Means {
+    /// The parameters, and then an array with a 1 for each of which this rank has a gradient.
+    arrays: Vec<Parameter>,
+    buckets: Buckets,
+}
+
+impl Means {
+    /// Of the gradients of these parameters. Called by all ranks.
+    ///
+    /// # Errors
+    /// [`TrainError::ModelsDiffer`] on all ranks, if the parameters of a rank differ from rank 0's. Errors of the collectives.
+    pub fn new(comm: &mut Communicator, mut parameters: Vec<Parameter>) -> Result<Self, TrainError> {
+        compare::parameters(comm, &parameters)?;
+        parameters.push(Parameter::new("", [parameters.len()]));
+        let buckets = Buckets::new(comm, &parameters, &BucketSettings::default())?;
+        Ok(Self { arrays: parameters, buckets })
+    }
+
+    /// The parameters.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.arrays[..self.arrays.len() - 1]
+    }
+
+    /// The sum of all ranks' gradients of each parameter, divided by the sum of their weights; `None` where no rank has a gradient. `own` are
+    /// this rank's, in the order of the parameters, and `see` shows the values of one. Called by all ranks.
+    ///
+    /// # Errors
+    /// On all ranks, if a mean is not finite or all weights are 0. An error of `see`. Errors of the collectives.
+    ///
+    /// # Panics
+    /// If a gradient has another size than its parameter.
+    pub fn of<G>(
+        &mut self,
+        comm: &mut Communicator,
+        own: &[Option<G>],
+        weight: f64,
+        see: impl Fn(&G, &mut dyn FnMut(&[f32])) -> Result<(), ReplicaError>,
+    ) -> Result<Vec<Option<Vec<f32>>>, TrainError> {
+        let mut filling = self.buckets.fill(comm, Pass::ONLY);
+        filling.weigh(Tally { targets: weight, ..Tally::default() });
+        // In the order in which buckets leave: from the last to the first.
+        let reached: Vec<f32> = own.iter().map(|gradient| f32::from(u8::from(gradient.is_some()))).collect();
+        filling.put(own.len(), &mut |target, fill| fill.write(target, &reached));
+        let mut seen = Ok(());
+        for (index, gradient) in own.iter().enumerate().rev() {
+            let Some(gradient) = gradient else { continue };
+            let put =
+                &mut |values: &[f32]| filling.put(index, &mut |target, fill| fill.write(target, values));
+            seen = seen.and(see(gradient, put));
+        }
+        filling.end()?;
+        let means = self.means();
+        // Also after an error: the program may go on, and the buckets of a step are back before the next one.
+        self.buckets.land_all()?;
+        seen?;
+        means
+    }
+
+    /// Waits for the sums, and divides them.
+    fn means(&mut self) -> Result<Vec<Option<Vec<f32>>>, TrainError> {
+        let weight = self.buckets.sums()?.tally.targets;
+        if weight == 0.0 {
+            let why = "no rank has a target: expected at least one among all ranks";
+            return Err(TrainError::Setting(why.to_owned()));
+        }
+        let last = self.arrays.len() - 1;
+        let reached = self.buckets.gradient(last)?.to_vec();
+        let mut means = Vec::with_capacity(last);
+        for (index, ranks) in reached.into_iter().enumerate() {
+            if ranks == 0.0 {
+                means.push(None);
+                continue;
+            }
+            let mean = quotients(self.buckets.gradient(index)?, weight);
+            // A loop without an exit, which the compiler vectorises.
+            if !mean.iter().fold(true, |are_finite, value| are_finite & value.is_finite()) {
+                let value = mean.iter().copied().find(|value| !value.is_finite()).unwrap_or(f32::NAN);
+                return Err(TrainError::Setting(format!(
+                    "the gradient of parameter `{}` is not finite: it has the value {value}",
+                    self.arrays[index].name
+                )));
+            }
+            means.push(Some(mean));
+        }
+        Ok(means)
+    }
+}
+
+/// The sums divided by a weight, each rounded once.
+fn quotients(sums: &[f32], weight: f64) -> Vec<f32> {
+    let narrow = weight as f32;
+    if f64::from(narrow) == weight {
+        // A third of the time, and the same bits: the quotient of two numbers of `f32` is the same if it is rounded to `f64` before
+        // (Figueroa, "When is double rounding innocuous?", 1995).
+        return sums.iter().map(|sum| sum / narrow).collect();
+    }
+    sums.iter().map(|&sum| (f64::from(sum) / weight) as f32).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quotients;
+
+    #[test]
+    fn quotients_have_the_same_bits_by_either_way() {
+        let sums: Vec<f32> = (0..20_000_u32).map(|n| f32::from_bits(n.wrapping_mul(0x9e37_79b9))).collect();
+        let sums: Vec<f32> = sums.into_iter().filter(|sum| sum.is_finite()).collect();
+        for targets in [1.0, 2.0, 3.0, 7.0, 96.0, 1000.0, 16_777_215.0, 16_777_217.0] {
+            let expected: Vec<_> =
+                sums.iter().map(|&sum| ((f64::from(sum) / targets) as f32).to_bits()).collect();
+            assert!(quotients(&sums, targets).iter().map(|mean| mean.to_bits()).eq(expected), "{targets}");
+        }
+    }
+}
