@@ -4,7 +4,7 @@ use candle_core::Tensor;
 
 use super::Size;
 use super::layers::Layer;
-use crate::network::{Dropout, Linear};
+use crate::network::{Dropout, Linear, chain};
 
 /// The default numbers of outputs of the hidden layers.
 pub(super) const HIDDEN: [usize; 2] = [256, 128];
@@ -28,7 +28,8 @@ pub(super) fn layers(pixels: usize, hidden: &[usize], classes: usize, dropout: f
         layers.push(Layer::new(name.clone(), move |parameters| {
             let linear = Linear::new(parameters, &name, inputs, outputs, 2.0)?.with_relu();
             let dropout = Dropout::new(parameters, dropout)?;
-            Ok(move |x: &Tensor, _| dropout.forward(&linear.forward(x)?))
+            let parameters = parameters.clone();
+            Ok(move |x: &Tensor, _| chain(&parameters, &[&linear, &dropout], x))
         }));
         inputs = outputs;
     }

@@ -7,7 +7,7 @@ use candle_core::{IndexOp, Result, Tensor};
 use super::Size;
 use super::layers::Layer;
 use crate::network::{
-    CausalAttention, Dropout, Joined, Linear, Parameters, Part, Residual, RmsNorm, SquaredRelu, chain,
+    CausalAttention, Dropout, Joined, Linear, Parameters, Residual, RmsNorm, SquaredRelu, chain,
 };
 
 /// The default width of each block.
@@ -22,7 +22,7 @@ const OUTPUT_GAIN: f64 = 0.05;
 /// The size of the model.
 pub(super) fn size(context: f64, vocabulary: f64, widths: &[usize]) -> Size {
     let width = widths.first().copied().unwrap_or(0) as f64;
-    let (heads, hidden) = (width / HEAD as f64, EXPANSION as f64 * width);
+    let hidden = EXPANSION as f64 * width;
     let rows = context * width;
     let mut size = Size {
         parameters: (vocabulary + context) * width,
@@ -34,8 +34,8 @@ pub(super) fn size(context: f64, vocabulary: f64, widths: &[usize]) -> Size {
         (0..4).for_each(|_| size.layer(context, width, width, false));
         size.layer(context, width, hidden, false);
         size.layer(context, hidden, width, false);
-        // The separated heads, norms, sums and squares; and the attention of each head, before and after its softmax.
-        size.activations += 9.0 * rows + context * hidden + 2.0 * heads * context * context;
+        // Norms, attention, sums and squares.
+        size.activations += 5.0 * rows + context * hidden;
     }
     size.layer(context, width, vocabulary, false);
     size.activations += rows + context * vocabulary;
@@ -126,18 +126,12 @@ impl Block {
         let (rows, width) = x.dims2()?;
         let tokens = Joined([&self.query, &self.key, &self.value]);
         let attention = CausalAttention { context: rows / samples, heads: width / HEAD };
-        let masks = self.dropouts.each_ref().map(Dropout::mask);
-        let [after_attention, after_perceptron] =
-            masks.each_ref().map(|mask| mask.as_ref().map(|mask| mask as &dyn Part));
-        let attend: Vec<&dyn Part> = [&RmsNorm as &dyn Part, &tokens, &attention, &self.mix]
-            .into_iter()
-            .chain(after_attention)
-            .collect();
-        let perceive: Vec<&dyn Part> = [&RmsNorm as &dyn Part, &self.expand, &SquaredRelu, &self.contract]
-            .into_iter()
-            .chain(after_perceptron)
-            .collect();
-        let [attend, perceive] = [&attend, &perceive].map(|parts| Residual { parts, shortcut: None });
+        let [first, second] = &self.dropouts;
+        let attend = Residual { parts: &[&RmsNorm, &tokens, &attention, &self.mix, first], shortcut: None };
+        let perceive = Residual {
+            parts: &[&RmsNorm, &self.expand, &SquaredRelu, &self.contract, second],
+            shortcut: None,
+        };
         chain(&self.parameters, &[&attend, &perceive], x)
     }
 }

@@ -27,9 +27,9 @@ pub(crate) struct Convolution {
 }
 
 impl Part for Convolution {
-    fn operation(&self) -> Result<Box<dyn Operation>> {
+    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
         let (kernel, patches) = (self.linear.kernel().clone(), self.patches);
-        Ok(Box::new(Convolved { kernel, patches, image: OnceLock::new() }))
+        Ok(Some(Box::new(Convolved { kernel, patches, image: OnceLock::new() })))
     }
 
     fn composition(&self, x: &Tensor) -> Result<Tensor> {

@@ -5,7 +5,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::operation::{Function, apply};
+use super::operation::{Function, Operation, Part, apply};
 use super::parameters::{Parameters, is_training};
 
 /// The buffer that counts steps.
@@ -60,7 +60,7 @@ impl Dropout {
     }
 
     /// The mask of this pass, if it drops any values.
-    pub(crate) fn mask(&self) -> Option<Mask> {
+    fn mask(&self) -> Option<Mask> {
         if self.probability == 0.0 || !is_training() {
             return None;
         }
@@ -74,9 +74,19 @@ impl Dropout {
     }
 }
 
+impl Part for Dropout {
+    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
+        self.mask().map_or(Ok(None), |mask| mask.operation())
+    }
+
+    fn composition(&self, x: &Tensor) -> Result<Tensor> {
+        self.forward(x)
+    }
+}
+
 /// The values that one pass drops.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mask {
+struct Mask {
     key: u64,
     /// A hash below this drops its value.
     threshold: u64,

@@ -11,10 +11,10 @@ use unisono_train::Fill;
 pub(crate) struct Joined<'a, const N: usize>(pub(crate) [&'a Linear; N]);
 
 impl<const N: usize> Part for Joined<'_, N> {
-    fn operation(&self) -> Result<Box<dyn Operation>> {
+    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
         let kernels = self.0.map(Linear::kernel);
         assert!(kernels.iter().all(|kernel| kernel.is_product()), "joined layers have no bias and no ReLU");
-        Ok(Box::new(Kernels(kernels.into_iter().cloned().collect())))
+        Ok(Some(Box::new(Kernels(kernels.into_iter().cloned().collect()))))
     }
 
     fn composition(&self, x: &Tensor) -> Result<Tensor> {

@@ -159,8 +159,8 @@ impl Kernel {
 }
 
 impl Part for Linear {
-    fn operation(&self) -> Result<Box<dyn Operation>> {
-        Ok(Box::new(self.kernel.clone()))
+    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
+        Ok(Some(Box::new(self.kernel.clone())))
     }
 
     fn composition(&self, x: &Tensor) -> Result<Tensor> {

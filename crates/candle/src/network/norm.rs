@@ -110,11 +110,11 @@ impl SyncBatchNorm {
 }
 
 impl Part for SyncBatchNorm {
-    fn operation(&self) -> Result<Box<dyn Operation>> {
+    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
         if !is_training() {
-            return Ok(Box::new(self.running()?));
+            return Ok(Some(Box::new(self.running()?)));
         }
-        Ok(Box::new(Training {
+        Ok(Some(Box::new(Training {
             parameters: self.parameters.clone(),
             layer: self.layer,
             statistics: Arc::clone(&self.statistics),
@@ -122,7 +122,7 @@ impl Part for SyncBatchNorm {
             bias: self.bias.clone(),
             has_relu: self.has_relu,
             moments: OnceLock::new(),
-        }))
+        })))
     }
 
     fn composition(&self, x: &Tensor) -> Result<Tensor> {

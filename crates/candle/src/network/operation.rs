@@ -83,16 +83,16 @@ fn composed(parts: &[&dyn Part], x: &Tensor) -> Result<Tensor> {
 
 /// A layer or a function, as a part of a [`chain`].
 pub(crate) trait Part {
-    /// Its operation, for one pass.
-    fn operation(&self) -> Result<Box<dyn Operation>>;
+    /// Its operation, for one pass; `None` if it changes nothing in this one.
+    fn operation(&self) -> Result<Option<Box<dyn Operation>>>;
 
     /// The same composed of candle operations.
     fn composition(&self, x: &Tensor) -> Result<Tensor>;
 }
 
 impl<F: Function + Clone> Part for F {
-    fn operation(&self) -> Result<Box<dyn Operation>> {
-        Ok(Box::new(Fused(self.clone())))
+    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
+        Ok(Some(Box::new(Fused(self.clone()))))
     }
 
     fn composition(&self, x: &Tensor) -> Result<Tensor> {
@@ -171,7 +171,7 @@ struct Chain {
 
 impl Chain {
     fn new(parts: &[&dyn Part]) -> Result<Self> {
-        parts.iter().map(|part| part.operation()).collect::<Result<_>>().map(Self::of)
+        parts.iter().filter_map(|part| part.operation().transpose()).collect::<Result<_>>().map(Self::of)
     }
 
     fn of(operations: Vec<Box<dyn Operation>>) -> Self {
@@ -233,9 +233,9 @@ pub(crate) struct Residual<'a> {
 }
 
 impl Part for Residual<'_> {
-    fn operation(&self) -> Result<Box<dyn Operation>> {
-        let shortcut = self.shortcut.map(Part::operation).transpose()?;
-        Ok(Box::new(Sum { chain: Chain::new(self.parts)?, shortcut, results: OnceLock::new() }))
+    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
+        let shortcut = self.shortcut.map(Part::operation).transpose()?.flatten();
+        Ok(Some(Box::new(Sum { chain: Chain::new(self.parts)?, shortcut, results: OnceLock::new() })))
     }
 
     fn composition(&self, x: &Tensor) -> Result<Tensor> {
