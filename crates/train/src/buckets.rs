@@ -36,7 +36,6 @@ pub use sums::Sums;
 pub use wire::{UnknownWire, Wire};
 pub use wires::{UnknownWires, WireChoice, Wires};
 
-pub(super) use compressed::Unsent;
 use compressed::compressors;
 pub use half_bytes::HalfBytes;
 pub use ledger::Ledger;

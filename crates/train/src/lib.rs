@@ -36,12 +36,11 @@ mod run;
 mod trainer;
 
 // The feed of the loop: shares of batches, made ahead.
-mod ahead;
 mod epochs;
 mod feed;
 mod sampled;
 mod samples;
-mod streamed;
+mod stream;
 
 // The reports of a run.
 mod log;
@@ -62,7 +61,7 @@ pub use buckets::{
 };
 pub use compare::agree;
 pub use error::TrainError;
-pub use feed::{AnyShare, Batches, Feed, OutOfData, Shares, Steps, Stream};
+pub use feed::{AnyShare, Batches, Feed, OutOfData, Shares, Steps};
 pub use gradients::{Fill, Gradients, Parameter, ReplicaError, Tally};
 pub use local::{LocalSteps, Outer, UnknownOuter};
 pub use optimizer::{AdamW, Lamb, Lion, NamedRule, OptimizerSettings, Sgd};
@@ -74,11 +73,11 @@ pub use report::{
 pub use resume::{Progress, Resumed, load};
 pub use run::{Checkpoints, EarlyStopping, RunSettings};
 pub use sampled::Sampled;
-pub use samples::{Loader, Samples};
+pub use samples::{BatchSource, Samples};
 pub use share::{Share, StepReport, Times};
 pub use starvation::explain_bottleneck;
 pub use step::Mirror;
 pub use straggler::{RankTimes, Straggler, StragglerReport};
-pub use streamed::Streamed;
+pub use stream::Stream;
 pub use trainer::{Callback, Flow, Test, Trainer, evaluate, measure};
 pub use unisono_data::Stop;

@@ -94,12 +94,12 @@ impl EventFile {
     ///
     /// # Panics
     /// If the step is above 2^63 - 1, which the format does not support.
-    pub fn scalars(&mut self, step: u64, scalars: &[(&str, f64)]) -> io::Result<()> {
-        let value = |&(tag, value): &(&str, f64)| {
-            let kind = Some(Kind::SimpleValue(value as f32));
-            Value { tag: tag.to_owned(), kind }
-        };
-        self.write(step, What::Summary(Summary { values: scalars.iter().map(value).collect() }))
+    pub fn scalars(&mut self, step: u64, scalars: &[(impl AsRef<str>, f64)]) -> io::Result<()> {
+        let values = scalars.iter().map(|(tag, value)| {
+            let kind = Some(Kind::SimpleValue(*value as f32));
+            Value { tag: tag.as_ref().to_owned(), kind }
+        });
+        self.write(step, What::Summary(Summary { values: values.collect() }))
     }
 
     /// Writes what is still in memory, so that TensorBoard sees it.

@@ -45,7 +45,7 @@ impl Config {
     pub fn trainer<'a>(
         &self,
         comm: &'a mut Communicator,
-    ) -> Result<Trainer<'a, impl Replica<Batch = Placed> + use<>, Sampled<Placed>>, TrainError> {
+    ) -> Result<Trainer<'a, impl Replica<Batch = Placed> + use<>, Sampled<Dataset, Placed>>, TrainError> {
         let strategy = self.strategy().unwrap_or_else(|| Strategy::suited(comm));
         strategy.check(comm)?;
         if let Strategy::ParameterServer(_) | Strategy::Pipeline(_) = strategy {
