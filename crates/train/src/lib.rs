@@ -57,7 +57,7 @@ pub mod internals;
 
 pub use buckets::{
     BucketBytes, BucketSettings, BucketSize, Buckets, Filling, Flight, Order, Overlap, Pass, Sums,
-    UnknownWire, UnknownWires, Wire, WireChoice, Wires,
+    UnknownWire, Wire, Wires,
 };
 pub use compare::agree;
 pub use error::TrainError;

@@ -31,7 +31,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
             let asks_to_stop = u64::from(self.stop.is_asked());
             let task = pushing.ask(Message { asks_to_stop, ..Message::new(Kind::Ask) })?;
             let waited = asked.elapsed();
-            match task.kind() {
+            match task.kind {
                 Kind::Wait => pushing.waited += waited,
                 Kind::Train => {
                     pushing.waited += waited;
