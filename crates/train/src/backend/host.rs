@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::late::{Bringing, Late};
 use super::{Backend, Run, State};
-use crate::buckets::{Buckets, Ledger, Pass, Sums};
+use crate::buckets::{Buckets, Pass, Sums};
 use crate::error::TrainError;
 use crate::gradients::Values;
 use crate::local::Rounds;
@@ -155,10 +155,6 @@ impl Backend for Host {
             exposed,
             update: rest.saturating_sub(during_rest) + self.late.updated,
         }
-    }
-
-    fn ledger(&self) -> &Ledger {
-        self.buckets.ledger()
     }
 
     fn buckets(&self) -> &Buckets {

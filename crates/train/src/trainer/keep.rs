@@ -125,7 +125,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         let mut copy = snapshot(&mut self.mirror, &self.progress, gathered)?;
         if let Some(mut parts) = self.mirror.replica().parts() {
             copy.parameters = parts.gather_parameters(copy.parameters)?;
-            copy.optimizer = parts.gather_state(copy.optimizer)?;
+            copy.optimizer = parts.gather(copy.optimizer.into_iter().map(|tensor| (0, tensor)).collect())?;
         }
         Ok(Some(copy).filter(|_| self.world.all.rank() == SAVES))
     }
