@@ -35,7 +35,8 @@ mod verify;
 
 pub use balance::balance;
 pub use defect::PipelineDefect;
-pub use timeline::{PassCosts, Span, Timeline};
+pub use timeline::Timeline;
+pub use verify::{PassCosts, Span};
 
 /// The order of forward and backward passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -109,13 +109,6 @@ struct Bucket {
     is_back: bool,
 }
 
-impl Bucket {
-    /// The element type of its gradients on their way.
-    fn dtype(&self) -> DType {
-        self.narrow.as_ref().map_or(DType::F32, |narrow| narrow.dtype())
-    }
-}
-
 impl Buckets {
     /// Creates buckets for the gradients of these parameters. All ranks call it with the same ones.
     ///

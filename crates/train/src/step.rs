@@ -382,6 +382,6 @@ impl<R: Replica> Mirror<R> {
     /// [`TrainError::Replica`].
     pub fn hash(&mut self) -> Result<u64, TrainError> {
         self.settle()?;
-        Ok(compare::hash(&mut self.replica)?)
+        Ok(compare::Values::of(&mut self.replica)?.trained)
     }
 }

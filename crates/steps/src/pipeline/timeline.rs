@@ -1,29 +1,7 @@
 //! The time of pipeline plans.
 
-use super::verify::Play;
-use super::{Pass, PipelinePlan};
-
-/// The costs of passing a micro-batch through a stage, in any unit of time: the same for all stages.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct PassCosts {
-    /// A forward pass.
-    pub forward: f64,
-    /// A backward pass.
-    pub backward: f64,
-    /// A message from a stage to the next, beside which ranks compute.
-    pub message: f64,
-}
-
-/// The time of a pass of a rank.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Span {
-    /// The pass.
-    pub pass: Pass,
-    /// Its start.
-    pub begins: f64,
-    /// Its end.
-    pub ends: f64,
-}
+use super::PipelinePlan;
+use super::verify::{PassCosts, Play, Span};
 
 /// The times of all passes of all ranks.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
-use super::{Act, Pass, PassCosts, PipelineDefect, PipelinePlan, Span};
+use super::{Act, Pass, PipelineDefect, PipelinePlan};
 use unisono_collectives::Rank;
 
 impl PipelinePlan {
@@ -14,6 +14,28 @@ impl PipelinePlan {
         play.end();
         play.defects
     }
+}
+
+/// The costs of passing a micro-batch through a stage, in any unit of time: the same for all stages.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PassCosts {
+    /// A forward pass.
+    pub forward: f64,
+    /// A backward pass.
+    pub backward: f64,
+    /// A message from a stage to the next, beside which ranks compute.
+    pub message: f64,
+}
+
+/// The time of a pass of a rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Span {
+    /// The pass.
+    pub pass: Pass,
+    /// Its start.
+    pub begins: f64,
+    /// Its end.
+    pub ends: f64,
 }
 
 /// All ranks, in the midst of their acts.

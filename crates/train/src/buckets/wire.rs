@@ -7,9 +7,9 @@ use std::str::FromStr;
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
-use super::Way;
 use super::half_bytes::HalfBytes;
 use super::parcel::{Flight, Parcel};
+use super::{Bucket, Way};
 use unisono::{Communicator, DType, Element, Error};
 use unisono_compress::Compression;
 
@@ -73,6 +73,13 @@ pub(super) trait Narrow: fmt::Debug + Send + Sync {
 
     /// Waits for the sums and converts them back: all, or only this part.
     fn land(&mut self, gradients: &mut [f32], part: Option<Range<usize>>) -> Result<Option<Flight>, Error>;
+}
+
+impl Bucket {
+    /// The element type of its gradients on their way.
+    pub(super) fn dtype(&self) -> DType {
+        self.narrow.as_ref().map_or(DType::F32, |narrow| narrow.dtype())
+    }
 }
 
 /// The memory for so many gradients in this wire format, if it is not that of the gradients themselves.
