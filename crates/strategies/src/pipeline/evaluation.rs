@@ -64,7 +64,7 @@ impl<S: Stage> Pipeline<S> {
             match self.check(pass.stage, output)? {
                 StageOutput::Loss(of_batch) => tally = of_batch,
                 StageOutput::Activations(activations) if ranks > 1 => {
-                    self.links.send(pass, activations, tally)?
+                    self.links.send(pass, activations, tally)?;
                 }
                 StageOutput::Activations(activations) => before = Some(activations),
             }
