@@ -14,7 +14,7 @@ pub(super) use ahead::ahead;
 pub use choice::DeviceKind;
 
 #[cfg(not(feature = "cuda"))]
-use unisono_train::{TrainError, internals::Ahead};
+use unisono_train::{TrainError, internals::PassOn};
 
 #[cfg(not(feature = "cuda"))]
 use super::model::Placed;
@@ -24,6 +24,6 @@ use super::model::Placed;
 pub(super) fn ahead(
     _: &mut unisono::Communicator,
     _: &candle_core::Device,
-) -> Result<Option<Ahead<Placed>>, TrainError> {
+) -> Result<Option<PassOn<Placed>>, TrainError> {
     Ok(None)
 }

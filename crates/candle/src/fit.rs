@@ -5,7 +5,7 @@ use unisono::Communicator;
 
 use crate::config::Config;
 use crate::network::{Loss, Network, Parameters};
-use unisono_train::{Callback, Loader, Samples, Summary, TrainError, Trainer};
+use unisono_train::{Callback, Sampled, Samples, Summary, TrainError, Trainer};
 
 /// A model that [`fit`] trains on samples of the type `S`.
 ///
@@ -77,7 +77,7 @@ impl<S, F: Fn(&[S]) -> Result<Loss>> Model<S> for (Parameters, F) {
 /// computed at a time on each rank; a global batch is one of them for every rank, unless [`Config::global_batch`] says otherwise.
 /// [`Config::seed`] determines the order of samples. With [`Config::resume`] the run goes on from its newest checkpoint.
 ///
-/// It is a [`Trainer`] with a [`Loader`] and a [`Network`]: buckets overlap the backward pass, and batches are made ahead.
+/// It is a [`Trainer`] with a [`Sampled`] feed and a [`Network`]: buckets overlap the backward pass, and batches are made ahead.
 ///
 /// # Errors
 /// [`TrainError`] of the model, the samples, the configuration, the collectives, or of a file.
@@ -104,6 +104,7 @@ pub fn fit_with<S: Samples>(
     let network = Network::new(model.parameters(), |batch: &Vec<S::Sample>| model.loss(batch));
     let run = config.run_of(comm, &network, model.parameters(), [train.len(), held_out.len()])?;
     let (threads, depth) = config.input_threads();
-    let feed = Loader::new(train, held_out, config.seed, run.shares, config.epochs);
-    Trainer::new(comm, network, feed.on_threads(threads, depth), run.settings, run.resumed)?.run(callback)
+    let feed = Sampled::of_samples((train, held_out), config.seed, run.shares, threads, depth);
+    let feed = feed.up_to_epoch(config.epochs);
+    Trainer::new(comm, network, feed, run.settings, run.resumed)?.run(callback)
 }

@@ -12,7 +12,7 @@ use unisono_compress::Compression;
 use unisono_data::DataError;
 use unisono_strategies::{ServerSettings, Strategy};
 use unisono_train::rate::Rate;
-use unisono_train::{Feed, Replica, Stop, Summary, TrainError, Trainer, Wire};
+use unisono_train::{Feed, Replica, RunSettings, Stop, Summary, TrainError, Trainer, Wire};
 
 use super::{Failure, Figures, speaks};
 
@@ -149,7 +149,7 @@ fn train<R: Replica, F: Feed<Batch = R::Batch>>(
         introduce(&mut trainer, &world, settings);
     }
     let started = Instant::now();
-    let mut teller = Teller::new(format, settings.epochs, trainer.strategy().is_none());
+    let mut teller = Teller::new(format, settings.epochs, trainer.settings().strategy.is_none());
     let summary = trainer.run(|event| teller.tell(&event))?;
     teller.done(&summary, started.elapsed().as_secs_f64());
     Ok(summary)
@@ -162,14 +162,13 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
     settings: &Config,
 ) {
     let RunWorld { ranks, nodes, transport, .. } = *world;
-    let (ran, wire) = (trainer.all_reduce(), trainer.wire());
-    let (parameters, rate) = (trainer.parameter_count(), trainer.rate());
-    println!("{}", opening(settings, parameters, trainer.sample_count(), trainer.global_batch(), rate));
-    if let Some(input) = trainer.input() {
-        println!("{input}");
-    }
-    if let Some(computes) = trainer.computes() {
-        println!("{computes}");
+    let ran = trainer.all_reduce();
+    let RunSettings { buckets, rate, global_batch, input, computes, strategy, wire_choice, .. } =
+        trainer.settings();
+    let (wire, parameters) = (buckets.wire, trainer.parameter_count());
+    println!("{}", opening(settings, parameters, trainer.sample_count(), *global_batch, *rate));
+    for line in [input, computes].into_iter().flatten() {
+        println!("{line}");
     }
     let by = match ran {
         Some(_) if matches!(wire, Wire::Compressed(_)) && nodes > 1 => {
@@ -178,13 +177,13 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
         Some(ran) => format!("by {}: {}", ran.method, ran.why),
         None => "in GPU memory".to_owned(),
     };
-    match trainer.strategy() {
+    match strategy {
         // Nobody has launched others, and asks how they would be reached.
         None if ranks == 1 => {}
         None => println!("{ranks} ranks over {transport}, all-reduce {by}"),
         Some(parts) => println!("{ranks} ranks over {transport}, {parts}"),
     }
-    if let Some(why) = trainer.wire_choice() {
+    if let Some(why) = wire_choice {
         println!("gradients are sent as {wire}: {why}");
     }
     if let Some(size) = trainer.bucket_size().filter(|_| nodes > 1) {

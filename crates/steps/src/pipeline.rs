@@ -35,7 +35,8 @@ mod verify;
 
 pub use balance::balance;
 pub use defect::PipelineDefect;
-pub use timeline::{PassCosts, Span, Timeline};
+pub use timeline::Timeline;
+pub use verify::{PassCosts, Span};
 
 /// The order of forward and backward passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,17 +102,14 @@ pub struct PipelinePlan {
     ranks: Vec<Vec<Act>>,
 }
 
-/// There is no such plan.
+/// There is no such plan: a pipeline has a rank and a micro-batch at least.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NoPlan {
-    /// A pipeline has a rank and a micro-batch at least.
-    #[error("a pipeline of {ranks} ranks and {micro_batches} micro-batches: expected at least one of each")]
-    Empty {
-        /// The ranks asked for.
-        ranks: usize,
-        /// The micro-batches asked for.
-        micro_batches: usize,
-    },
+#[error("a pipeline of {ranks} ranks and {micro_batches} micro-batches: expected at least one of each")]
+pub struct NoPlan {
+    /// The ranks asked for.
+    pub ranks: usize,
+    /// The micro-batches asked for.
+    pub micro_batches: usize,
 }
 
 impl PipelineSchedule {
@@ -129,7 +127,7 @@ impl PipelineSchedule {
     /// [`NoPlan`].
     pub fn plan(self, ranks: usize, micro_batches: usize) -> Result<PipelinePlan, NoPlan> {
         if ranks * micro_batches * self.stages_per_rank() == 0 {
-            return Err(NoPlan::Empty { ranks, micro_batches });
+            return Err(NoPlan { ranks, micro_batches });
         }
         let mut plan = PipelinePlan { schedule: self, micro_batches, ranks: Vec::new() };
         let stages = ranks * self.stages_per_rank();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use unisono::{Communicator, Error, ReduceOp};
 use unisono_train::internals::{
-    Backend, Ledger, Place, Run, State, Values, keeps_average, needs_whole, optimizer_of,
+    Backend, Place, Run, State, Values, keeps_average, needs_whole, optimizer_of,
 };
 use unisono_train::optimizer::{Optimizer, OptimizerSettings, square_sum};
 use unisono_train::{
@@ -188,10 +188,6 @@ impl Backend for Central {
             update: rest.saturating_sub(in_rest),
             ..Times::default()
         }
-    }
-
-    fn ledger(&self) -> &Ledger {
-        self.buckets.ledger()
     }
 
     fn buckets(&self) -> &Buckets {

@@ -145,19 +145,17 @@ impl<S: Stage> Pipeline<S> {
         match act {
             Act::Receive { of, .. } => {
                 let began = Instant::now();
-                // The loss travels from the last stage to the first, before the gradients that complete.
+                let (result, tally) = self.links.receive(of)?;
+                // The loss travels from the last stage to the first, with the gradients that complete.
                 if of.is_backward && of.micro_batch == step.last {
-                    step.tally = self.links.receive_tally()?;
+                    step.tally = tally;
                 }
-                step.results.insert(of, self.links.receive(of)?);
+                step.results.insert(of, result);
                 self.waited += began.elapsed();
             }
             Act::Send { of, .. } => {
-                if of.is_backward && of.micro_batch == step.last {
-                    self.links.send_tally(step.tally)?;
-                }
                 let result = step.results.remove(&of).ok_or("a verified plan sends what was made")?;
-                self.links.send(of, result)?;
+                self.links.send(of, result, step.tally)?;
             }
             Act::Compute(pass) if pass.is_backward => self.backward(pass, step, gradients)?,
             Act::Compute(pass) => self.forward(pass, step)?,

@@ -36,7 +36,6 @@ mod worker;
 use lane::Lane;
 use layout::Layout;
 use message::Link;
-use pushing::Remote;
 use settings::refusal;
 pub use settings::{ServerSettings, Staleness, UnknownStaleness};
 use shard::Shard;
@@ -210,9 +209,9 @@ impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
             )));
         }
         let layout = Layout::new(replica.parameters(), &settings.buckets, servers);
-        let remote = Remote { links: join::join(folder, servers, rank)?, layout };
+        let links = join::join(folder, servers, rank)?;
         let (lane, stop) = (Lane::new(rank - servers, ranks - servers), settings.stop.clone());
-        Worker { replica, feed, lane, stop }.run(remote)
+        Worker { replica, feed, lane, stop }.run(links, layout)
     }
 
     /// The number of parameters.
@@ -270,8 +269,8 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
 
     fn work(self) -> Result<(), TrainError> {
         let lane = Lane::new(self.rank - self.servers.servers, self.workers());
-        let remote = Remote { links: self.links, layout: self.layout };
-        Worker { replica: self.replica, feed: self.feed, lane, stop: self.settings.stop }.run(remote)
+        let Self { replica, feed, settings, links, layout, .. } = self;
+        Worker { replica, feed, lane, stop: settings.stop }.run(links, layout)
     }
 }
 

@@ -87,7 +87,9 @@ pub trait Backend: fmt::Debug + Send + Sync {
     fn times(&self, passes: Duration, rest: Duration) -> Times;
 
     /// What the passes of the step have put into the buckets.
-    fn ledger(&self) -> &Ledger;
+    fn ledger(&self) -> &Ledger {
+        self.buckets().ledger()
+    }
 
     /// The buckets on the host.
     fn buckets(&self) -> &Buckets;

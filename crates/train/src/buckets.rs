@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::gradients::{Parameter, Tally};
+use super::gradients::Parameter;
 use unisono::{Algorithm, Call, Communicator, DType, Error, Method, Operation, Ran, Rank, ReduceOp, Why};
 use unisono_compress::Compressor;
 
@@ -34,18 +34,17 @@ pub use settings::{BucketBytes, BucketSettings, Order, Overlap};
 pub use size::BucketSize;
 pub use sums::Sums;
 pub use wire::{UnknownWire, Wire};
-pub use wires::{UnknownWires, WireChoice, Wires};
+pub use wires::Wires;
 
-pub(super) use compressed::Unsent;
 use compressed::compressors;
 pub use half_bytes::HalfBytes;
 pub use ledger::Ledger;
 use parcel::Parcel;
-use parts::Parts;
 pub(super) use parts::{Moment, of_rank};
+use parts::{Parts, parts};
 pub use plan::{Place, Plan};
 use sums::Tree;
-use wire::Narrow;
+use wire::{Narrow, narrow};
 
 /// The all-reduce across ranks for a tree of additions: it adds at distances 1, 2, 4, ….
 pub const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
@@ -103,7 +102,7 @@ pub struct Buckets {
 #[derive(Debug)]
 struct Bucket {
     gradients: Parcel<f32>,
-    narrow: Narrow,
+    narrow: Option<Box<dyn Narrow>>,
     compressor: Option<Compressor>,
     /// How its gradients travel.
     way: Way,
@@ -121,13 +120,27 @@ impl Buckets {
         parameters: &[Parameter],
         settings: &BucketSettings,
     ) -> Result<Self, Error> {
+        Self::with_memory(comm, parameters, settings, true)
+    }
+
+    /// The same with memory for gradients, or without.
+    fn with_memory(
+        comm: &mut Communicator,
+        parameters: &[Parameter],
+        settings: &BucketSettings,
+        has_memory: bool,
+    ) -> Result<Self, Error> {
         if let Some(why) = settings.conflict() {
             return Err(Error::Unsupported(why));
         }
         let ledger = Ledger::new(parameters, settings, BucketSize::of(comm, settings));
         let is_local = settings.local_steps.is_some();
         let rides_along = settings.wire == Wire::F32 && !is_local;
-        let tail = |bucket| if bucket == 0 && rides_along { Sums::COUNT } else { 0 };
+        let elements = |bucket, count| match bucket {
+            _ if !has_memory => 0,
+            0 if rides_along => count + Sums::COUNT,
+            _ => count,
+        };
         let compressors = compressors(comm, &ledger, settings)?;
         // A single bucket is the first to be needed, and the last.
         let (ranks, has_several) = (comm.ranks(), ledger.plan.counts.len() > 1);
@@ -144,8 +157,8 @@ impl Buckets {
         let buckets =
             (0..).zip(&ledger.plan.counts).zip(compressors).map(|((bucket, &count), compressor)| {
                 Ok(Bucket {
-                    gradients: Parcel::new(comm, Some(bucket), count + tail(bucket))?,
-                    narrow: Narrow::new(comm, (settings.wire, settings.f16_scale), bucket, count)?,
+                    gradients: Parcel::new(comm, Some(bucket), elements(bucket, count))?,
+                    narrow: narrow(comm, (settings.wire, settings.f16_scale), bucket, count)?,
                     compressor,
                     way,
                     is_back: true,
@@ -201,7 +214,7 @@ impl Buckets {
             return Ran { method: Method::Algorithm(IN_TREE), why, link: comm.transport() };
         }
         let largest = self.buckets.iter().map(|bucket| bucket.gradients.count()).max().unwrap_or(0);
-        let dtype = self.buckets.first().map_or(DType::F32, |bucket| bucket.narrow.dtype());
+        let dtype = self.buckets.first().map_or(DType::F32, Bucket::dtype);
         comm.selection(&Call::all_reduce(dtype, ReduceOp::Sum, largest))
     }
 
@@ -252,11 +265,6 @@ impl Buckets {
             }
             None => Ok(self.ledger.own),
         }
-    }
-
-    /// This rank's own sums of this step.
-    pub fn own_tally(&self) -> Tally {
-        self.ledger.own.tally
     }
 
     /// The gradient of a parameter, summed over all ranks. Waits for its bucket. If the optimizer is sharded, only
@@ -312,10 +320,10 @@ impl Buckets {
             return Ok(());
         }
         let flight = match &mut bucket.narrow {
-            Narrow::No => bucket.gradients.land()?,
-            narrow => {
-                let own =
-                    self.parts.as_ref().filter(|_| bucket.way.is_of_parts()).map(|parts| parts.own(number));
+            None => bucket.gradients.land()?,
+            Some(narrow) => {
+                let parts = self.parts.as_ref().filter(|_| bucket.way.is_of_parts());
+                let own = parts.map(|parts| parts[number].clone());
                 narrow.land(bucket.gradients.values_mut(), own)?
             }
         };
@@ -351,11 +359,11 @@ impl Buckets {
                 let bucket = &mut self.buckets[full];
                 let compressor = bucket.compressor.as_ref().filter(|_| compresses);
                 match (&mut bucket.narrow, compressor) {
-                    (Narrow::No, None) => bucket.gradients.launch(comm, bucket.way)?,
-                    (Narrow::No, Some(compressor)) => {
+                    (None, None) => bucket.gradients.launch(comm, bucket.way)?,
+                    (None, Some(compressor)) => {
                         bucket.gradients.launch_compressed(comm, self.way.is_beside, compressor)?;
                     }
-                    (narrow, _) => narrow.launch(comm, bucket.way, bucket.gradients.values())?,
+                    (Some(narrow), _) => narrow.launch(comm, bucket.way, bucket.gradients.values())?,
                 }
                 bucket.is_back = false;
             }

@@ -78,14 +78,6 @@ fn hash_each(replica: &mut impl Replica) -> Result<Vec<u64>, ReplicaError> {
     Ok(hashes)
 }
 
-/// The hash of all trained values of a replica: the same on all ranks.
-///
-/// # Errors
-/// An error of the framework.
-pub(super) fn hash(replica: &mut impl Replica) -> Result<u64, ReplicaError> {
-    Ok(Values::of(replica)?.trained)
-}
-
 /// The hash of all values of a replica, buffers included: as `replicas` returns it.
 ///
 /// # Errors
@@ -95,9 +87,9 @@ pub fn hash_with_buffers(replica: &mut impl Replica) -> Result<u64, ReplicaError
 }
 
 /// The findings of one pass over the values of a replica.
-struct Values {
-    /// The hash of all trained values.
-    trained: u64,
+pub(super) struct Values {
+    /// The hash of all trained values: the same on all ranks.
+    pub(super) trained: u64,
     /// The hash of all values, buffers included, which may differ between ranks.
     all: u64,
     /// The first trained parameter that is not finite, or too large.
@@ -105,7 +97,7 @@ struct Values {
 }
 
 impl Values {
-    fn of(replica: &mut impl Replica) -> Result<Self, ReplicaError> {
+    pub(super) fn of(replica: &mut impl Replica) -> Result<Self, ReplicaError> {
         let (mut trained, mut all) = (Xxh3::new(), Xxh3::new());
         let mut exploded = None;
         for index in 0..replica.parameters().len() {

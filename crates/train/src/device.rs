@@ -5,25 +5,22 @@ use super::buckets::{BucketSettings, Order, Overlap, Wire};
 /// The first of these settings that a GPU does not support, if any.
 pub fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<String> {
     let what = match buckets {
-        _ if is_traced => "no trace is recorded".to_owned(),
-        BucketSettings { order: Order::Tree, .. } => {
-            "the order of additions depends on the number of ranks".to_owned()
-        }
+        _ if is_traced => "no trace is recorded",
+        BucketSettings { order: Order::Tree, .. } => "the order of additions depends on the number of ranks",
         BucketSettings { wire: wire @ (Wire::Bf16 | Wire::F16 | Wire::Compressed(_)), .. } => {
-            format!("gradients are sent as f32, not as {wire}")
+            &format!("gradients are sent as f32, not as {wire}")
         }
         BucketSettings { shard_optimizer: true, .. } => {
-            "every rank holds the whole optimizer state, so --shard-optimizer needs --device cpu".to_owned()
+            "every rank holds the whole optimizer state, so --shard-optimizer needs --device cpu"
         }
         BucketSettings { local_steps: Some(_), .. } => {
-            "gradients are averaged, and not parameters, so --local-steps needs --device cpu".to_owned()
+            "gradients are averaged, and not parameters, so --local-steps needs --device cpu"
         }
         BucketSettings { overlap: Overlap::Across, .. } => {
             "all parameters are updated before the next forward pass, so --overlap across needs --device cpu"
-                .to_owned()
         }
         BucketSettings { overlap: Overlap::InTurn, .. } => {
-            "gradients are sent during the backward pass, not in turn".to_owned()
+            "gradients are sent during the backward pass, not in turn"
         }
         _ => return None,
     };

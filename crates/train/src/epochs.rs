@@ -22,13 +22,6 @@ impl<T> Default for Epochs<T> {
     }
 }
 
-/// A copy begins its epochs itself.
-impl<T> Clone for Epochs<T> {
-    fn clone(&self) -> Self {
-        Self { kept: Kept::default(), watch: self.watch.clone() }
-    }
-}
-
 impl<T: Send + 'static> Epochs<T> {
     /// The elements of an epoch, of which there are so many, if that is known: of the kept pipeline if it `may_go_on` and this epoch is
     /// its next, or else of one that `open` builds.

@@ -13,6 +13,7 @@ use unisono_data::DataError;
 /// Why a training run could not start, or ended early.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each error's sentence names its fields")]
 pub enum TrainError {
     /// A setting is invalid, by itself or for this data.
     #[error("{0}")]
@@ -22,53 +23,26 @@ pub enum TrainError {
     Data(#[from] DataError),
     /// A rank's data could not be read during a run.
     #[error("rank {rank} failed in epoch {epoch}, step {step}: {error}")]
-    Feed {
-        /// The rank.
-        rank: Rank,
-        /// The epoch, from 1.
-        epoch: usize,
-        /// The step in the epoch, from 1.
-        step: usize,
-        /// The error.
-        error: DataError,
-    },
+    Feed { rank: Rank, epoch: usize, step: usize, error: DataError },
     /// A checkpoint could not be read, or the directory cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// A run could not be saved, which ends it, since all later work would be lost. Reported by the rank that saves.
     #[error("rank {rank} cannot save the run: {error}")]
-    NotSaved {
-        /// The rank that saves: 0.
-        rank: Rank,
-        /// The error.
-        error: CheckpointError,
-    },
+    NotSaved { rank: Rank, error: CheckpointError },
     /// A checkpoint is of another run.
     #[error("cannot resume from {checkpoint}: {why}")]
-    OtherRun {
-        /// The checkpoint.
-        checkpoint: String,
-        /// What does not match.
-        why: String,
-    },
+    OtherRun { checkpoint: String, why: String },
     /// A new run would mix its checkpoints with those of another run, and delete them.
     #[error(
         "`{}` holds the checkpoints of another run ({run}): go on from them with --resume, choose another directory, or \
          remove them with --overwrite",
         directory.display()
     )]
-    Occupied {
-        /// The directory.
-        directory: PathBuf,
-        /// A description of that run.
-        run: String,
-    },
+    Occupied { directory: PathBuf, run: String },
     /// Another rank has an error, and reports it.
     #[error("rank {rank} reports an error")]
-    Elsewhere {
-        /// The lowest rank with an error.
-        rank: Rank,
-    },
+    Elsewhere { rank: Rank },
     /// The framework returned an error.
     #[error("{0}")]
     Replica(#[from] ReplicaError),
@@ -77,112 +51,47 @@ pub enum TrainError {
     Collective(#[from] unisono::Error),
     /// A log file could not be written.
     #[error("cannot write {what}: {error}")]
-    Log {
-        /// The file.
-        what: String,
-        /// The system's error.
-        error: std::io::Error,
-    },
-    /// The loss is infinite or NaN. That step updated nothing.
+    Log { what: String, error: std::io::Error },
+    /// The loss is infinite or NaN on these ranks; on none if only the sum over all ranks overflows. That step updated nothing.
     #[error("the loss of {} is not finite ({loss}) in epoch {epoch}, step {step}: {}", whose(ranks, *of), advice(ranks, *of))]
-    Diverged {
-        /// The ranks whose own loss is not finite; empty if only the sum over all ranks overflows.
-        ranks: Vec<Rank>,
-        /// The number of ranks.
-        of: usize,
-        /// The epoch, from 1.
-        epoch: usize,
-        /// The step in the epoch, from 1.
-        step: usize,
-        /// The mean loss of all ranks.
-        loss: f64,
-    },
+    Diverged { ranks: Vec<Rank>, of: usize, epoch: usize, step: usize, loss: f64 },
     /// A gradient is infinite or NaN, or has made its parameter so, or [larger](crate::optimizer::LARGEST_VALUE) than training can use.
-    /// Nothing of that step is saved.
+    /// Nothing of that step is saved. What it is of is "gradient", or "largest value" if the parameter or its optimizer state is spoiled.
     #[error(
         "the {of} of {parameter} is {found:e} on rank {rank} in step {step}: expected at most {LARGEST_VALUE:e}; a lower learning \
          rate, more --warm-up or --clip-norm may help; resume from a checkpoint before"
     )]
-    NotFinite {
-        /// The array of the parameter: "gradient", or "largest value" if the parameter or its optimizer state is spoiled.
-        of: &'static str,
-        /// The name of the parameter.
-        parameter: String,
-        /// The largest magnitude.
-        found: f32,
-        /// A rank on which it is.
-        rank: Rank,
-        /// The step in which it was found, from 1.
-        step: u64,
-    },
+    NotFinite { of: &'static str, parameter: String, found: f32, rank: Rank, step: u64 },
     /// Some ranks have no more data, others have.
     #[error(
         "{out} of {ranks} ranks have no more data for step {step} of epoch {epoch}: give all ranks as many batches, or \
          choose to stop or to join with zeros"
     )]
-    OutOfData {
-        /// How many ranks have no more data.
-        out: usize,
-        /// The number of ranks.
-        ranks: usize,
-        /// The epoch, from 1.
-        epoch: usize,
-        /// The step in the epoch, from 1.
-        step: usize,
-    },
-    /// Ranks built different models.
+    OutOfData { out: usize, ranks: usize, epoch: usize, step: usize },
+    /// Ranks built different models: these from rank 0's. The message is about the lowest of them.
     #[error(
         "the models are not the same: {} from rank 0's; {message}",
         if let [rank] = ranks[..] { format!("rank {rank}'s differs") } else { format!("those of ranks {ranks:?} differ") }
     )]
-    ModelsDiffer {
-        /// All ranks whose model differs from rank 0's.
-        ranks: Vec<Rank>,
-        /// How the model of the lowest of them differs, by the names of parameters.
-        message: String,
-    },
+    ModelsDiffer { ranks: Vec<Rank>, message: String },
     /// A parameter server is lost, which ends the run.
     #[error("the parameter server on rank {server} is lost: {error}")]
-    ServerLost {
-        /// Its rank.
-        server: Rank,
-        /// How it was lost.
-        error: unisono::Error,
-    },
+    ServerLost { server: Rank, error: unisono::Error },
     /// All workers of parameter servers are lost.
     #[error("all {of} workers are lost, the last one on rank {rank}: {why}")]
-    WorkersLost {
-        /// The number of workers at the start.
-        of: usize,
-        /// The rank of the last one.
-        rank: Rank,
-        /// How it was lost.
-        why: String,
-    },
-    /// Ranks hold different parameters. This indicates a bug or faulty memory.
+    WorkersLost { of: usize, rank: Rank, why: String },
+    /// Ranks in the minority hold different parameters, each from one of these on. This indicates a bug or faulty memory.
     #[error(
         "the replicas are not the same after step {step}: the parameters of ranks {ranks:?} differ from those of the others{}",
         places(ranks, parameters)
     )]
-    ReplicasDiffer {
-        /// After how many steps the difference was found.
-        step: u64,
-        /// The ranks in the minority.
-        ranks: Vec<Rank>,
-        /// The first parameter that differs on each of them.
-        parameters: Vec<String>,
-    },
+    ReplicasDiffer { step: u64, ranks: Vec<Rank>, parameters: Vec<String> },
     /// [Callbacks](crate::Callback) of ranks decided differently how a run goes on.
     #[error(
         "the callbacks of ranks {ranks:?} decided otherwise than rank 0's after epoch {epoch}: expected the same on all ranks; decide by \
          losses and accuracies, which are the same, and not by times"
     )]
-    CallbacksDiffer {
-        /// The ranks whose callbacks decided otherwise than rank 0's.
-        ranks: Vec<Rank>,
-        /// The epoch, from 1.
-        epoch: usize,
-    },
+    CallbacksDiffer { ranks: Vec<Rank>, epoch: usize },
 }
 
 /// The same text as `Display`: Rust prints an error that `main` returns by its `Debug`, and the user wants the sentence.

@@ -7,8 +7,6 @@ use unisono_collectives::{Chunks, Rank, partition};
 use unisono_data::pipeline::StageReport;
 use unisono_data::{DataError, Pipeline, Skipped};
 
-use crate::epochs::Epochs;
-
 /// The steps of an epoch, on one rank: the micro-batches of each; `None` for one without samples on this rank.
 pub type Steps<B> = Box<dyn Iterator<Item = Result<Vec<Option<B>>, DataError>> + Send>;
 
@@ -163,62 +161,6 @@ impl Shares {
             let steps = first..self.steps(count);
             Ok(Pipeline::of(steps.map(move |step| (epoch, self.samples(&order, step)))))
         })
-    }
-}
-
-/// A stream of micro-batches of unknown length.
-pub struct Stream<B> {
-    open: Box<dyn FnMut(usize) -> Result<Pipeline<B>, DataError> + Send>,
-    passes: usize,
-    epochs: Epochs<B>,
-}
-
-impl<B> std::fmt::Debug for Stream<B> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stream").field("passes", &self.passes).finish_non_exhaustive()
-    }
-}
-
-impl<B: Send + 'static> Stream<B> {
-    /// `open` builds this rank's micro-batches from an epoch (counted from 1) on; `passes` of them make a step.
-    ///
-    /// A pipeline that [repeats](Pipeline::repeat) goes on with the next epoch, and its threads and buffers with it; one of a single epoch
-    /// is opened for each.
-    ///
-    /// # Panics
-    /// If `passes` is 0.
-    pub fn new(
-        passes: usize,
-        open: impl FnMut(usize) -> Result<Pipeline<B>, DataError> + Send + 'static,
-    ) -> Self {
-        assert!(passes > 0, "a step needs at least one pass");
-        Self { open: Box::new(open), passes, epochs: Epochs::default() }
-    }
-}
-
-impl<B: Send + 'static> Feed for Stream<B> {
-    type Batch = B;
-
-    fn steps(&self) -> Option<usize> {
-        None
-    }
-
-    fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<B>, DataError> {
-        let Self { passes, ref mut open, ref mut epochs } = *self;
-        let open = || Ok(open(epoch)?.skip(skipped * passes));
-        let mut batches = epochs.begin(epoch, None, skipped == 0, open)?;
-        Ok(Box::new(std::iter::from_fn(move || {
-            let step: Result<Vec<_>, _> =
-                batches.by_ref().take(passes).map(|batch| batch.map(Some)).collect();
-            match step {
-                Ok(step) if step.is_empty() => None,
-                step => Some(step),
-            }
-        })))
-    }
-
-    fn stages(&self) -> Vec<StageReport> {
-        self.epochs.watch.stages()
     }
 }
 

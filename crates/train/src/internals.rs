@@ -2,7 +2,7 @@
 //! API.
 
 /// On a GPU, the last stage of the input pipeline copies batches there.
-pub use crate::ahead::Ahead;
+pub use crate::sampled::PassOn;
 
 /// A GPU takes the place of the host in a step: it fills buckets in the same order, and updates the values of its replica.
 pub use crate::backend::{Backend, Run, State};

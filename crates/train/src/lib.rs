@@ -37,12 +37,11 @@ mod run;
 mod trainer;
 
 // The feed of the loop: shares of batches, made ahead.
-mod ahead;
 mod epochs;
 mod feed;
 mod sampled;
 mod samples;
-mod streamed;
+mod stream;
 
 // The reports of a run.
 mod log;
@@ -59,11 +58,11 @@ pub mod internals;
 
 pub use buckets::{
     BucketBytes, BucketSettings, BucketSize, Buckets, Filling, Flight, Order, Overlap, Pass, Sums,
-    UnknownWire, UnknownWires, Wire, WireChoice, Wires,
+    UnknownWire, Wire, Wires,
 };
 pub use compare::agree;
 pub use error::TrainError;
-pub use feed::{AnyShare, Batches, Feed, OutOfData, Shares, Steps, Stream};
+pub use feed::{AnyShare, Batches, Feed, OutOfData, Shares, Steps};
 pub use gradients::{Fill, Gradients, Parameter, ReplicaError, Tally};
 pub use local::{LocalSteps, Outer, UnknownOuter};
 pub use means::Means;
@@ -76,11 +75,11 @@ pub use report::{
 pub use resume::{Progress, Resumed, load};
 pub use run::{Checkpoints, EarlyStopping, RunSettings};
 pub use sampled::Sampled;
-pub use samples::{Loader, Samples};
+pub use samples::{BatchSource, Samples};
 pub use share::{Share, StepReport, Times};
 pub use starvation::explain_bottleneck;
 pub use step::Mirror;
 pub use straggler::{RankTimes, Straggler, StragglerReport};
-pub use streamed::Streamed;
+pub use stream::Stream;
 pub use trainer::{Callback, Flow, Test, Trainer, evaluate, measure};
 pub use unisono_data::Stop;

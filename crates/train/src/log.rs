@@ -9,9 +9,8 @@ use crate::compare::agree;
 use crate::error::TrainError;
 use crate::metrics::Measured;
 use crate::replica::Replica;
-use crate::report::{EpochReport, Evaluation, WorkerReport, WorkersReport};
+use crate::report::{EpochReport, Evaluation, Event, StepEvent, WorkerReport};
 use crate::run::RunSettings;
-use crate::share::StepReport;
 use crate::step::Mirror;
 use crate::tensorboard::EventFile;
 use unisono::Communicator;
@@ -58,77 +57,50 @@ impl Log {
         Ok(())
     }
 
-    /// Writes a step's curves.
-    pub fn step(&mut self, step: u64, report: &StepReport, rate: f64) -> Result<(), TrainError> {
+    /// Writes the curves of an event after so many steps of the run, if it has any.
+    pub fn write(&mut self, step: u64, event: &Event) -> Result<(), TrainError> {
         let Some(file) = &mut self.file else { return Ok(()) };
-        let took = self.last_step.elapsed().as_secs_f64();
-        self.last_step = Instant::now();
-        let tally = report.sums.tally;
-        let written = file.scalars(
-            step,
-            &[
-                ("train/loss", tally.mean_loss()),
-                ("train/learning rate", rate),
-                ("time/targets per second", tally.targets / took),
-                ("time/exposed communication percent", 100.0 * report.times.exposed.as_secs_f64() / took),
-            ],
-        );
+        let mut curves = Vec::new();
+        let mut curve = |name: &str, value: f64| curves.push((name.to_owned(), value));
+        match event {
+            Event::Step(StepEvent { loss, rate, targets, times, .. }) => {
+                let took = self.last_step.elapsed().as_secs_f64();
+                self.last_step = Instant::now();
+                curve("train/loss", *loss);
+                curve("train/learning rate", *rate);
+                curve("time/targets per second", targets / took);
+                let exposed = 100.0 * times.exposed.as_secs_f64() / took;
+                curve("time/exposed communication percent", exposed);
+            }
+            Event::Evaluation(evaluation) => {
+                let Evaluation { test_loss, test_accuracy, metrics, .. } = evaluation;
+                tested("evaluation", *test_loss, *test_accuracy, metrics, curve);
+            }
+            Event::Epoch(report) => {
+                let EpochReport { test_loss, test_accuracy, metrics, .. } = report;
+                tested("epoch", *test_loss, *test_accuracy, metrics, &mut curve);
+                curve("epoch/loss", report.loss);
+                curve("epoch/samples per second", report.samples_per_s);
+                curve("epoch/exposed communication percent", report.exposed_communication_percent);
+                curve("epoch/input percent", report.input_percent);
+                for stage in &report.input_stages {
+                    curve(&format!("input/{} busy percent", stage.name), 100.0 * stage.busy);
+                }
+            }
+            Event::Workers(report) => {
+                for WorkerReport { rank, targets_per_s, waits_percent, .. } in &report.workers {
+                    curve(&format!("workers/rank {rank} targets per second"), *targets_per_s);
+                    curve(&format!("workers/rank {rank} waits percent"), *waits_percent);
+                }
+                curve("workers/updates missed, mean", report.mean_missed());
+                curve("workers/updates missed, most", report.most_missed() as f64);
+            }
+            Event::Resumed { .. } | Event::Stragglers(_) | Event::Notice(_) => return Ok(()),
+        }
+        let is_epoch = matches!(event, Event::Epoch(_));
+        let written = file.scalars(step, &curves);
+        let written = written.and_then(|()| if is_epoch { file.flush() } else { Ok(()) });
         written.map_err(|error| cannot_write(file.path(), error))
-    }
-
-    /// Writes an evaluation's curves.
-    pub fn evaluation(&mut self, evaluation: &Evaluation) -> Result<(), TrainError> {
-        let Some(file) = &mut self.file else { return Ok(()) };
-        let Evaluation { step, test_loss, test_accuracy, metrics, .. } = evaluation;
-        let curves = [("evaluation/test loss", *test_loss), ("evaluation/test accuracy", *test_accuracy)];
-        // A regression has no accuracy.
-        let curves = &curves[..if test_accuracy.is_nan() { 1 } else { 2 }];
-        let written =
-            file.scalars(*step, curves).and_then(|()| of_metrics(file, *step, "evaluation", metrics));
-        written.map_err(|error| cannot_write(file.path(), error))
-    }
-
-    /// Writes the curves of the workers of parameter servers.
-    pub fn workers(&mut self, step: u64, report: &WorkersReport) -> Result<(), TrainError> {
-        let Some(file) = &mut self.file else { return Ok(()) };
-        let of_worker = |worker: &WorkerReport| {
-            let WorkerReport { rank, targets_per_s, waits_percent, .. } = *worker;
-            let name = |what: &str| format!("workers/rank {rank} {what}");
-            [(name("targets per second"), targets_per_s), (name("waits percent"), waits_percent)]
-        };
-        let mut curves: Vec<_> = report.workers.iter().flat_map(of_worker).collect();
-        curves.push(("workers/updates missed, mean".to_owned(), report.mean_missed()));
-        curves.push(("workers/updates missed, most".to_owned(), report.most_missed() as f64));
-        let curves: Vec<_> = curves.iter().map(|(name, value)| (&**name, *value)).collect();
-        file.scalars(step, &curves).map_err(|error| cannot_write(file.path(), error))
-    }
-
-    /// Writes an epoch's curves.
-    pub fn epoch(&mut self, step: u64, report: &EpochReport) -> Result<(), TrainError> {
-        let Some(file) = &mut self.file else { return Ok(()) };
-        let written = file.scalars(
-            step,
-            &[
-                ("epoch/loss", report.loss),
-                ("epoch/test loss", report.test_loss),
-                ("epoch/samples per second", report.samples_per_s),
-                ("epoch/exposed communication percent", report.exposed_communication_percent),
-                ("epoch/input percent", report.input_percent),
-            ],
-        );
-        let accuracy = [("epoch/test accuracy", report.test_accuracy)];
-        // A regression has none.
-        let accuracy = &accuracy[..usize::from(!report.test_accuracy.is_nan())];
-        let written = written.and_then(|()| file.scalars(step, accuracy));
-        let written = written.and_then(|()| of_metrics(file, step, "epoch", &report.metrics));
-        let stages: Vec<_> = report
-            .input_stages
-            .iter()
-            .map(|stage| (format!("input/{} busy percent", stage.name), 100.0 * stage.busy))
-            .collect();
-        let stages: Vec<_> = stages.iter().map(|(tag, busy)| (&**tag, *busy)).collect();
-        let written = written.and_then(|()| file.scalars(step, &stages));
-        written.and_then(|()| file.flush()).map_err(|error| cannot_write(file.path(), error))
     }
 
     /// Writes the spans of all ranks into one file. Called by all ranks.
@@ -146,8 +118,13 @@ impl Log {
     }
 }
 
-fn of_metrics(file: &mut EventFile, step: u64, group: &str, metrics: &Measured) -> io::Result<()> {
-    metrics.iter().try_for_each(|(name, &value)| file.scalars(step, &[(&format!("{group}/{name}"), value)]))
+/// The curves of an evaluation. A regression has no accuracy.
+fn tested(group: &str, loss: f64, accuracy: f64, metrics: &Measured, mut curve: impl FnMut(&str, f64)) {
+    curve(&format!("{group}/test loss"), loss);
+    if !accuracy.is_nan() {
+        curve(&format!("{group}/test accuracy"), accuracy);
+    }
+    metrics.iter().for_each(|(name, &value)| curve(&format!("{group}/{name}"), value));
 }
 
 fn open(directory: &Path, resumed: Option<u64>) -> io::Result<EventFile> {

@@ -32,7 +32,7 @@ impl Parts<'_> {
     }
 
     /// The arrays of all parts on rank 0, sorted by the stage that each is given with. Called by all their ranks; empty on the others.
-    fn gather(&mut self, own: Vec<(usize, Tensor)>) -> Result<Vec<Tensor>, TrainError> {
+    pub(crate) fn gather(&mut self, own: Vec<(usize, Tensor)>) -> Result<Vec<Tensor>, TrainError> {
         let (rank, ranks) = (self.comm.rank(), self.comm.ranks());
         let mut all = Vec::new();
         for root in 1..ranks {
@@ -57,11 +57,6 @@ impl Parts<'_> {
         all.extend(own);
         all.sort_by_key(|&(stage, _)| stage);
         Ok(all.into_iter().map(|(_, tensor)| tensor).collect())
-    }
-
-    /// The arrays of all parts on rank 0, in any order. Called by all their ranks; empty on the others.
-    pub(crate) fn gather_state(&mut self, own: Vec<Tensor>) -> Result<Vec<Tensor>, TrainError> {
-        self.gather(own.into_iter().map(|tensor| (0, tensor)).collect())
     }
 
     /// Those of rank 0's arrays that this rank wants, and the names of those that no rank does. Called by all ranks of the parts.

@@ -46,6 +46,8 @@ pub struct StepEvent {
     pub loss: f64,
     /// The learning rate.
     pub rate: f64,
+    /// The number of targets of the global batch.
+    pub targets: f64,
     /// The times of this rank.
     pub times: Times,
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::buckets::{Moment, Unsent, of_rank};
+use super::buckets::{Moment, of_rank};
 use super::checkpoint::{self, Checkpoint, Loaded, PassedOver, Tensor};
 use super::gradients::{Parameter, Tally};
 use super::replica::Replica;
@@ -16,10 +16,6 @@ use crate::report::{Best, EndedEarly, null_is_nan};
 use crate::run::{EarlyStopping, RunSettings};
 use crate::step::{Mirror, OUTER_VELOCITY};
 use unisono::{Communicator, Rank};
-
-mod residuals;
-
-use residuals::{tensors_of, unsent};
 
 /// The position of a run, and its description.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -248,10 +244,15 @@ impl Resumed {
             }
             comm.broadcast(velocity, 0)?;
         }
-        let unsent = unsent(saved, &names);
+        let unsent = saved.into_iter().filter_map(|Tensor { name, values, .. }| {
+            let (parameter, what) = name.rsplit_once(':')?;
+            let index = names.iter().position(|name| name == parameter)?;
+            Some((what.to_owned(), index, values))
+        });
+        let unsent: Vec<Moment> = unsent.collect();
         let state = state.iter().map(|(moment, index, values)| (&**moment, *index, &values[..]));
         mirror.restore_optimizer(self.progress.updates, state)?;
-        mirror.restore_unsent(comm, unsent)
+        mirror.restore_unsent(comm, &unsent)
     }
 
     fn explain(&self, error: TrainError) -> TrainError {
@@ -333,26 +334,6 @@ pub fn moment_name(parameter: &str, moment: &str) -> String {
     format!("{parameter}:{moment}")
 }
 
-/// What rank 0 saves of the state of all ranks; empty on the others.
-#[derive(Debug, Default)]
-pub(super) struct Gathered {
-    moments: Vec<Moment>,
-    unsent: Unsent,
-}
-
-impl Gathered {
-    /// Called by all ranks.
-    ///
-    /// # Errors
-    /// [`TrainError::Replica`]; errors of the collectives.
-    pub(super) fn of<R: Replica>(
-        comm: &mut Communicator,
-        mirror: &mut Mirror<R>,
-    ) -> Result<Self, TrainError> {
-        Ok(Self { moments: mirror.moments(comm)?, unsent: mirror.unsent(comm)? })
-    }
-}
-
 /// The arrays to save. Copies them, since the replica may change afterwards.
 ///
 /// # Errors
@@ -360,7 +341,7 @@ impl Gathered {
 pub(super) fn snapshot<R: Replica>(
     mirror: &mut Mirror<R>,
     progress: &Progress,
-    gathered: Gathered,
+    moments: Vec<Moment>,
 ) -> Result<Checkpoint<Progress>, TrainError> {
     let mut parameters = Vec::new();
     let replica = mirror.replica();
@@ -373,12 +354,12 @@ pub(super) fn snapshot<R: Replica>(
     }
     let names: Vec<_> = parameters.iter().map(|tensor| tensor.name.clone()).collect();
     let updates = mirror.optimizer()?.steps();
-    let moments = gathered.moments.into_iter().map(|(moment, index, values)| Tensor {
+    let optimizer = moments.into_iter().map(|(moment, index, values)| Tensor {
         name: moment_name(&names[index], &moment),
         shape: vec![values.len()],
         values,
     });
-    let optimizer = moments.chain(tensors_of(gathered.unsent, &names)).collect();
+    let optimizer = optimizer.collect();
     let state = Progress { updates, ..progress.clone() };
     Ok(Checkpoint { step: progress.step, state, parameters, optimizer })
 }

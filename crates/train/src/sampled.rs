@@ -1,21 +1,24 @@
-//! A data set as a feed: every sample once per epoch, reshuffled every time, on any number of ranks.
+//! Samples as a feed: every sample once per epoch, reshuffled every time, on any number of ranks.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::ahead::{Ahead, passed_on};
 use super::epochs::Epochs;
 use super::feed::{AnyShare, Batches, Feed, Shares, Steps};
+use super::samples::{BatchSource, Samples};
 use unisono_data::pipeline::StageReport;
 use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Skipped, Threads};
 
-/// A [`Dataset`] as a [`Feed`]. Background threads prefetch its batches.
+/// Passes batches on to the device of the model.
+pub type PassOn<B> = Arc<dyn Fn(B) -> Result<B, DataError> + Send + Sync>;
+
+/// A [`Dataset`], or [`Samples`], as a [`Feed`]. Background threads prefetch its batches.
 ///
 /// Seed and epoch determine the order of samples, so each rank knows which samples every other takes, and a
-/// resumed run knows which it has seen.
-#[derive(Debug, Clone)]
-pub struct Sampled<B = Batch> {
-    dataset: Arc<Dataset>,
+/// resumed run knows which it has seen, also on another number of ranks.
+pub struct Sampled<S = Dataset, B = Batch> {
+    source: Arc<S>,
     seed: u64,
     shares: Shares,
     threads: Threads,
@@ -27,24 +30,43 @@ pub struct Sampled<B = Batch> {
     threads_before: Option<Threads>,
     /// The last epoch that is asked for, if known.
     last_epoch: Option<usize>,
-    ahead: Option<Ahead<B>>,
+    pass_on: Option<PassOn<B>>,
+}
+
+impl<S, B> fmt::Debug for Sampled<S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sampled").field("shares", &self.shares).finish_non_exhaustive()
+    }
 }
 
 /// The number of samples per evaluation batch.
 pub const EVALUATION_BATCH: usize = 64;
 
-/// The samples of an evaluation batch, of `count` held-out samples.
-pub(super) fn evaluation_batch(number: usize, count: usize) -> Range<usize> {
-    let start = number * EVALUATION_BATCH;
-    start..count.min(start + EVALUATION_BATCH)
-}
-
 impl Sampled {
     /// A feed for one rank; `threads` make its batches, and `depth` steps are prefetched, of the epoch that was begun.
     pub fn new(dataset: Arc<Dataset>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
+        Self::of(dataset, seed, shares, threads, depth)
+    }
+}
+
+impl<S: Samples> Sampled<(S, S), Vec<S::Sample>> {
+    /// The same for samples of any kind. Those that are held out, perhaps none, are for evaluations.
+    pub fn of_samples(
+        (train, held_out): (S, S),
+        seed: u64,
+        shares: Shares,
+        threads: Threads,
+        depth: Depth,
+    ) -> Self {
+        Self::of(Arc::new((train, held_out)), seed, shares, threads, depth)
+    }
+}
+
+impl<S, B> Sampled<S, B> {
+    fn of(source: Arc<S>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
         let (order, epochs) = ((0, Vec::new()), Epochs::default());
-        let (threads_before, last_epoch, ahead) = (None, None, None);
-        Self { dataset, seed, shares, threads, depth, order, epochs, threads_before, last_epoch, ahead }
+        let (threads_before, last_epoch, pass_on) = (None, None, None);
+        Self { source, seed, shares, threads, depth, order, epochs, threads_before, last_epoch, pass_on }
     }
 
     /// Goes on with the next epoch while one ends and is evaluated, up to this one: then an epoch begins without a wait.
@@ -53,60 +75,79 @@ impl Sampled {
         Self { last_epoch: Some(last), ..self }
     }
 
-    /// The same batches as another type, passed on by `ahead`, if there is one, in a stage of its own.
+    /// The same batches as another type, passed on by `pass_on`, if there is one, in a stage of its own.
     #[doc(hidden)]
-    pub fn placed<B>(self, ahead: Option<Ahead<B>>) -> Sampled<B> {
-        let Self { dataset, seed, shares, threads, depth, order, last_epoch, .. } = self;
-        let (epochs, threads_before) = (Epochs::default(), None);
-        Sampled { dataset, seed, shares, threads, depth, order, epochs, threads_before, last_epoch, ahead }
+    pub fn placed<C>(self, pass_on: Option<PassOn<C>>) -> Sampled<S, C> {
+        let Self { source, seed, shares, threads, depth, last_epoch, .. } = self;
+        Sampled { last_epoch, pass_on, ..Sampled::of(source, seed, shares, threads, depth) }
+    }
+}
+
+impl<S: BatchSource<B>, B: Send + 'static> Sampled<S, B> {
+    fn pass(&self, epoch: usize) -> Pass {
+        Pass::Training { seed: self.seed, epoch: epoch as u64 }
+    }
+
+    /// The number of training samples.
+    fn count(&self) -> usize {
+        self.source.count(self.pass(0))
     }
 }
 
 /// The batches of a rank's passes in a step.
-fn batches<B: From<Batch>>(
-    dataset: &Dataset,
-    seed: u64,
-    epoch: u64,
-    passes: Vec<Vec<usize>>,
+fn batches<B>(
+    source: &impl BatchSource<B>,
+    pass: Pass,
+    samples: Vec<Vec<usize>>,
 ) -> Result<Vec<Option<B>>, DataError> {
-    let pass = Pass::Training { seed, epoch };
     let batch = |samples: Vec<usize>| match samples.len() {
         0 => Ok(None),
-        // Damaged ones may be left out, and that may be all.
-        _ => Ok(Some(dataset.train.batch(&samples, pass)?).filter(|batch| batch.samples > 0).map(B::from)),
+        _ => source.batch(&samples, pass),
     };
-    passes.into_iter().map(batch).collect()
+    samples.into_iter().map(batch).collect()
 }
 
-impl<B: From<Batch> + Send + 'static> Feed for Sampled<B> {
+/// The same elements, whose batches are passed on by a thread of a stage, two elements ahead of the consumer: `in_element` passes on those
+/// of one.
+fn passed_on<T: Send + 'static, B: 'static>(
+    elements: Pipeline<T>,
+    pass_on: &Option<PassOn<B>>,
+    in_element: impl Fn(T, &PassOn<B>) -> Result<T, DataError> + Send + Sync + 'static,
+) -> Pipeline<T> {
+    let Some(pass_on) = pass_on.clone() else { return elements };
+    elements.map(Threads::Fixed(1), move |element| in_element(element, &pass_on)).named("device")
+}
+
+impl<S: BatchSource<B>, B: Send + 'static> Feed for Sampled<S, B> {
     type Batch = B;
 
     fn steps(&self) -> Option<usize> {
-        Some(self.shares.steps(self.dataset.train.len()))
+        Some(self.shares.steps(self.count()))
     }
 
     fn samples(&self, steps: usize) -> Option<usize> {
-        Some(self.dataset.train.len().min(steps * self.shares.global_batch))
+        Some(self.count().min(steps * self.shares.global_batch))
     }
 
     fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<B>, DataError> {
-        let Self { ref dataset, seed, shares, depth, last_epoch, ref mut epochs, ref ahead, .. } = *self;
+        let count = self.count();
+        let Self { ref source, seed, shares, depth, last_epoch, ref pass_on, .. } = *self;
         // As many as servers can take, which may have joined or left since the last epoch.
-        let threads = dataset.train.threads(self.threads);
+        let threads = source.threads(self.threads, self.pass(epoch));
         let is_as_before = self.threads_before.replace(threads) == Some(threads);
         let open = || {
-            let on_threads = Arc::clone(dataset);
+            let on_threads = Arc::clone(source);
             let last = last_epoch.unwrap_or(epoch).max(epoch);
-            let plans = shares.plans(dataset.train.len(), seed, epoch..=last, skipped);
-            let make = move |(of, passes)| batches(&on_threads, seed, of, passes);
+            let plans = shares.plans(count, seed, epoch..=last, skipped);
+            let make = move |(epoch, samples)| batches(&*on_threads, Pass::Training { seed, epoch }, samples);
             let steps = plans.map(threads, make).named("batches").prefetch(depth);
-            Ok(passed_on(steps, ahead, |step: Vec<Option<B>>, pass_on| {
-                step.into_iter().map(|batch| batch.map(pass_on).transpose()).collect()
+            Ok(passed_on(steps, pass_on, |step: Vec<Option<B>>, pass_on| {
+                step.into_iter().map(|batch| batch.map(&**pass_on).transpose()).collect()
             }))
         };
         let goes_on = skipped == 0 && is_as_before && last_epoch.is_some_and(|last| epoch <= last);
-        let length = shares.steps(dataset.train.len()).saturating_sub(skipped);
-        Ok(Box::new(epochs.begin(epoch, Some(length), goes_on, open)?))
+        let length = shares.steps(count).saturating_sub(skipped);
+        Ok(Box::new(self.epochs.begin(epoch, Some(length), goes_on, open)?))
     }
 
     fn stages(&self) -> Vec<StageReport> {
@@ -114,48 +155,42 @@ impl<B: From<Batch> + Send + 'static> Feed for Sampled<B> {
     }
 
     fn skipped(&mut self, epoch: usize) -> Skipped {
-        let Dataset { train, test, .. } = &*self.dataset;
-        let [train, test] = [train, test].map(|split| split.skipped(epoch as u64));
-        let problems = [train.problems, test.problems].concat();
-        Skipped { count: train.count + test.count, problems }
+        self.source.skipped(epoch as u64)
     }
 
     fn held_out(&self) -> usize {
-        self.dataset.test.len().div_ceil(EVALUATION_BATCH)
+        self.source.count(Pass::Evaluation).div_ceil(EVALUATION_BATCH)
     }
 
     fn evaluation(&mut self, range: Range<usize>) -> Result<Batches<B>, DataError> {
-        let dataset = Arc::clone(&self.dataset);
-        let threads = dataset.test.threads(self.threads);
-        let make = move |batch: usize| {
-            let samples: Vec<_> = evaluation_batch(batch, dataset.test.len()).collect();
-            let batch = dataset.test.batch(&samples, Pass::Evaluation)?;
-            if batch.samples == 0 {
-                return Err(DataError::other(format!(
-                    "all {} samples of a batch to evaluate are damaged",
-                    samples.len()
-                )));
-            }
-            Ok(B::from(batch))
+        let (source, pass) = (Arc::clone(&self.source), Pass::Evaluation);
+        let (threads, count) = (source.threads(self.threads, pass), source.count(pass));
+        let make = move |number: usize| {
+            let start = number * EVALUATION_BATCH;
+            let samples: Vec<_> = (start..count.min(start + EVALUATION_BATCH)).collect();
+            let damaged = || {
+                DataError::other(format!("all {} samples of a batch to evaluate are damaged", samples.len()))
+            };
+            source.batch(&samples, pass)?.ok_or_else(damaged)
         };
         let batches = Pipeline::of(range).map(threads, make);
-        Ok(Box::new(passed_on(batches, &self.ahead, |batch, pass_on| pass_on(batch))))
+        Ok(Box::new(passed_on(batches, &self.pass_on, |batch, pass_on| pass_on(batch))))
     }
 }
 
-impl AnyShare for Sampled {
+impl<S: BatchSource<B>, B: Send + 'static> AnyShare for Sampled<S, B> {
     fn share(
         &mut self,
         epoch: usize,
         step: usize,
         number: usize,
         of: usize,
-    ) -> Result<Vec<Option<Batch>>, DataError> {
+    ) -> Result<Vec<Option<B>>, DataError> {
         if self.order.0 != epoch {
-            self.order = (epoch, self.dataset.train.order(self.seed, epoch as u64));
+            self.order = (epoch, unisono_data::order(self.count(), self.seed, epoch as u64));
         }
         let shares = Shares { rank: number, ranks: of, ..self.shares };
-        batches(&self.dataset, self.seed, epoch as u64, shares.samples(&self.order.1, step))
+        batches(&*self.source, self.pass(epoch), shares.samples(&self.order.1, step))
     }
 
     fn lane(
@@ -164,10 +199,11 @@ impl AnyShare for Sampled {
         step: usize,
         number: usize,
         of: usize,
-    ) -> Result<Option<Steps<Batch>>, DataError> {
+    ) -> Result<Option<Steps<B>>, DataError> {
         let shares = Shares { rank: number, ranks: of, ..self.shares };
         // Nobody goes on with its next epoch.
-        Self { shares, last_epoch: None, ..self.clone() }.epoch(epoch, step).map(Some)
+        let source = Arc::clone(&self.source);
+        Self::of(source, self.seed, shares, self.threads, self.depth).epoch(epoch, step).map(Some)
     }
 }
 
@@ -270,7 +306,7 @@ mod tests {
             assert!(!is_marked, "it is passed on once");
             Ok(Marked(batch, true))
         };
-        let mut marked = feed(1, 2).up_to_epoch(3).placed(Some(Ahead::new(mark)));
+        let mut marked = feed(1, 2).up_to_epoch(3).placed(Some(Arc::new(mark)));
         let mut plain = feed(1, 2);
         for (epoch, skipped) in [(1, 2), (2, 0), (3, 0)] {
             let steps: Vec<_> = marked.epoch(epoch, skipped).unwrap().map(Result::unwrap).collect();
@@ -296,7 +332,7 @@ mod tests {
             4 => Err(DataError::other("GPU 3 failed")),
             _ => Ok(batch),
         };
-        let mut failing = feed(0, 2).placed(Some(Ahead::new(fail)));
+        let mut failing = feed(0, 2).placed(Some(Arc::new(fail)));
         let mut steps = failing.epoch(1, 0).unwrap();
         // Three batches a step.
         assert_eq!(steps.next().unwrap().unwrap().len(), 3);

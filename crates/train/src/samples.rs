@@ -1,15 +1,6 @@
-//! Samples of any kind as a feed: every sample once per epoch, reshuffled every time, on any number of ranks.
+//! Samples, and how a feed makes batches of them.
 
-use std::fmt;
-use std::ops::Range;
-use std::sync::Arc;
-
-use unisono_data::pipeline::StageReport;
-use unisono_data::{DataError, Depth, Pass, Pipeline, Threads};
-
-use super::epochs::Epochs;
-use super::feed::{Batches, Feed, Shares, Steps};
-use super::sampled::{EVALUATION_BATCH, evaluation_batch};
+use unisono_data::{Batch, DataError, Dataset, Pass, Skipped, Split, Threads};
 
 /// Samples by their numbers, as a `Dataset` of PyTorch.
 ///
@@ -66,119 +57,80 @@ impl<T: Clone + Send + Sync + 'static> Samples for Vec<T> {
     }
 }
 
-/// [`Samples`] as a [`Feed`]: shared out over ranks, shuffled, batched, and made ahead on background threads.
-///
-/// Seed and epoch determine the order of samples, so a resumed run knows which it has seen, also on another number of ranks.
-#[derive(Clone)]
-pub struct Loader<S: Samples> {
-    samples: Arc<S>,
-    held_out: Arc<S>,
-    seed: u64,
-    shares: Shares,
-    threads: Threads,
-    depth: Depth,
-    last_epoch: usize,
-    epochs: Epochs<Vec<Option<Vec<S::Sample>>>>,
-}
+/// The samples of a [`Sampled`](crate::Sampled), to train with and to evaluate: a pass tells which. [`Dataset`] and pairs of [`Samples`] have them.
+#[doc(hidden)]
+pub trait BatchSource<B>: Send + Sync + 'static {
+    /// The number of samples of a pass.
+    fn count(&self, pass: Pass) -> usize;
 
-impl<S: Samples> fmt::Debug for Loader<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (samples, held_out) = (self.samples.len(), self.held_out.len());
-        f.debug_struct("Loader")
-            .field("samples", &samples)
-            .field("held_out", &held_out)
-            .finish_non_exhaustive()
+    /// A batch of these samples. `None` if all of them are damaged, and left out.
+    fn batch(&self, samples: &[usize], pass: Pass) -> Result<Option<B>, DataError>;
+
+    /// The threads that batches are to be made on, if these were asked for.
+    fn threads(&self, asked: Threads, _: Pass) -> Threads {
+        asked
+    }
+
+    /// The damaged samples that were left out: [`Feed::skipped`](crate::Feed::skipped).
+    fn skipped(&self, _epoch: u64) -> Skipped {
+        Skipped::default()
     }
 }
 
-impl<S: Samples> Loader<S> {
-    /// The feed of one rank in a run of `epochs` epochs. `held_out` samples, perhaps none, are for evaluations.
-    pub fn new(samples: S, held_out: S, seed: u64, shares: Shares, epochs: usize) -> Self {
-        let (samples, held_out) = (Arc::new(samples), Arc::new(held_out));
-        let (threads, depth) = (Threads::Auto, Depth::Auto);
-        Self {
-            samples,
-            held_out,
-            seed,
-            shares,
-            threads,
-            depth,
-            last_epoch: epochs,
-            epochs: Epochs::default(),
-        }
+impl<S: Samples> BatchSource<Vec<S::Sample>> for (S, S) {
+    fn count(&self, pass: Pass) -> usize {
+        of_pass(pass, &self.0, &self.1).len()
     }
 
-    /// Makes samples on `threads` threads, and prefetches `depth` steps.
-    #[must_use]
-    pub fn on_threads(self, threads: Threads, depth: Depth) -> Self {
-        Self { threads, depth, ..self }
-    }
-}
-
-fn batch<S: Samples>(
-    samples: &S,
-    indices: impl IntoIterator<Item = usize>,
-    pass: Pass,
-) -> Result<Vec<S::Sample>, DataError> {
-    let get = |index| {
-        samples.get(index, pass).map_err(|error| DataError::other(format!("sample {index}: {error}")))
-    };
-    indices.into_iter().map(get).collect()
-}
-
-impl<S: Samples> Feed for Loader<S> {
-    type Batch = Vec<S::Sample>;
-
-    fn steps(&self) -> Option<usize> {
-        Some(self.shares.steps(self.samples.len()))
-    }
-
-    fn samples(&self, steps: usize) -> Option<usize> {
-        Some(self.samples.len().min(steps * self.shares.global_batch))
-    }
-
-    fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Self::Batch>, DataError> {
-        let Self { ref samples, seed, shares, threads, depth, last_epoch, ref mut epochs, .. } = *self;
-        let count = samples.len();
-        let open = || {
-            let samples = Arc::clone(samples);
-            let make = move |(epoch, passes): (u64, Vec<Vec<usize>>)| {
-                let pass = Pass::Training { seed, epoch };
-                let batch = |indices: Vec<usize>| {
-                    (!indices.is_empty()).then(|| batch(&*samples, indices, pass)).transpose()
-                };
-                passes.into_iter().map(batch).collect()
-            };
-            let plans = shares.plans(count, seed, epoch..=last_epoch.max(epoch), skipped);
-            Ok(plans.map(threads, make).named("batches").prefetch(depth))
+    fn batch(&self, samples: &[usize], pass: Pass) -> Result<Option<Vec<S::Sample>>, DataError> {
+        let all = of_pass(pass, &self.0, &self.1);
+        let get = |&index| {
+            all.get(index, pass).map_err(|error| DataError::other(format!("sample {index}: {error}")))
         };
-        let length = shares.steps(count).saturating_sub(skipped);
-        Ok(Box::new(epochs.begin(epoch, Some(length), skipped == 0 && epoch <= last_epoch, open)?))
+        samples.iter().map(get).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+impl<B: From<Batch>> BatchSource<B> for Dataset {
+    fn count(&self, pass: Pass) -> usize {
+        of_pass(pass, &self.train, &self.test).len()
     }
 
-    fn stages(&self) -> Vec<StageReport> {
-        self.epochs.watch.stages()
+    fn batch(&self, samples: &[usize], pass: Pass) -> Result<Option<B>, DataError> {
+        let batch = of_pass(pass, &self.train, &self.test).batch(samples, pass)?;
+        Ok(Some(batch).filter(|batch| batch.samples > 0).map(B::from))
     }
 
-    fn held_out(&self) -> usize {
-        self.held_out.len().div_ceil(EVALUATION_BATCH)
+    fn threads(&self, asked: Threads, pass: Pass) -> Threads {
+        of_pass(pass, &self.train, &self.test).threads(asked)
     }
 
-    fn evaluation(&mut self, range: Range<usize>) -> Result<Batches<Self::Batch>, DataError> {
-        let samples = Arc::clone(&self.held_out);
-        let make =
-            move |number: usize| batch(&*samples, evaluation_batch(number, samples.len()), Pass::Evaluation);
-        Ok(Box::new(Pipeline::of(range).map(self.threads, make)))
+    fn skipped(&self, epoch: u64) -> Skipped {
+        let [train, test] = [&self.train, &self.test].map(|split: &Split| split.skipped(epoch));
+        Skipped { count: train.count + test.count, problems: [train.problems, test.problems].concat() }
+    }
+}
+
+fn of_pass<T>(pass: Pass, train: T, test: T) -> T {
+    match pass {
+        Pass::Training { .. } => train,
+        Pass::Evaluation => test,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::feed::{Feed, Shares};
+    use crate::sampled::Sampled;
+    use unisono_data::Depth;
+
+    type Loader<S> = Sampled<(S, S), Vec<<S as Samples>::Sample>>;
 
     fn loader(rank: usize, ranks: usize) -> Loader<Vec<usize>> {
         let shares = Shares { rank, ranks, global_batch: 24, micro_batch: 5, fixed_passes: None };
-        Loader::new((0..101).collect(), (0..70).collect(), 7, shares, 3)
+        Sampled::of_samples(((0..101).collect(), (0..70).collect()), 7, shares, Threads::Auto, Depth::Auto)
+            .up_to_epoch(3)
     }
 
     fn seen(loader: &mut Loader<Vec<usize>>, epoch: usize, skipped: usize) -> Vec<usize> {
@@ -229,7 +181,10 @@ mod tests {
             }
         }
         let shares = Shares { rank: 0, ranks: 1, global_batch: 2, micro_batch: 2, fixed_passes: None };
-        let steps: Vec<_> = Loader::new(Broken, Broken, 7, shares, 1).epoch(1, 0).unwrap().collect();
+        let steps: Vec<_> = Sampled::of_samples((Broken, Broken), 7, shares, Threads::Auto, Depth::Auto)
+            .epoch(1, 0)
+            .unwrap()
+            .collect();
         let failed: Vec<_> = steps.iter().filter_map(|step| step.as_ref().err()).collect();
         assert!(failed[0].to_string().ends_with("sample 3: it is broken"), "{}", failed[0]);
     }

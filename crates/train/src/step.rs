@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use super::backend::{self, Backend};
-use super::buckets::{BucketSettings, Buckets, Moment, Order, Sums, Unsent};
+use super::buckets::{BucketSettings, Buckets, Moment, Order, Sums};
 use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::{Replica, values};
@@ -329,33 +329,29 @@ impl<R: Replica> Mirror<R> {
         self.backend.restore_optimizer(steps, &mut state.into_iter())
     }
 
-    /// The optimizer's state for all elements, to save it; empty on ranks other than 0. Called by all ranks.
+    /// The optimizer's state for all elements and what compressors have not sent yet, to save them; empty on ranks other than 0. Called by
+    /// all ranks.
     pub(super) fn moments(&mut self, comm: &mut Communicator) -> Result<Vec<Moment>, TrainError> {
         self.settle()?;
-        if comm.rank() != 0 && !self.backend.buckets().is_divided() && self.rounds.is_none() {
-            return Ok(Vec::new());
+        let mut all = Vec::new();
+        if comm.rank() == 0 || self.backend.buckets().is_divided() || self.rounds.is_some() {
+            let own = self.backend.optimizer()?.state();
+            let own = own.map(|(name, index, values)| (name.to_owned(), index, values.to_vec())).collect();
+            all = self.backend.buckets().gathered(comm, own)?;
         }
-        let own = self.backend.optimizer()?.state();
-        let own = own.map(|(name, index, values)| (name.to_owned(), index, values.to_vec())).collect();
-        let mut all = self.backend.buckets().gathered(comm, own)?;
         if let Some(rounds) = self.rounds.as_mut().filter(|_| comm.rank() == 0) {
             let velocities = (0..).zip(rounds.velocities());
             all.extend(velocities.map(|(index, values)| (OUTER_VELOCITY.to_owned(), index, values.clone())));
         }
+        all.extend(self.backend.buckets().unsent(comm)?);
         Ok(all)
-    }
-
-    /// What compressors have not sent yet, to save it; empty on ranks other than 0. Called by all ranks.
-    pub(super) fn unsent(&mut self, comm: &mut Communicator) -> Result<Unsent, TrainError> {
-        self.settle()?;
-        Ok(self.backend.buckets().unsent(comm)?)
     }
 
     /// Restores what compressors had not sent, from rank 0's. Called by all ranks.
     pub(super) fn restore_unsent(
         &mut self,
         comm: &mut Communicator,
-        unsent: Unsent,
+        unsent: &[Moment],
     ) -> Result<(), TrainError> {
         Ok(self.backend.buckets().restore_unsent(comm, unsent)?)
     }
@@ -386,6 +382,6 @@ impl<R: Replica> Mirror<R> {
     /// [`TrainError::Replica`].
     pub fn hash(&mut self) -> Result<u64, TrainError> {
         self.settle()?;
-        Ok(compare::hash(&mut self.replica)?)
+        Ok(compare::Values::of(&mut self.replica)?.trained)
     }
 }

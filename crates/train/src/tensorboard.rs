@@ -26,7 +26,7 @@ const VERSION: &str = "brain.Event:2";
 /// # let directory = tempfile::tempdir()?;
 /// # let directory = directory.path();
 /// let mut events = EventFile::create(directory)?;
-/// events.scalar("loss/train", 100, 0.25)?;
+/// events.scalars(100, &[("loss/train", 0.25)])?;
 /// events.scalars(200, &[("loss/train", 0.125), ("loss/test", 0.25)])?;
 /// events.flush()?;
 /// # Ok(())
@@ -74,18 +74,7 @@ impl EventFile {
         self.write(step, What::SessionLog(SessionLog { status: SessionLog::START }))
     }
 
-    /// Adds a point to the curve `tag`: `value`, stored as `f32`, at `step`.
-    ///
-    /// # Errors
-    /// If the file cannot be written; the error names it.
-    ///
-    /// # Panics
-    /// As [`scalars`](Self::scalars).
-    pub fn scalar(&mut self, tag: &str, step: u64, value: f64) -> io::Result<()> {
-        self.scalars(step, &[(tag, value)])
-    }
-
-    /// Adds a point at `step` to several curves: tags and values, which are stored as `f32`.
+    /// Adds a point at `step` to one curve or several: tags and values, which are stored as `f32`.
     ///
     /// TensorBoard groups curves by the part of their tags before the first `/`.
     ///
@@ -94,12 +83,12 @@ impl EventFile {
     ///
     /// # Panics
     /// If the step is above 2^63 - 1, which the format does not support.
-    pub fn scalars(&mut self, step: u64, scalars: &[(&str, f64)]) -> io::Result<()> {
-        let value = |&(tag, value): &(&str, f64)| {
-            let kind = Some(Kind::SimpleValue(value as f32));
-            Value { tag: tag.to_owned(), kind }
-        };
-        self.write(step, What::Summary(Summary { values: scalars.iter().map(value).collect() }))
+    pub fn scalars(&mut self, step: u64, scalars: &[(impl AsRef<str>, f64)]) -> io::Result<()> {
+        let values = scalars.iter().map(|(tag, value)| {
+            let kind = Some(Kind::SimpleValue(*value as f32));
+            Value { tag: tag.as_ref().to_owned(), kind }
+        });
+        self.write(step, What::Summary(Summary { values: values.collect() }))
     }
 
     /// Writes what is still in memory, so that TensorBoard sees it.
@@ -226,7 +215,7 @@ mod tests {
         let mut events = EventFile::create(&directory.path().join("of/runs")).unwrap();
         let path = events.path().to_owned();
         events.resume(7).unwrap();
-        events.scalar("loss", 8, 0.0).unwrap();
+        events.scalars(8, &[("loss", 0.0)]).unwrap();
         events.scalars(9, &[("loss", f64::NAN), ("rate", 0.1)]).unwrap();
         drop(events);
 
@@ -253,7 +242,7 @@ mod tests {
     fn what_is_flushed_can_be_read_while_the_file_is_open() {
         let directory = tempfile::tempdir().unwrap();
         let mut events = EventFile::create(directory.path()).unwrap();
-        events.scalar("loss", 1, 2.0).unwrap();
+        events.scalars(1, &[("loss", 2.0)]).unwrap();
         events.flush().unwrap();
         assert_eq!(read(events.path()).len(), 2);
     }
@@ -280,6 +269,6 @@ mod tests {
     fn a_step_that_has_no_place_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let mut events = EventFile::create(directory.path()).unwrap();
-        let _ = events.scalar("loss", 1 << 63, 0.0);
+        let _ = events.scalars(1 << 63, &[("loss", 0.0)]);
     }
 }

@@ -16,7 +16,6 @@ use crate::error::TrainError;
 use crate::log::Log;
 use crate::metrics;
 use crate::places::Places;
-use crate::rate::Rate;
 use crate::starvation::Starvation;
 use crate::step::Mirror;
 use crate::straggler::Stragglers;
@@ -157,14 +156,9 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         self.feed.steps().and_then(|steps| self.feed.samples(steps))
     }
 
-    /// The global batch size: samples per step over all ranks.
-    pub fn global_batch(&self) -> usize {
-        self.progress.global_batch
-    }
-
-    /// The learning rate of each step.
-    pub fn rate(&self) -> Rate {
-        self.settings.rate
+    /// The settings of the run.
+    pub fn settings(&self) -> &RunSettings {
+        &self.settings
     }
 
     /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop) or the callback ends the run. In any case it
@@ -204,8 +198,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             if self.is_stopping {
                 return Ok(report);
             }
-            self.log.epoch(self.progress.step, &report)?;
-            callback.on_event(Event::Epoch(report.clone()));
+            self.tell(Event::Epoch(report.clone()), &mut |event| callback.on_event(event))?;
             let goes_on = self.follow(callback, &report)?;
             self.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
             last = Some(report);
@@ -240,15 +233,12 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             let tally = report.sums.tally;
             times += report.times;
             targets += tally.targets;
-            self.log.step(self.progress.step, &report, rate)?;
-            tell(Event::Step(StepEvent {
-                epoch: self.progress.epoch,
-                step: self.progress.step_in_epoch,
-                steps: known,
-                loss: tally.mean_loss(),
-                rate,
-                times: report.times,
-            }));
+            let Progress { epoch, step_in_epoch: step, .. } = self.progress;
+            let (loss, targets, times) = (tally.mean_loss(), tally.targets, report.times);
+            self.tell(
+                Event::Step(StepEvent { epoch, step, steps: known, loss, rate, targets, times }),
+                tell,
+            )?;
             self.verify()?;
             // A stop waits for the end of a round, where all ranks hold the same.
             self.is_stopping = report.sums.ranks_to_stop > 0.0 && self.mirror.is_between_rounds();
@@ -287,6 +277,13 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let notice = self.starvation.notice(report.input_percent, &report.input_stages);
         notice.into_iter().for_each(|notice| tell(Event::Notice(notice)));
         Ok(report)
+    }
+
+    /// Logs an event, and passes it on.
+    fn tell(&mut self, event: Event, on_event: &mut impl FnMut(Event)) -> Result<(), TrainError> {
+        self.log.write(self.progress.step, &event)?;
+        on_event(event);
+        Ok(())
     }
 
     /// Takes the next step's batches from the feed and makes the step; `None` if the epoch is over.

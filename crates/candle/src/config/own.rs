@@ -49,8 +49,8 @@ impl Config {
                 samples[0]
             ));
         }
-        let choice = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
-        let chosen = Self { wire: Wires::One(choice.wire), ..self.clone() };
+        let (wire, wire_choice) = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
+        let chosen = Self { wire: Wires::One(wire), ..self.clone() };
         let description = chosen.with_run(json!({ "samples": samples[0] }));
         if let Some(resumed) = &mut resumed {
             agree(comm, chosen.compare(&description, global_batch, resumed))?;
@@ -58,7 +58,7 @@ impl Config {
         }
         let shares = self.shares(&strategy, (rank, ranks), global_batch);
         let settings = RunSettings {
-            wire_choice: choice.why,
+            wire_choice,
             description,
             ..chosen.run_settings(global_batch, shares.steps(samples[0]), self.learning_rate)
         };

@@ -14,8 +14,8 @@ use unisono_data::{Batch, Dataset, SnapshotReport, Source};
 use unisono_strategies::{ParameterServer, ServerSettings, Strategy};
 use unisono_train::internals::{Places, refusal};
 use unisono_train::{
-    Checkpoints, Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire,
-    WireChoice, Wires, agree,
+    Checkpoints, Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire, Wires,
+    agree,
 };
 
 /// A run that has not begun.
@@ -45,7 +45,7 @@ impl Config {
     pub fn trainer<'a>(
         &self,
         comm: &'a mut Communicator,
-    ) -> Result<Trainer<'a, impl Replica<Batch = Placed> + use<>, Sampled<Placed>>, TrainError> {
+    ) -> Result<Trainer<'a, impl Replica<Batch = Placed> + use<>, Sampled<Dataset, Placed>>, TrainError> {
         let strategy = self.strategy().unwrap_or_else(|| Strategy::suited(comm));
         strategy.check(comm)?;
         if let Strategy::ParameterServer(_) | Strategy::Pipeline(_) = strategy {
@@ -160,14 +160,14 @@ impl Config {
             self.needs(strategy, ranks, shares, &dataset).check(comm)?;
         }
         let (replica, strategy) = make(comm, &Made { dataset: &dataset, device: &device, shares })?;
-        let choice = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
-        let chosen = Self { wire: Wires::One(choice.wire), ..self.clone() };
+        let (wire, wire_choice) = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
+        let chosen = Self { wire: Wires::One(wire), ..self.clone() };
         let description = chosen.describe(comm, &dataset, global_batch, resumed.as_mut())?;
         let steps = shares.steps(dataset.train.len());
         let run = RunSettings {
             computes,
             strategy,
-            wire_choice: choice.why,
+            wire_choice,
             input: input_lines(&dataset, kept),
             description,
             ..chosen.run_settings(global_batch, steps, chosen.scaled_rate(global_batch))
@@ -297,22 +297,22 @@ impl Config {
         Ok(description)
     }
 
-    /// The wire format of a run with these parameters. Called by all ranks.
+    /// The wire format of a run with these parameters, and why, if it was not asked for. Called by all ranks.
     pub(super) fn choose_wire(
         &self,
         comm: &mut Communicator,
         parameters: &[Parameter],
         resumed: Option<&Resumed>,
-    ) -> Result<WireChoice, TrainError> {
+    ) -> Result<(Wire, Option<String>), TrainError> {
         let wires = match &self.wire {
-            Wires::One(wire) => return Ok(WireChoice { wire: *wire, why: None }),
+            Wires::One(wire) => return Ok((*wire, None)),
             Wires::Auto(wires) => wires,
         };
         let before = resumed.and_then(|resumed| resumed.progress.description["wire format"].as_str());
         let before = before.and_then(|name| name.parse().ok());
         match before.filter(|wire| wires.contains(wire) || *wire == Wire::F32) {
-            Some(wire) => Ok(WireChoice { wire, why: Some("as before the run was resumed".to_owned()) }),
-            None => WireChoice::among(comm, wires, parameters),
+            Some(wire) => Ok((wire, Some("as before the run was resumed".to_owned()))),
+            None => Wire::fastest(comm, wires, parameters).map(|(wire, why)| (wire, Some(why))),
         }
     }
 }

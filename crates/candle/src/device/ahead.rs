@@ -1,6 +1,6 @@
 //! Batches that are copied to the GPU of the model while it computes.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::cuda_backend::CudaDType;
 use candle_core::op::BackpropOp;
@@ -10,18 +10,18 @@ use unisono::{Communicator, HostToDevice};
 use unisono_data::{Batch, DataError, Inputs};
 
 use crate::model::{Placed, shape};
-use unisono_train::internals::Ahead;
+use unisono_train::internals::PassOn;
 use unisono_train::{TrainError, agree};
 
 /// Two batches may be on their way, of inputs and targets each: more do not make copies faster.
 const BUFFERS: usize = 4;
 
 /// What copies batches to this device ahead of the model, if it is a GPU. Called by all ranks, whose devices are of the same kind.
-pub(crate) fn ahead(comm: &mut Communicator, device: &Device) -> Result<Option<Ahead<Placed>>, TrainError> {
+pub(crate) fn ahead(comm: &mut Communicator, device: &Device) -> Result<Option<PassOn<Placed>>, TrainError> {
     let Device::Cuda(gpu) = device else { return Ok(None) };
     let copies = comm.host_to_device(&gpu.cuda_stream(), BUFFERS);
     let (copies, gpu) = (Mutex::new(agree(comm, copies.map_err(TrainError::from))?), gpu.clone());
-    Ok(Some(Ahead::new(move |batch| match batch {
+    Ok(Some(Arc::new(move |batch| match batch {
         Placed::Host(batch) => {
             let mut copies = copies.lock().unwrap_or_else(PoisonError::into_inner);
             copy(&mut copies, &gpu, batch).map_err(DataError::other)

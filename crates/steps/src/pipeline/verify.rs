@@ -10,26 +10,52 @@ impl PipelinePlan {
     /// message is received, in the order in which it was sent; if no rank waits for ever; and if none keeps the activations of more
     /// passes than the schedule [says](super::PipelineSchedule::most_kept).
     pub fn verify(&self) -> Vec<PipelineDefect> {
-        let mut play = Play::new(self);
-        while play.round() {}
+        let mut play = Play::of(self, PassCosts::default());
         play.end();
         play.defects
     }
 }
 
+/// The costs of passing a micro-batch through a stage, in any unit of time: the same for all stages.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PassCosts {
+    /// A forward pass.
+    pub forward: f64,
+    /// A backward pass.
+    pub backward: f64,
+    /// A message from a stage to the next, beside which ranks compute.
+    pub message: f64,
+}
+
+/// The time of a pass of a rank.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Span {
+    /// The pass.
+    pub pass: Pass,
+    /// Its start.
+    pub begins: f64,
+    /// Its end.
+    pub ends: f64,
+}
+
 /// All ranks, in the midst of their acts.
-struct Play<'a> {
+pub(super) struct Play<'a> {
     plan: &'a PipelinePlan,
-    ranks: Vec<State>,
-    /// The messages on their way, by their ends.
-    on_the_way: HashMap<(Rank, Rank), VecDeque<Pass>>,
+    costs: PassCosts,
+    pub(super) ranks: Vec<State>,
+    /// The messages on their way, and when they arrive, by their ends.
+    on_the_way: HashMap<(Rank, Rank), VecDeque<(Pass, f64)>>,
     defects: Vec<PipelineDefect>,
 }
 
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     /// The number of acts done.
-    done: usize,
+    pub(super) done: usize,
+    /// When the last one ended.
+    clock: f64,
+    /// The times of the passes.
+    pub(super) spans: Vec<Span>,
     made: HashSet<Pass>,
     received: HashSet<Pass>,
     /// The forward passes whose backward pass is still to come, now and at most.
@@ -38,9 +64,12 @@ struct State {
 }
 
 impl<'a> Play<'a> {
-    fn new(plan: &'a PipelinePlan) -> Self {
+    /// Plays a plan until no rank acts any more.
+    pub(super) fn of(plan: &'a PipelinePlan, costs: PassCosts) -> Self {
         let ranks = plan.ranks.iter().map(|_| State::default()).collect();
-        Self { plan, ranks, on_the_way: HashMap::new(), defects: Vec::new() }
+        let mut play = Self { plan, costs, ranks, on_the_way: HashMap::new(), defects: Vec::new() };
+        while play.round() {}
+        play
     }
 
     /// Lets every rank act until it waits. Returns whether any did.
@@ -65,17 +94,18 @@ impl<'a> Play<'a> {
             Act::Receive { from, of } => {
                 let messages = self.on_the_way.entry((from, rank)).or_default();
                 // Messages between two ranks do not overtake each other.
-                if messages.front() != Some(&of) {
-                    return false;
-                }
-                messages.pop_front();
+                let Some((_, arrival)) = messages.pop_front_if(|(pass, _)| *pass == of) else { return false };
+                state.clock = state.clock.max(arrival);
                 state.received.insert(of);
             }
             Act::Send { to, of } => {
                 if !state.made.contains(&of) {
                     self.defects.push(PipelineDefect::NothingToSend { rank, pass: of });
                 }
-                self.on_the_way.entry((rank, to)).or_default().push_back(of);
+                self.on_the_way
+                    .entry((rank, to))
+                    .or_default()
+                    .push_back((of, state.clock + self.costs.message));
             }
             Act::Compute(pass) => self.compute(rank, pass),
         }
@@ -100,6 +130,9 @@ impl<'a> Play<'a> {
         }
         state.kept = if pass.is_backward { state.kept.saturating_sub(1) } else { state.kept + 1 };
         state.most_kept = state.most_kept.max(state.kept);
+        let begins = state.clock;
+        state.clock += if pass.is_backward { self.costs.backward } else { self.costs.forward };
+        state.spans.push(Span { pass, begins, ends: state.clock });
     }
 
     /// Finds what is left at the end.
@@ -115,7 +148,7 @@ impl<'a> Play<'a> {
             }
         }
         let unreceived = self.on_the_way.iter().flat_map(|(&(from, rank), messages)| {
-            messages.iter().map(move |&pass| PipelineDefect::Unreceived { rank, pass, from })
+            messages.iter().map(move |&(pass, _)| PipelineDefect::Unreceived { rank, pass, from })
         });
         self.defects.extend(unreceived);
         let missing = self.all().into_iter().filter_map(|pass| {

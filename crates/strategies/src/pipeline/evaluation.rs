@@ -54,7 +54,7 @@ impl<S: Stage> Pipeline<S> {
         for number in 0..self.stages.len() {
             let pass = Pass { is_backward: false, stage: number * ranks + rank, micro_batch };
             if ranks > 1 && pass.stage > 0 {
-                before = Some(self.links.receive(Pass { stage: pass.stage - 1, ..pass })?);
+                before = Some(self.links.receive(Pass { stage: pass.stage - 1, ..pass })?.0);
             }
             let stage = &mut self.stages[number];
             let output = match &mut show {
@@ -63,7 +63,9 @@ impl<S: Stage> Pipeline<S> {
             };
             match self.check(pass.stage, output)? {
                 StageOutput::Loss(of_batch) => tally = of_batch,
-                StageOutput::Activations(activations) if ranks > 1 => self.links.send(pass, activations)?,
+                StageOutput::Activations(activations) if ranks > 1 => {
+                    self.links.send(pass, activations, tally)?;
+                }
                 StageOutput::Activations(activations) => before = Some(activations),
             }
         }

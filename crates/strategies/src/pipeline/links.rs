@@ -8,6 +8,8 @@ use unisono_train::Tally;
 
 /// The longest shape.
 const DIMENSIONS: usize = 7;
+/// A tally, the number of dimensions, and these.
+const HEAD: usize = 4 + DIMENSIONS;
 
 /// The links of a rank with those before and after it, around: interleaved stages also lead from the last rank to the first.
 ///
@@ -28,7 +30,6 @@ pub(super) struct Links {
 enum Sent {
     Head(Request<Vec<u64>>),
     Values(Request<Vec<f32>>),
-    Tally(Request<Vec<f64>>),
 }
 
 /// The ranks of a link.
@@ -61,47 +62,33 @@ impl Links {
         Ok(links)
     }
 
-    /// Sends the result of a pass to the rank that needs it, and does not wait until it is received.
-    pub(super) fn send(&mut self, of: Pass, result: Activations) -> Result<(), Error> {
+    /// Sends the result of a pass to the rank that needs it, with the loss as it is known so far, and does not wait until it is received.
+    pub(super) fn send(&mut self, of: Pass, result: Activations, tally: Tally) -> Result<(), Error> {
         let link = if of.is_backward { &mut self.to_previous } else { &mut self.to_next };
         let link = link.as_mut().expect("a pipeline of one rank sends nothing");
         let Activations { shape, values } = result;
         assert!(shape.len() <= DIMENSIONS, "stages pass on at most {DIMENSIONS} dimensions, not {shape:?}");
-        let mut head = vec![shape.len() as u64];
+        let mut head = [tally.targets, tally.loss, tally.correct].map(f64::to_bits).to_vec();
+        head.push(shape.len() as u64);
         head.extend(shape.iter().map(|&size| size as u64));
-        head.resize(1 + DIMENSIONS, 0);
+        head.resize(HEAD, 0);
         self.in_flight.push(Sent::Head(link.send_async(head, RECEIVER)?));
         self.in_flight.push(Sent::Values(link.send_async(values, RECEIVER)?));
         Ok(())
     }
 
     /// Waits for the result of another rank's pass.
-    pub(super) fn receive(&mut self, of: Pass) -> Result<Activations, Error> {
+    pub(super) fn receive(&mut self, of: Pass) -> Result<(Activations, Tally), Error> {
         let link = if of.is_backward { &mut self.from_next } else { &mut self.from_previous };
         let link = link.as_mut().expect("a pipeline of one rank receives nothing");
-        let mut head = [0_u64; 1 + DIMENSIONS];
+        let mut head = [0_u64; HEAD];
         link.receive(&mut head, SENDER)?;
-        let shape: Vec<_> = head[1..][..head[0] as usize].iter().map(|&size| size as usize).collect();
+        let [targets, loss, correct, dimensions, sizes @ ..] = head;
+        let [targets, loss, correct] = [targets, loss, correct].map(f64::from_bits);
+        let shape: Vec<_> = sizes[..dimensions as usize].iter().map(|&size| size as usize).collect();
         let mut values = vec![0.0; shape.iter().product()];
         link.receive(&mut values, SENDER)?;
-        Ok(Activations { shape, values })
-    }
-
-    /// Tells the rank before the loss of a step.
-    pub(super) fn send_tally(&mut self, tally: Tally) -> Result<(), Error> {
-        let link = self.to_previous.as_mut().expect("a pipeline of one rank sends nothing");
-        let told = vec![tally.targets, tally.loss, tally.correct];
-        self.in_flight.push(Sent::Tally(link.send_async(told, RECEIVER)?));
-        Ok(())
-    }
-
-    /// Waits for what the next rank tells.
-    pub(super) fn receive_tally(&mut self) -> Result<Tally, Error> {
-        let link = self.from_next.as_mut().expect("a pipeline of one rank receives nothing");
-        let mut told = [0.0_f64; 3];
-        link.receive(&mut told, SENDER)?;
-        let [targets, loss, correct] = told;
-        Ok(Tally { targets, loss, correct })
+        Ok((Activations { shape, values }, Tally { targets, loss, correct }))
     }
 
     /// Waits until everything that was sent is on its way.
@@ -110,7 +97,6 @@ impl Links {
             match sent {
                 Sent::Head(request) => drop(request.wait()?),
                 Sent::Values(request) => drop(request.wait()?),
-                Sent::Tally(request) => drop(request.wait()?),
             }
         }
         Ok(())

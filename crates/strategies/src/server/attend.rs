@@ -19,7 +19,7 @@ pub(super) fn attend(
     let mut missed = 0;
     loop {
         let heard = link.hear()?;
-        match (heard.kind(), dispatcher) {
+        match (heard.kind, dispatcher) {
             (Kind::Pull, _) => shard.give(&mut link, &mut visit)?,
             (Kind::Push, _) => missed = shard.take(&mut link, &mut visit, &heard)?,
             (Kind::Trained, Some((dispatcher, worker))) => dispatcher.trained(worker, &heard, missed),

@@ -10,8 +10,8 @@ use unisono_train::checkpoint::{CheckpointError, Store};
 use unisono_train::internals::{Log, hash_with_buffers};
 use unisono_train::metrics::Measured;
 use unisono_train::{
-    EndedEarly, EpochReport, Event, Feed, Progress, Replica, RunSettings, StepEvent, StepReport, Stopped,
-    Summary, Tally, Test, Times, TrainError, WorkerReport, WorkersReport,
+    EndedEarly, EpochReport, Event, Feed, Progress, Replica, RunSettings, StepEvent, Stopped, Summary, Tally,
+    Test, Times, TrainError, WorkerReport, WorkersReport,
 };
 
 /// How often the coordinator looks whether it is asked to stop, or a checkpoint is due.
@@ -64,8 +64,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             if self.is_stopping {
                 return Ok(report);
             }
-            self.log.epoch(self.progress.step, &report)?;
-            tell(Event::Epoch(report.clone()));
+            self.tell(Event::Epoch(report.clone()), tell)?;
             self.progress.next_epoch(report.loss, |steps| self.feed.samples(steps));
             last = Some(report);
         }
@@ -82,6 +81,13 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
 
     fn ended_early(&self) -> Option<EndedEarly> {
         self.progress.ended_early(self.settings.early_stopping)
+    }
+
+    /// Logs an event, and passes it on.
+    fn tell(&mut self, event: Event, on_event: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+        self.log.write(self.progress.step, &event)?;
+        on_event(event);
+        Ok(())
     }
 
     /// Runs the rest of an epoch, then evaluates, unless the run must stop.
@@ -104,8 +110,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         let samples = |step| self.feed.samples(step).unwrap_or(0) as f64;
         let (seen, took) = (samples(self.progress.step_in_epoch) - samples(first), began.elapsed());
         let workers = self.workers_report(took);
-        self.log.workers(self.progress.step, &workers)?;
-        tell(Event::Workers(workers));
+        self.tell(Event::Workers(workers), tell)?;
         let test = if self.is_stopping { Tally::default() } else { self.test(tell)? };
         Ok(self.report(test, took, seen))
     }
@@ -194,18 +199,10 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
             store.record_loss(self.progress.step, tally.mean_loss());
         }
         self.progress.count_step(tally, |steps| self.feed.samples(steps));
-        let mut report = StepReport::default();
-        report.sums.tally = tally;
-        self.log.step(self.progress.step, &report, rate)?;
-        tell(Event::Step(StepEvent {
-            epoch: self.progress.epoch,
-            step: self.progress.step_in_epoch,
-            steps: Some(steps),
-            loss: tally.mean_loss(),
-            rate,
-            times: Times::default(),
-        }));
-        Ok(())
+        let Progress { epoch, step_in_epoch: step, .. } = self.progress;
+        let (steps, loss, targets) = (Some(steps), tally.mean_loss(), tally.targets);
+        let times = Times::default();
+        self.tell(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), tell)
     }
 
     /// What is due between two steps, when no worker computes.
@@ -215,8 +212,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         if evaluates && step_in_epoch < steps && !self.is_stopping {
             let test = self.test(tell)?;
             let evaluation = Test { tally: test, ..Test::default() }.evaluation(epoch, step);
-            self.log.evaluation(&evaluation)?;
-            tell(Event::Evaluation(evaluation));
+            self.tell(Event::Evaluation(evaluation), tell)?;
         }
         if self.is_save_due() && !self.is_stopping {
             let checkpoint = self.holdings.checkpoint(&self.replica, &self.progress)?;

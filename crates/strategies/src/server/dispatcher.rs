@@ -30,7 +30,7 @@ pub(super) struct Dispatcher {
     first: Rank,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) queue: Queue,
     epoch: usize,
@@ -75,25 +75,8 @@ impl Dispatcher {
     /// For workers on these ranks, of which each has a share of each step.
     pub(super) fn new(workers: Range<Rank>, staleness: Staleness, rate: Rate) -> Self {
         let (first, shares) = (workers.start, workers.len());
-        let state = State {
-            queue: Queue::new(shares, staleness),
-            epoch: 0,
-            before: 0,
-            applied: 0,
-            made: Vec::new(),
-            begun: Tally::default(),
-            evaluations: VecDeque::new(),
-            evaluating: BTreeMap::new(),
-            results: Vec::new(),
-            workers: workers.map(|rank| (rank, Work::default())).collect(),
-            staleness: BTreeMap::new(),
-            lost: Vec::new(),
-            joined: Vec::new(),
-            diverged: None,
-            spoiled: None,
-            asks_to_stop: false,
-            is_over: false,
-        };
+        let workers = workers.map(|rank| (rank, Work::default())).collect();
+        let state = State { queue: Queue::new(shares, staleness), workers, ..State::default() };
         Self { state: Mutex::new(state), changed: Condvar::new(), shares, rate, first }
     }
 
@@ -119,7 +102,7 @@ impl Dispatcher {
         state.asks_to_stop |= asks_to_stop;
         let lane = worker - self.first;
         let next = state.next(worker, lane, &self.rate);
-        if next.kind() != Kind::Wait {
+        if next.kind != Kind::Wait {
             return next;
         }
         drop(self.wait(state, PATIENCE));

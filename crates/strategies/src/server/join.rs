@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use unisono::{Bootstrap, Error, Rank, Result, Topology, Unisono};
+use unisono::{Error, Rank, Result};
 
+use super::meeting::begin;
 use super::message::{CLIENT, Link};
 use unisono_train::TrainError;
 
@@ -170,48 +171,22 @@ pub(super) fn link(place: Rank, stream: TcpStream) -> Result<Link> {
         .set_read_timeout(Some(PATIENCE))
         .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
         .map_err(unset)?;
-    let bootstrap = OverStream { place, stream };
-    let nodes = Topology::from_node_sizes(&[2]);
-    Ok(Link { comm: Unisono::builder().bootstrap(bootstrap).nodes(nodes).processes()? })
+    let lost = |error| Error::Launch(format!("the other side is lost while the link begins: {error}"));
+    begin(place, &[2], move |own| exchange(&stream, own).map_err(lost))
 }
 
-/// A bootstrap over the stream between two ranks.
-#[derive(Debug)]
-struct OverStream {
-    place: Rank,
-    stream: TcpStream,
-}
-
-impl OverStream {
-    fn exchange(&mut self, own: &[u8]) -> io::Result<Vec<u8>> {
-        self.stream.write_all(&[&(own.len() as u64).to_ne_bytes(), own].concat())?;
-        let mut length = [0; 8];
-        self.stream.read_exact(&mut length)?;
-        let length = u64::from_ne_bytes(length);
-        if length > LONGEST {
-            return Err(io::Error::other(format!("it sends {length} bytes at once")));
-        }
-        let mut theirs = vec![0; length as usize];
-        self.stream.read_exact(&mut theirs)?;
-        Ok(theirs)
+/// The bytes of the other side of a stream.
+fn exchange(mut stream: &TcpStream, own: &[u8]) -> io::Result<Vec<u8>> {
+    stream.write_all(&[&(own.len() as u64).to_ne_bytes(), own].concat())?;
+    let mut length = [0; 8];
+    stream.read_exact(&mut length)?;
+    let length = u64::from_ne_bytes(length);
+    if length > LONGEST {
+        return Err(io::Error::other(format!("it sends {length} bytes at once")));
     }
-}
-
-impl Bootstrap for OverStream {
-    fn rank(&self) -> Rank {
-        self.place
-    }
-
-    fn ranks(&self) -> usize {
-        2
-    }
-
-    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let lost = |error| Error::Launch(format!("the other side is lost while the link begins: {error}"));
-        let mut all = vec![self.exchange(own).map_err(lost)?];
-        all.insert(self.place, own.to_vec());
-        Ok(all)
-    }
+    let mut theirs = vec![0; length as usize];
+    stream.read_exact(&mut theirs)?;
+    Ok(theirs)
 }
 
 #[cfg(test)]

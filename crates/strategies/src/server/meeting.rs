@@ -1,6 +1,6 @@
 //! How the two sides of a link find each other.
 
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::channel;
 use std::thread;
 
 use unisono::{Bootstrap, Communicator, Error, Rank, Result, Topology, Unisono};
@@ -12,11 +12,15 @@ pub(super) fn link(comm: &mut Communicator, server: Rank, client: Rank) -> Resul
     let (place, other) = if comm.rank() == server { (SERVER, client) } else { (CLIENT, server) };
     let topology = comm.topology();
     let share_a_node = topology.node_of(server) == topology.node_of(client);
-    let nodes = Topology::from_node_sizes(if share_a_node { &[2] } else { &[1, 1] });
+    let nodes: &[usize] = if share_a_node { &[2] } else { &[1, 1] };
     thread::scope(|scope| {
         let ((asks, asked), (answers, answered)) = (channel(), channel());
-        let bootstrap = OverWorld { place, asks, answered };
-        let begun = scope.spawn(move || Unisono::builder().bootstrap(bootstrap).nodes(nodes).processes());
+        let gone = || Error::Launch("the world that should connect two ranks is lost".to_owned());
+        let over_world = move |own: &[u8]| {
+            asks.send(own.to_vec()).map_err(|_| gone())?;
+            answered.recv().map_err(|_| gone())?
+        };
+        let begun = scope.spawn(move || begin(place, nodes, over_world));
         // The set-up of the link asks, on its thread; the world is here.
         while let Ok(own) = asked.recv() {
             let answer = exchange(comm, other, own);
@@ -24,8 +28,7 @@ pub(super) fn link(comm: &mut Communicator, server: Rank, client: Rank) -> Resul
                 break;
             }
         }
-        let comm = begun.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        Ok(Link { comm })
+        begun.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
@@ -38,15 +41,23 @@ fn exchange(comm: &mut Communicator, other: Rank, own: Vec<u8>) -> Result<Vec<u8
     Ok(theirs)
 }
 
-/// A bootstrap over messages of a world that another thread holds.
-#[derive(Debug)]
-struct OverWorld {
+/// Sets up the link of two ranks, on as many nodes as there are sizes, which exchange bytes by this function.
+pub(super) fn begin(
     place: Rank,
-    asks: Sender<Vec<u8>>,
-    answered: Receiver<Result<Vec<u8>>>,
+    nodes: &[usize],
+    exchange: impl FnMut(&[u8]) -> Result<Vec<u8>> + 'static,
+) -> Result<Link> {
+    let nodes = Topology::from_node_sizes(nodes);
+    Ok(Link { comm: Unisono::builder().bootstrap(Between { place, exchange }).nodes(nodes).processes()? })
 }
 
-impl Bootstrap for OverWorld {
+/// The bootstrap of two ranks.
+struct Between<F> {
+    place: Rank,
+    exchange: F,
+}
+
+impl<F: FnMut(&[u8]) -> Result<Vec<u8>>> Bootstrap for Between<F> {
     fn rank(&self) -> Rank {
         self.place
     }
@@ -56,9 +67,7 @@ impl Bootstrap for OverWorld {
     }
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let gone = || Error::Launch("the world that should connect two ranks is lost".to_owned());
-        self.asks.send(own.to_vec()).map_err(|_| gone())?;
-        let mut all = vec![self.answered.recv().map_err(|_| gone())??];
+        let mut all = vec![(self.exchange)(own)?];
         all.insert(self.place, own.to_vec());
         Ok(all)
     }

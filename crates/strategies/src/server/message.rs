@@ -1,6 +1,6 @@
 //! The messages between a worker and a server. The worker asks, and the server answers; values and gradients follow.
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::{CheckedBitPattern, NoUninit, bytes_of, checked};
 use unisono::{Communicator, Result};
 
 use unisono_train::Tally;
@@ -10,10 +10,11 @@ pub(super) const SERVER: usize = 0;
 pub(super) const CLIENT: usize = 1;
 
 /// What a message is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, NoUninit, CheckedBitPattern)]
 #[repr(u64)]
 pub(super) enum Kind {
     /// Asks the coordinator what to do next.
+    #[default]
     Ask,
     /// Tells the coordinator that a share is computed, and applied by all servers.
     Trained,
@@ -39,28 +40,11 @@ pub(super) enum Kind {
     Done,
 }
 
-impl Kind {
-    const ALL: [Self; 12] = [
-        Self::Ask,
-        Self::Trained,
-        Self::Evaluated,
-        Self::Pull,
-        Self::Push,
-        Self::Restore,
-        Self::Read,
-        Self::Leave,
-        Self::Wait,
-        Self::Train,
-        Self::Evaluate,
-        Self::Done,
-    ];
-}
-
 /// A message; each kind uses the fields that concern it.
-#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, NoUninit, CheckedBitPattern)]
 #[repr(C)]
 pub(super) struct Message {
-    pub(super) kind: u64,
+    pub(super) kind: Kind,
     /// Whether the sender was asked to stop.
     pub(super) asks_to_stop: u64,
     /// The epoch, from 1, and the step in it, from 0.
@@ -84,19 +68,13 @@ pub(super) struct Message {
     pub(super) input: f64,
 }
 
-const WORDS: usize = size_of::<Message>() / size_of::<u64>();
-
 impl Message {
     pub(super) fn new(kind: Kind) -> Self {
-        Self { kind: kind as u64, ..Self::zeroed() }
+        Self { kind, ..Self::default() }
     }
 
     pub(super) fn with(self, Tally { targets, loss, correct }: Tally) -> Self {
         Self { targets, loss, correct, ..self }
-    }
-
-    pub(super) fn kind(&self) -> Kind {
-        Kind::ALL[self.kind as usize]
     }
 
     pub(super) fn tally(&self) -> Tally {
@@ -117,14 +95,13 @@ impl Link {
     }
 
     pub(super) fn tell(&mut self, message: Message) -> Result<()> {
-        let words: [u64; WORDS] = bytemuck::cast(message);
-        self.comm.send(&words, self.other())
+        self.comm.send(bytes_of(&message), self.other())
     }
 
     pub(super) fn hear(&mut self) -> Result<Message> {
-        let mut words = [0_u64; WORDS];
-        self.comm.receive(&mut words, self.other())?;
-        Ok(bytemuck::cast(words))
+        let mut bytes = [0; size_of::<Message>()];
+        self.comm.receive(&mut bytes, self.other())?;
+        Ok(checked::pod_read_unaligned(&bytes))
     }
 
     /// Asks, and waits for the answer.
@@ -139,9 +116,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_read_as_they_are_written() {
-        for kind in Kind::ALL {
-            assert_eq!(Message::new(kind).kind(), kind);
-        }
+    fn messages_are_read_as_they_are_written_and_an_unknown_kind_is_refused() {
+        let sent = Message { rate: 0.5, ..Message::new(Kind::Done) };
+        let mut bytes = bytes_of(&sent).to_vec();
+        assert_eq!(checked::try_pod_read_unaligned(&bytes), Ok(sent));
+        bytes[0] = 12;
+        assert!(checked::try_pod_read_unaligned::<Message>(&bytes).is_err());
     }
 }

@@ -10,17 +10,10 @@ use super::message::{Kind, Link, Message};
 use unisono_train::internals::{HalfBytes, Ledger, Place};
 use unisono_train::{Fill, Gradients, Parameter, Pass, Replica, ReplicaError, Tally, TrainError};
 
-/// The links to all servers, and the buckets that go over them.
-#[derive(Debug)]
-pub(super) struct Remote {
-    /// By server; the first is the coordinator.
-    pub(super) links: Vec<Link>,
-    pub(super) layout: Layout,
-}
-
 /// A worker's buckets.
 #[derive(Debug)]
 pub(super) struct Pushing {
+    /// By server; the first is the coordinator.
     links: Vec<Link>,
     layout: Layout,
     ledger: Ledger,
@@ -89,7 +82,8 @@ impl<T: Element> Array<T> {
 impl Pushing {
     pub(super) fn new(
         parameters: &[Parameter],
-        Remote { links, layout }: Remote,
+        links: Vec<Link>,
+        layout: Layout,
     ) -> Result<Self, TrainError> {
         let ledger = layout.ledger(parameters);
         let half = layout.settings.half_bytes();

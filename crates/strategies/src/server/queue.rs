@@ -37,6 +37,12 @@ struct InWork {
     since: usize,
 }
 
+impl Default for Queue {
+    fn default() -> Self {
+        Self::new(0, Staleness::Unbounded)
+    }
+}
+
 impl Queue {
     /// A queue of steps of so many shares, which has none yet.
     pub(super) fn new(shares: usize, staleness: Staleness) -> Self {

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::lane::Lane;
-use super::message::{Kind, Message};
-use super::pushing::{Pushing, Remote};
+use super::layout::Layout;
+use super::message::{Kind, Link, Message};
+use super::pushing::Pushing;
 use unisono_data::Stop;
 use unisono_train::{AnyShare, Pass, Replica, Tally, TrainError};
 
@@ -18,12 +19,12 @@ pub(super) struct Worker<R: Replica, F> {
 }
 
 impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
-    /// Works until the coordinator says that the run is over.
+    /// Works until the coordinator says that the run is over. The links are those to all servers, the coordinator first.
     ///
     /// # Errors
     /// [`TrainError`] of the data, the model, or a server that is lost.
-    pub(super) fn run(mut self, remote: Remote) -> Result<(), TrainError> {
-        let mut pushing = Pushing::new(self.replica.parameters(), remote)?;
+    pub(super) fn run(mut self, links: Vec<Link>, layout: Layout) -> Result<(), TrainError> {
+        let mut pushing = Pushing::new(self.replica.parameters(), links, layout)?;
         // The shares that were applied when all parameters were pulled, if none was since.
         let mut holds = None;
         loop {
@@ -31,7 +32,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
             let asks_to_stop = u64::from(self.stop.is_asked());
             let task = pushing.ask(Message { asks_to_stop, ..Message::new(Kind::Ask) })?;
             let waited = asked.elapsed();
-            match task.kind() {
+            match task.kind {
                 Kind::Wait => pushing.waited += waited,
                 Kind::Train => {
                     pushing.waited += waited;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::late::{Bringing, Late};
 use super::{Backend, Run, State};
-use crate::buckets::{Buckets, Ledger, Pass, Sums};
+use crate::buckets::{Buckets, Pass, Sums};
 use crate::error::TrainError;
 use crate::gradients::Values;
 use crate::local::Rounds;
@@ -145,20 +145,16 @@ impl Backend for Host {
         // In turn, gradients travel in the midst of a pass; otherwise they are waited for in the midst of the update, as updated
         // parameters always are.
         let for_parameters = self.buckets.exposed_for_parameters();
-        let beside = exposed.saturating_sub(self.late.waited());
+        let beside = exposed.saturating_sub(self.late.waited);
         let during_rest = if self.buckets.is_beside() { beside } else { for_parameters };
         let during_passes = exposed - during_rest;
         Times {
             input: Duration::ZERO,
-            compute: passes.saturating_sub(during_passes + self.late.updated()),
+            compute: passes.saturating_sub(during_passes + self.late.updated),
             hidden,
             exposed,
-            update: rest.saturating_sub(during_rest) + self.late.updated(),
+            update: rest.saturating_sub(during_rest) + self.late.updated,
         }
-    }
-
-    fn ledger(&self) -> &Ledger {
-        self.buckets.ledger()
     }
 
     fn buckets(&self) -> &Buckets {

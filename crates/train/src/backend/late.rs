@@ -15,8 +15,8 @@ pub(super) struct Late {
     scale: f32,
     rate: f32,
     /// How long passes of this step waited for buckets, and updated parameters.
-    waited: Duration,
-    updated: Duration,
+    pub(super) waited: Duration,
+    pub(super) updated: Duration,
 }
 
 impl Late {
@@ -67,14 +67,6 @@ impl Late {
         }
         self.is_left[index] = false;
         Ok(())
-    }
-
-    pub(super) fn waited(&self) -> Duration {
-        self.waited
-    }
-
-    pub(super) fn updated(&self) -> Duration {
-        self.updated
     }
 }
 

@@ -1,20 +1,14 @@
 //! Buckets whose gradients are compressed between nodes. What their compressors have not sent yet, and the state of their encoders, is
 //! known by parameters: so it can be saved, and restored with other buckets and another number of nodes.
 
-use std::collections::HashMap;
-
-use super::{BucketSettings, Buckets, Ledger, Plan, Wire};
+use super::{BucketSettings, Buckets, Ledger, Moment, Plan, Wire};
 use unisono::{Communicator, Error, Rank};
 use unisono_compress::{Compressor, Levels};
 
-/// What compressors have not sent yet, on rank 0.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Unsent {
-    /// For each node, by the index of the parameter.
-    pub(crate) residuals: Vec<HashMap<usize, Vec<f32>>>,
-    /// The states of encoders, by the index of the parameter.
-    pub(crate) states: HashMap<usize, Vec<f32>>,
-}
+/// The name of what a node has not sent of a parameter's gradient, before the node's number.
+const RESIDUAL: &str = "residual of node ";
+/// The name of the state of the encoder of a parameter's gradient.
+const ENCODER_STATE: &str = "encoding";
 
 /// A compressor for each bucket, if the wire format has one. All ranks call it.
 pub(super) fn compressors(
@@ -45,58 +39,73 @@ pub(super) fn compressors(
 }
 
 impl Buckets {
-    /// Gathers on rank 0 what the leaders of the nodes have not sent yet; nothing where nothing is compressed. All ranks call it.
-    pub(crate) fn unsent(&self, comm: &mut Communicator) -> Result<Unsent, Error> {
-        let mut unsent = Unsent::default();
+    /// Gathers on rank 0 what the leaders of the nodes have not sent yet, and the states of encoders; nothing where nothing is compressed.
+    /// All ranks call it.
+    pub(crate) fn unsent(&self, comm: &mut Communicator) -> Result<Vec<Moment>, Error> {
+        let mut unsent = Vec::new();
         let leaders = leaders(comm);
-        if leaders.len() == 1 || self.compressors().next().is_none() {
+        if leaders.len() == 1 {
             return Ok(unsent);
         }
         let rank = comm.rank();
-        unsent.residuals.resize_with(if rank == 0 { leaders.len() } else { 0 }, HashMap::new);
         for (bucket, compressor) in self.compressors() {
+            let members = &self.ledger.plan.members[bucket];
             let own = compressor.residual();
-            if rank == 0 {
-                let states = compressor.encoder_state();
-                // Between two parameters there is padding.
-                let of_parameters =
-                    self.ledger.plan.members[bucket].iter().zip(states.into_iter().step_by(2));
-                unsent.states.extend(of_parameters.map(|(&index, state)| (index, state)));
-            } else if leaders.contains(&rank) {
-                comm.send(&own, 0)?;
+            if rank != 0 {
+                if leaders.contains(&rank) {
+                    comm.send(&own, 0)?;
+                }
+                continue;
             }
-            for (&leader, residuals) in leaders.iter().zip(&mut unsent.residuals) {
+            // Between two parameters there is padding.
+            let states = members.iter().zip(compressor.encoder_state().into_iter().step_by(2));
+            unsent.extend(states.map(|(&index, state)| (ENCODER_STATE.to_owned(), index, state)));
+            for (node, &leader) in leaders.iter().enumerate() {
                 let mut theirs = own.clone();
                 if leader != 0 {
                     comm.receive(&mut theirs, leader)?;
                 }
-                for &index in &self.ledger.plan.members[bucket] {
+                unsent.extend(members.iter().map(|&index| {
                     let range = self.ledger.place(index).range.clone();
-                    residuals.insert(index, theirs[range].to_vec());
-                }
+                    (format!("{RESIDUAL}{node}"), index, theirs[range].to_vec())
+                }));
             }
         }
+        unsent.retain(|(.., values)| !values.is_empty());
         Ok(unsent)
     }
 
     /// Restores what rank 0 has; what other ranks pass is not read. At another number of nodes, the nodes share the residuals, whose
     /// sum stays the same. All ranks call it.
-    pub(crate) fn restore_unsent(&self, comm: &mut Communicator, unsent: Unsent) -> Result<(), Error> {
+    pub(crate) fn restore_unsent(&self, comm: &mut Communicator, unsent: &[Moment]) -> Result<(), Error> {
         let leaders = leaders(comm);
         let rank = comm.rank();
+        let residuals = unsent.iter().filter_map(|(name, index, values)| {
+            let node: usize = name.strip_prefix(RESIDUAL)?.parse().ok()?;
+            Some((node, *index, values))
+        });
+        let mut residuals: Vec<_> = residuals.collect();
+        residuals.sort_by_key(|&(node, ..)| node);
         for (bucket, compressor) in self.compressors() {
             let members = &self.ledger.plan.members[bucket];
             let mut states = compressor.encoder_state();
             for (&index, state) in members.iter().zip(states.iter_mut().step_by(2)) {
+                let saved = unsent.iter().find(|(name, of, _)| name == ENCODER_STATE && *of == index);
                 // The state of an encoder of another rank is of no use.
-                if let Some(saved) = unsent.states.get(&index).filter(|saved| saved.len() == state.len()) {
+                if let Some((.., saved)) = saved.filter(|(.., saved)| saved.len() == state.len()) {
                     state.copy_from_slice(saved);
                 }
                 comm.broadcast(state, 0)?;
             }
             for (node, &leader) in leaders.iter().enumerate() {
-                let of_node = unsent.residuals.iter().skip(node).step_by(leaders.len());
-                let mut share = self.summed(bucket, of_node);
+                let mut share = vec![0.0; self.ledger.plan.counts[bucket]];
+                for (_, index, saved) in residuals.iter().filter(|(of, ..)| of % leaders.len() == node) {
+                    let place = self.ledger.place(*index);
+                    if place.bucket == bucket {
+                        let sums = share[place.range.clone()].iter_mut();
+                        sums.zip(*saved).for_each(|(sum, saved)| *sum += saved);
+                    }
+                }
                 match (rank == 0, rank == leader) {
                     (true, false) => comm.send(&share, leader)?,
                     (false, true) => comm.receive(&mut share, 0)?,
@@ -108,23 +117,6 @@ impl Buckets {
             }
         }
         Ok(())
-    }
-
-    /// The sum of residuals, laid out as the bucket is.
-    fn summed<'a>(
-        &self,
-        bucket: usize,
-        residuals: impl Iterator<Item = &'a HashMap<usize, Vec<f32>>>,
-    ) -> Vec<f32> {
-        let mut sums = vec![0.0; self.ledger.plan.counts[bucket]];
-        for residuals in residuals {
-            for &index in &self.ledger.plan.members[bucket] {
-                let range = self.ledger.place(index).range.clone();
-                let saved = residuals.get(&index).into_iter().flatten();
-                sums[range].iter_mut().zip(saved).for_each(|(sum, saved)| *sum += saved);
-            }
-        }
-        sums
     }
 
     fn compressors(&self) -> impl Iterator<Item = (usize, &Compressor)> {
@@ -162,38 +154,48 @@ mod tests {
     }
 
     /// Halves and quarters, so that sums are exact.
-    fn unsent(nodes: usize) -> Unsent {
+    fn unsent(nodes: usize) -> Vec<Moment> {
         let of_node =
             |node: usize, count: usize| (0..count).map(|at| (at * (node + 1)) as f32 / 4.0).collect();
-        let residuals =
-            (0..nodes).map(|node| HashMap::from([(0, of_node(node, 16 * 24)), (1, of_node(node, 5))]));
-        let states = HashMap::from([(0, of_node(7, 24)), (1, Vec::new())]);
-        Unsent { residuals: residuals.collect(), states }
+        let state = ("encoding".to_owned(), 0, of_node(7, 24));
+        let residuals = (0..nodes).flat_map(|node| {
+            [(0, 16 * 24), (1, 5)]
+                .map(|(index, count)| (format!("residual of node {node}"), index, of_node(node, count)))
+        });
+        residuals.chain([state]).collect()
     }
 
     #[test]
     fn what_is_restored_has_the_same_sum_on_any_number_of_nodes() {
-        let sum = |residuals: &[HashMap<usize, Vec<f32>>], index: usize| {
-            let count = residuals[0][&index].len();
-            (0..count)
-                .map(|at| residuals.iter().map(|of_node| of_node[&index][at]).sum::<f32>())
-                .collect::<Vec<_>>()
+        let residuals = |unsent: &[Moment], index: usize| -> Vec<Vec<f32>> {
+            let of_index = unsent.iter().filter(|(name, of, _)| name != "encoding" && *of == index);
+            of_index.map(|(.., values)| values.clone()).collect()
         };
-        for (saved, nodes) in [(2, &[1, 1][..]), (2, &[1, 2, 1]), (3, &[2, 2]), (1, &[1, 1])] {
-            let saved = unsent(saved);
-            let ended = on_nodes(nodes, |comm, buckets| {
-                let own = if comm.rank() == 0 { saved.clone() } else { Unsent::default() };
+        let sum = |residuals: Vec<Vec<f32>>| -> Vec<f32> {
+            (0..residuals[0].len()).map(|at| residuals.iter().map(|of_node| of_node[at]).sum()).collect()
+        };
+        let sorted = |mut unsent: Vec<Moment>| {
+            unsent.sort_by(|(name, index, _), (other, other_index, _)| {
+                (name, index).cmp(&(other, other_index))
+            });
+            unsent
+        };
+        for (nodes_saved, nodes) in [(2, &[1, 1][..]), (2, &[1, 2, 1]), (3, &[2, 2]), (1, &[1, 1])] {
+            let saved = sorted(unsent(nodes_saved));
+            let mut ended = on_nodes(nodes, |comm, buckets| {
+                let own = if comm.rank() == 0 { &saved[..] } else { &[] };
                 buckets.restore_unsent(comm, own).unwrap();
                 buckets.unsent(comm).unwrap()
             });
-            assert!(ended[1..].iter().all(|others| *others == Unsent::default()), "rank 0 alone has it");
-            let found = &ended[0];
-            assert_eq!((found.residuals.len(), &found.states), (nodes.len(), &saved.states), "{nodes:?}");
+            assert!(ended[1..].iter().all(Vec::is_empty), "rank 0 alone has it");
+            let found = sorted(ended.swap_remove(0));
+            assert_eq!(found[0], saved[0], "the state of the encoder");
             for index in [0, 1] {
-                assert_eq!(sum(&found.residuals, index), sum(&saved.residuals, index), "{nodes:?}");
+                assert_eq!(residuals(&found, index).len(), nodes.len(), "{nodes:?}");
+                assert_eq!(sum(residuals(&found, index)), sum(residuals(&saved, index)), "{nodes:?}");
             }
-            if saved.residuals.len() == nodes.len() {
-                assert_eq!(*found, saved, "every node has its own");
+            if nodes_saved == nodes.len() {
+                assert_eq!(found, saved, "every node has its own");
             }
         }
     }

@@ -1,8 +1,6 @@
 //! Buckets that only say which gradient lies where.
 
-use std::time::Duration;
-
-use super::{Bucket, BucketSettings, BucketSize, Buckets, Ledger, Narrow, Parcel, Parts, Way};
+use super::{BucketSettings, Buckets, Overlap, parts};
 use crate::gradients::Parameter;
 use unisono::{Communicator, Error};
 
@@ -17,29 +15,11 @@ impl Buckets {
         parameters: &[Parameter],
         settings: &BucketSettings,
     ) -> Result<Self, Error> {
-        let ledger = Ledger::new(parameters, settings, BucketSize::of(comm, settings));
-        let way = Way::all_reduce(false);
-        let empty = |bucket| {
-            let gradients = Parcel::new(comm, Some(bucket), 0)?;
-            Ok(Bucket { gradients, narrow: Narrow::No, compressor: None, way, is_back: true })
-        };
-        let parts = Parts::of(comm, ledger.plan.counts.iter().copied());
-        Ok(Self {
-            buckets: (0..ledger.plan.counts.len()).map(empty).collect::<Result<_, Error>>()?,
-            aside: None,
-            tree: None,
-            has_others: comm.ranks() > 1,
-            is_local: false,
-            is_across: false,
-            waited: Duration::ZERO,
-            way,
-            parts: Some(parts),
-            is_filled: Vec::new(),
-            flights: Vec::new(),
-            uncompressed_steps: 0,
-            not_finite: None,
-            rank: comm.rank(),
-            ledger,
-        })
+        let BucketSettings { first_bucket_bytes, bucket_bytes, .. } = *settings;
+        let overlap = Overlap::InTurn;
+        let plain = BucketSettings { first_bucket_bytes, bucket_bytes, overlap, ..BucketSettings::default() };
+        let mut buckets = Self::with_memory(comm, parameters, &plain, false)?;
+        buckets.parts = Some(parts(comm, buckets.ledger.plan.counts.iter().copied()));
+        Ok(buckets)
     }
 }

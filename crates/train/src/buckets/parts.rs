@@ -17,35 +17,24 @@ use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, Rank, Red
 /// What an optimizer remembers of a parameter: its name, the index of the parameter, and a number for each element.
 pub(crate) type Moment = (String, usize, Vec<f32>);
 
-/// This rank's own parts of all buckets.
-#[derive(Debug)]
-pub(super) struct Parts {
-    /// By bucket, in its elements.
-    own: Vec<Range<usize>>,
-}
+/// This rank's own parts of all buckets, in the elements of each.
+pub(super) type Parts = Vec<Range<usize>>;
 
-impl Parts {
-    /// This rank's own parts of buckets with so many elements.
-    pub(super) fn of(comm: &Communicator, counts: impl Iterator<Item = usize>) -> Self {
-        Self { own: counts.map(|count| comm.own_part(count)).collect() }
-    }
-
-    /// This rank's own part of a bucket.
-    pub(super) fn own(&self, bucket: usize) -> Range<usize> {
-        self.own[bucket].clone()
-    }
+/// This rank's own parts of buckets with so many elements.
+pub(super) fn parts(comm: &Communicator, counts: impl Iterator<Item = usize>) -> Parts {
+    counts.map(|count| comm.own_part(count)).collect()
 }
 
 impl Buckets {
     /// Divides the buckets among the ranks. The first one is all-reduced if it carries sums, which all ranks need.
     pub(super) fn divide(&mut self, comm: &mut Communicator) {
-        self.parts = Some(Parts::of(comm, self.buckets.iter().map(|bucket| bucket.gradients.count())));
+        self.parts = Some(parts(comm, self.buckets.iter().map(|bucket| bucket.gradients.count())));
         let carries_sums = self.aside.is_none();
         for bucket in self.buckets.iter_mut().skip(usize::from(carries_sums)) {
             if bucket.compressor.is_some() || self.way.algorithm.is_some() || !self.has_others {
                 continue;
             }
-            let all_reduce = Call::all_reduce(bucket.narrow.dtype(), ReduceOp::Sum, bucket.gradients.count());
+            let all_reduce = Call::all_reduce(bucket.dtype(), ReduceOp::Sum, bucket.gradients.count());
             if let Some(algorithm) = begins_with_reduce_scatter(comm, &all_reduce) {
                 let operation = Operation::ReduceScatter;
                 bucket.way = Way { operation, algorithm: Some(algorithm), ..bucket.way };
@@ -66,7 +55,7 @@ impl Buckets {
     pub fn own(&self, index: usize) -> Option<Range<usize>> {
         let parts = self.parts.as_ref()?;
         let Some(place) = self.ledger.plan.place(index) else { return Some(0..0) };
-        let part = parts.own(place.bucket);
+        let part = &parts[place.bucket];
         let within = |element: usize| element.clamp(place.range.start, place.range.end) - place.range.start;
         Some(within(part.start)..within(part.end))
     }

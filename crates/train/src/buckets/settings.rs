@@ -88,21 +88,16 @@ impl BucketSettings {
         Some(why)
     }
 
-    /// The same settings, for a replica whose passes [communicate](crate::Replica::synchronizes) or do not.
+    /// The same settings, for a replica whose passes [communicate](crate::Replica::synchronizes) or do not. If they do, buckets overlap
+    /// the backward pass on any nodes: a rank without samples has none to wait for.
     ///
     /// # Errors
     /// What contradicts each other.
     pub(crate) fn suited(&self, comm: &Communicator, synchronizes: bool) -> Result<Self, String> {
-        match self.conflict() {
-            Some(why) => Err(why),
-            None if synchronizes => self.synchronized(comm),
-            None => Ok(self.clone()),
+        self.conflict().map_or(Ok(()), Err)?;
+        if !synchronizes {
+            return Ok(self.clone());
         }
-    }
-
-    /// The same settings for passes that communicate. Buckets then overlap the backward pass on any nodes: a rank without samples has
-    /// none to wait for.
-    fn synchronized(&self, comm: &Communicator) -> Result<Self, String> {
         let only = "the model normalises over the samples of all ranks (SyncBatchNorm)";
         let refuse = |why: String| Err(format!("{only}: {why}"));
         match self {

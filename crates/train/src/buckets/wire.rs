@@ -7,9 +7,9 @@ use std::str::FromStr;
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
-use super::Way;
 use super::half_bytes::HalfBytes;
 use super::parcel::{Flight, Parcel};
+use super::{Bucket, Way};
 use unisono::{Communicator, DType, Element, Error};
 use unisono_compress::Compression;
 
@@ -26,10 +26,18 @@ pub enum Wire {
     Compressed(Compression),
 }
 
-/// The text names no wire format.
+/// The text names no wire format, or none to choose from.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no wire format is called {0:?}; there are f32, bf16 and f16, and between nodes {names}", names = Compression::NAMES)]
-pub struct UnknownWire(String);
+pub enum UnknownWire {
+    /// There is none of this name.
+    #[error("no wire format is called {0:?}; there are f32, bf16 and f16, and between nodes {names}", names = Compression::NAMES)]
+    Unknown(String),
+    /// How fast it is cannot be predicted.
+    #[error(
+        "how much {0} sends depends on the gradients, so auto cannot predict it: remove it from the list"
+    )]
+    Unpredictable(String),
+}
 
 impl fmt::Display for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -50,74 +58,47 @@ impl FromStr for Wire {
             "f32" => Ok(Self::F32),
             "bf16" => Ok(Self::Bf16),
             "f16" => Ok(Self::F16),
-            _ => text.parse().map(Self::Compressed).map_err(|_| UnknownWire(text.to_owned())),
+            _ => text.parse().map(Self::Compressed).map_err(|_| UnknownWire::Unknown(text.to_owned())),
         }
     }
 }
 
 /// A bucket's gradients in half the bytes.
-#[derive(Debug)]
-pub(super) enum Narrow {
-    /// Whatever sends the gradients takes them as they are.
-    No,
-    Bf16(Encoded<bf16>),
-    F16(Encoded<f16>),
-}
-
-impl Narrow {
-    pub(super) fn new(
-        comm: &Communicator,
-        (wire, f16_scale): (Wire, f32),
-        bucket: usize,
-        count: usize,
-    ) -> Result<Self, Error> {
-        Ok(match wire {
-            Wire::F32 | Wire::Compressed(_) => Self::No,
-            Wire::Bf16 => Self::Bf16(Encoded::new(comm, bucket, count, 1.0)?),
-            Wire::F16 => Self::F16(Encoded::new(comm, bucket, count, f16_scale)?),
-        })
-    }
-
-    pub(super) fn dtype(&self) -> DType {
-        match self {
-            Self::No => DType::F32,
-            Self::Bf16(_) => DType::BF16,
-            Self::F16(_) => DType::F16,
-        }
-    }
+pub(super) trait Narrow: fmt::Debug + Send + Sync {
+    /// Its element type.
+    fn dtype(&self) -> DType;
 
     /// Rounds the gradients and sends them.
-    pub(super) fn launch(
-        &mut self,
-        comm: &mut Communicator,
-        way: Way,
-        gradients: &[f32],
-    ) -> Result<(), Error> {
-        match self {
-            Self::No => Ok(()),
-            Self::Bf16(encoded) => encoded.launch(comm, way, gradients),
-            Self::F16(encoded) => encoded.launch(comm, way, gradients),
-        }
-    }
+    fn launch(&mut self, comm: &mut Communicator, way: Way, gradients: &[f32]) -> Result<(), Error>;
 
     /// Waits for the sums and converts them back: all, or only this part.
-    pub(super) fn land(
-        &mut self,
-        gradients: &mut [f32],
-        part: Option<Range<usize>>,
-    ) -> Result<Option<Flight>, Error> {
-        let part = part.unwrap_or(0..gradients.len());
-        match self {
-            Self::No => Ok(None),
-            Self::Bf16(encoded) => encoded.land(&mut gradients[part.clone()], part),
-            Self::F16(encoded) => encoded.land(&mut gradients[part.clone()], part),
-        }
+    fn land(&mut self, gradients: &mut [f32], part: Option<Range<usize>>) -> Result<Option<Flight>, Error>;
+}
+
+impl Bucket {
+    /// The element type of its gradients on their way.
+    pub(super) fn dtype(&self) -> DType {
+        self.narrow.as_ref().map_or(DType::F32, |narrow| narrow.dtype())
     }
+}
+
+/// The memory for so many gradients in this wire format, if it is not that of the gradients themselves.
+pub(super) fn narrow(
+    comm: &Communicator,
+    (wire, f16_scale): (Wire, f32),
+    bucket: usize,
+    count: usize,
+) -> Result<Option<Box<dyn Narrow>>, Error> {
+    Ok(match wire {
+        Wire::F32 | Wire::Compressed(_) => None,
+        Wire::Bf16 => Some(Box::new(Encoded::<bf16>::new(comm, bucket, count, 1.0)?)),
+        Wire::F16 => Some(Box::new(Encoded::<f16>::new(comm, bucket, count, f16_scale)?)),
+    })
 }
 
 /// Scaled gradients in a half-precision format.
 #[derive(Debug)]
-pub(super) struct Encoded<T: Element> {
+struct Encoded<T: Element> {
     parcel: Parcel<T>,
     half: HalfBytes,
 }
@@ -126,16 +107,23 @@ impl<T: Element> Encoded<T> {
     fn new(comm: &Communicator, bucket: usize, count: usize, scale: f32) -> Result<Self, Error> {
         Ok(Self { parcel: Parcel::new(comm, Some(bucket), count)?, half: HalfBytes::new(T::DTYPE, scale) })
     }
+}
+
+impl<T: Element> Narrow for Encoded<T> {
+    fn dtype(&self) -> DType {
+        T::DTYPE
+    }
 
     fn launch(&mut self, comm: &mut Communicator, way: Way, gradients: &[f32]) -> Result<(), Error> {
         self.half.encode(gradients, cast_slice_mut(self.parcel.values_mut()));
         self.parcel.launch(comm, way)
     }
 
-    fn land(&mut self, gradients: &mut [f32], part: Range<usize>) -> Result<Option<Flight>, Error> {
+    fn land(&mut self, gradients: &mut [f32], part: Option<Range<usize>>) -> Result<Option<Flight>, Error> {
         let flight = self.parcel.land()?;
         if flight.is_some() {
-            self.half.decode(cast_slice(&self.parcel.values()[part]), gradients);
+            let part = part.unwrap_or(0..gradients.len());
+            self.half.decode(cast_slice(&self.parcel.values()[part.clone()]), &mut gradients[part]);
         }
         Ok(flight)
     }
@@ -157,7 +145,8 @@ mod tests {
                 (Wire::Bf16, &(|value| bf16::from_f32(value).to_f32()) as &dyn Fn(f32) -> f32),
                 (Wire::F16, &|value| f16::from_f32(value / 4096.0).to_f32() * 4096.0),
             ] {
-                let mut narrow = Narrow::new(&comm, (wire, 1.0 / 4096.0), 0, COUNT).unwrap();
+                let mut narrow =
+                    narrow(&comm, (wire, 1.0 / 4096.0), 0, COUNT).unwrap().expect("it is narrow");
                 narrow.launch(&mut comm, Way::all_reduce(false), &gradients).unwrap();
                 let mut landed = vec![0.0; COUNT];
                 assert!(narrow.land(&mut landed, None).unwrap().is_some());

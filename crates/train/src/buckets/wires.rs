@@ -25,27 +25,14 @@ pub enum Wires {
     Auto(Vec<Wire>),
 }
 
-/// The text names no wire formats.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum UnknownWires {
-    /// One of the names is none.
-    #[error(transparent)]
-    Unknown(#[from] UnknownWire),
-    /// How fast it is cannot be predicted.
-    #[error(
-        "how much {0} sends depends on the gradients, so auto cannot predict it: remove it from the list"
-    )]
-    Unpredictable(String),
-}
-
 impl FromStr for Wires {
-    type Err = UnknownWires;
+    type Err = UnknownWire;
 
-    fn from_str(text: &str) -> Result<Self, UnknownWires> {
+    fn from_str(text: &str) -> Result<Self, UnknownWire> {
         let Some(names) = text.strip_prefix("auto:") else { return Ok(Self::One(text.parse()?)) };
         let wire = |name: &str| match name.parse()? {
             Wire::Compressed(Compression::Threshold { .. }) => {
-                Err(UnknownWires::Unpredictable(name.to_owned()))
+                Err(UnknownWire::Unpredictable(name.to_owned()))
             }
             wire => Ok(wire),
         };
@@ -65,29 +52,20 @@ impl fmt::Display for Wires {
     }
 }
 
-/// The wire format of a run, and why.
-#[derive(Debug, Clone, PartialEq)]
-pub struct WireChoice {
-    /// The format.
-    pub wire: Wire,
-    /// The reason, as text; none if it was asked for.
-    pub why: Option<String>,
-}
-
-impl WireChoice {
-    /// The fastest of these for the gradients of these parameters, by the cost model: the time of their communication, hidden or not. All
-    /// ranks call it, with the same arguments, and get rank 0's choice.
+impl Wire {
+    /// The fastest of these for the gradients of these parameters, by the cost model: the time of their communication, hidden or not; and
+    /// why. All ranks call it, with the same arguments, and get rank 0's choice.
     ///
     /// # Errors
     /// None is given, how fast one of them is cannot be predicted, or communication failed.
-    pub fn among(
+    pub fn fastest(
         comm: &mut Communicator,
-        wires: &[Wire],
+        wires: &[Self],
         parameters: &[Parameter],
-    ) -> Result<Self, TrainError> {
+    ) -> Result<(Self, String), TrainError> {
         let topology = comm.topology().clone();
         if topology.nodes() == 1 {
-            return Ok(Self { wire: Wire::F32, why: Some("all ranks share a node".to_owned()) });
+            return Ok((Self::F32, "all ranks share a node".to_owned()));
         }
         let trained = parameters.iter().filter(|parameter| parameter.is_trained);
         let shapes: Vec<_> = trained.map(|parameter| &parameter.shape[..]).collect();
@@ -106,8 +84,7 @@ impl WireChoice {
             priced.iter().map(|(wire, time_us)| format!("{wire} {:.1} ms", time_us / 1e3)).collect();
         let against =
             if others.is_empty() { String::new() } else { format!(", against {}", others.join(", ")) };
-        let why = format!("predicted to travel for {:.1} ms a step{against}", time_us / 1e3);
-        Ok(Self { wire, why: Some(why) })
+        Ok((wire, format!("predicted to travel for {:.1} ms a step{against}", time_us / 1e3)))
     }
 }
 
@@ -125,11 +102,11 @@ mod tests {
 
     use super::*;
 
-    fn chosen(nodes: &[usize], wires: &str, shape: [usize; 2]) -> WireChoice {
+    fn chosen(nodes: &[usize], wires: &str, shape: [usize; 2]) -> (Wire, String) {
         let Wires::Auto(wires) = wires.parse().unwrap() else { panic!("{wires} names several") };
         let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
         let choices = world.on_threads(nodes.iter().sum(), |mut comm| {
-            WireChoice::among(&mut comm, &wires, &[Parameter::new("weight", shape)]).unwrap()
+            Wire::fastest(&mut comm, &wires, &[Parameter::new("weight", shape)]).unwrap()
         });
         let choices = choices.unwrap();
         assert!(choices.windows(2).all(|pair| pair[0] == pair[1]), "{choices:?}");
@@ -140,13 +117,13 @@ mod tests {
     fn the_fastest_is_chosen_and_says_why() {
         let int8 = Wire::Compressed(Compression::Int8);
         let large = chosen(&[1, 1], "auto:f32,bf16,int8", [1024, 1024]);
-        assert_eq!(large.wire, int8);
-        let why = large.why.unwrap();
+        assert_eq!(large.0, int8);
+        let why = large.1;
         assert!(why.contains(" ms a step, against f32 ") && why.contains(", bf16 "), "{why}");
         // Of so few, every message costs the same, and int8 has two.
-        assert_eq!(chosen(&[1, 1], "auto:f32,int8", [2, 2]).wire, Wire::F32);
-        assert_eq!(chosen(&[2], "auto:bf16,int8", [1024, 1024]).wire, Wire::F32);
-        assert_eq!(chosen(&[2, 1], "auto:int8", [1024, 1024]).wire, int8);
+        assert_eq!(chosen(&[1, 1], "auto:f32,int8", [2, 2]).0, Wire::F32);
+        assert_eq!(chosen(&[2], "auto:bf16,int8", [1024, 1024]).0, Wire::F32);
+        assert_eq!(chosen(&[2, 1], "auto:int8", [1024, 1024]).0, int8);
     }
 
     #[test]

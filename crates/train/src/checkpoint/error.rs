@@ -7,90 +7,46 @@ use std::path::{Path, PathBuf};
 /// Why a checkpoint could not be saved or loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each error's sentence names its fields")]
 pub enum CheckpointError {
     /// The directory cannot be used.
     #[error(
         "cannot keep checkpoints in `{}`: {error}; expected a directory that this user may write to",
         path.display()
     )]
-    Directory {
-        /// The directory, or the file in it.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
+    Directory { path: PathBuf, error: io::Error },
     /// Another run saves to the same directory.
     #[error(
         "another process is saving checkpoints to `{}`: wait for it to end, or choose another directory",
         path.display()
     )]
-    Busy {
-        /// The directory.
-        path: PathBuf,
-    },
+    Busy { path: PathBuf },
     /// A checkpoint could not be written. Older ones are untouched.
     #[error("cannot write `{}`: {error}; {}; older checkpoints are untouched", path.display(), advice(error))]
-    Write {
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
+    Write { path: PathBuf, error: io::Error },
     /// A value is infinite or NaN: no checkpoint of a run that has diverged replaces one of before. Older ones are untouched.
     #[error(
         "`{tensor}` holds {found} after step {step}, which is not saved: expected finite values; older checkpoints are untouched"
     )]
-    NotFinite {
-        /// The name of the array.
-        tensor: String,
-        /// The value.
-        found: f32,
-        /// The step.
-        step: u64,
-    },
+    NotFinite { tensor: String, found: f32, step: u64 },
     /// The checkpoint is in place, but an older one could not be deleted.
     #[error("cannot remove the old checkpoint `{}`: {error}; remove it by hand", path.display())]
-    Remove {
-        /// The old one.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
+    Remove { path: PathBuf, error: io::Error },
     /// The state cannot be stored: saving refuses it, rather than loading.
     #[error(
         "the state of step {step} cannot be stored as JSON: {error}; check that it contains no infinite or NaN \
          numbers"
     )]
-    State {
-        /// The step.
-        step: u64,
-        /// The error.
-        error: serde_json::Error,
-    },
+    State { step: u64, error: serde_json::Error },
     /// A file or directory could not be read.
     #[error("cannot read `{}`: {error}", path.display())]
-    Read {
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
+    Read { path: PathBuf, error: io::Error },
     /// A file is damaged, or not part of a checkpoint.
     #[error("`{}` is not a complete checkpoint file: {why}; restore it, or use another checkpoint", path.display())]
-    Broken {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// There are checkpoints, but none can be loaded.
+    Broken { path: PathBuf, why: String },
+    /// There are checkpoints, but none can be loaded; the newest comes first.
     #[error("no checkpoint in `{}` can be loaded:{}", directory.display(), List(passed_over))]
-    NoneWhole {
-        /// The directory.
-        directory: PathBuf,
-        /// Each of them, newest first.
-        passed_over: Vec<PassedOver>,
-    },
+    NoneWhole { directory: PathBuf, passed_over: Vec<PassedOver> },
 }
 
 /// A checkpoint that cannot be loaded.

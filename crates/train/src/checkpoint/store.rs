@@ -24,7 +24,7 @@ const PARTIAL: &str = ".partial";
 #[derive(Debug)]
 pub struct Store {
     writer: Writer,
-    writing: Option<JoinHandle<Result<PathBuf, CheckpointError>>>,
+    writing: Option<JoinHandle<Result<(), CheckpointError>>>,
     /// The steps of which there is, or was, a checkpoint.
     saved: BTreeSet<u64>,
     /// The lowest loss of those that are recorded.
@@ -98,12 +98,11 @@ impl Store {
     /// If a tensor's values do not match its shape, or two tensors of a list have the same name.
     pub fn save<S>(&mut self, checkpoint: Checkpoint<S>) -> Result<PathBuf, CheckpointError>
     where
-        S: Serialize + DeserializeOwned,
+        S: Serialize + DeserializeOwned + Send + 'static,
     {
-        checkpoint.check();
-        self.wait()?;
-        self.saved.insert(checkpoint.step);
-        self.writer.save(&checkpoint)
+        let path = self.writer.directory.join(name(checkpoint.step));
+        self.save_in_background(checkpoint)?;
+        self.wait().map(|()| path)
     }
 
     /// Saves a checkpoint in the background. If another is still being written, this waits for it, so there
@@ -147,7 +146,7 @@ impl Store {
 
     fn wait(&mut self) -> Result<(), CheckpointError> {
         let Some(writing) = self.writing.take() else { return Ok(()) };
-        writing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).map(drop)
+        writing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
@@ -157,7 +156,7 @@ impl Drop for Store {
         match self.writing.take().map(JoinHandle::join) {
             Some(Ok(Err(error))) => tracing::error!("{error}"),
             Some(Err(_)) => tracing::error!("the thread that saved a checkpoint panicked"),
-            Some(Ok(Ok(_))) | None => {}
+            Some(Ok(Ok(()))) | None => {}
         }
     }
 }
@@ -189,7 +188,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn save<S>(&self, checkpoint: &Checkpoint<S>) -> Result<PathBuf, CheckpointError>
+    fn save<S>(&self, checkpoint: &Checkpoint<S>) -> Result<(), CheckpointError>
     where
         S: Serialize + DeserializeOwned,
     {
@@ -207,8 +206,7 @@ impl Writer {
         self.remove_partial()?;
         let older = checkpoints(&self.directory)?;
         let older = older.into_iter().filter(|(step, _)| *step < checkpoint.step).rev().skip(self.keep - 1);
-        self.remove_all(older.filter(|(step, _)| Some(*step) != self.best))?;
-        Ok(path)
+        self.remove_all(older.filter(|(step, _)| Some(*step) != self.best))
     }
 
     fn remove_all(&self, found: impl IntoIterator<Item = (u64, PathBuf)>) -> Result<(), CheckpointError> {

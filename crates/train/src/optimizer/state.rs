@@ -2,56 +2,10 @@
 
 use super::Optimizer;
 
-/// Why an optimizer cannot restore a state.
+/// Why an optimizer cannot restore a state: an entry that it does not use, or that is missing, given twice, or of another size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StateError {
-    /// The state has an entry that this optimizer does not use, or for a parameter that does not exist.
-    #[error(
-        "{optimizer} remembers no `{name}` of parameter {index}: it remembers {remembered} of {parameters} parameters; \
-         is this the state of another optimizer or model?"
-    )]
-    Unknown {
-        /// The name of this optimizer.
-        optimizer: &'static str,
-        /// What it remembers.
-        remembered: String,
-        /// The name of the entry.
-        name: String,
-        /// The parameter of the entry.
-        index: usize,
-        /// The number of parameters.
-        parameters: usize,
-    },
-    /// An entry has another number of elements than its parameter.
-    #[error("`{name}` of parameter {index} has {found} elements: expected {expected}, as the parameter has")]
-    Count {
-        /// The name of the entry.
-        name: String,
-        /// The parameter.
-        index: usize,
-        /// The number of elements of the entry.
-        found: usize,
-        /// The number of elements of the parameter.
-        expected: usize,
-    },
-    /// An entry occurs more than once.
-    #[error("`{name}` of parameter {index} is given twice: expected once")]
-    Twice {
-        /// The name of the entry.
-        name: String,
-        /// The parameter.
-        index: usize,
-    },
-    /// An entry is missing.
-    #[error("`{name}` of parameter {index} is missing; is this the state of another optimizer or model?")]
-    Missing {
-        /// The name of the entry.
-        name: &'static str,
-        /// The parameter.
-        index: usize,
-    },
-}
+#[error("{0}")]
+pub struct StateError(String);
 
 impl Optimizer {
     /// The state: name, parameter, and one number per element of the parameter. [`Optimizer::steps`]
@@ -80,25 +34,28 @@ impl Optimizer {
             let moment = names.iter().position(|&moment| moment == name);
             let (Some(moment), Some(parameter)) = (moment, self.parameters.get(index)) else {
                 let (optimizer, remembered) = (self.settings.rule.name(), names.join(" and "));
-                return Err(StateError::Unknown {
-                    optimizer,
-                    remembered,
-                    name: name.into(),
-                    index,
-                    parameters: count,
-                });
+                return Err(StateError(format!(
+                    "{optimizer} remembers no `{name}` of parameter {index}: it remembers {remembered} of {count} parameters; is this \
+                     the state of another optimizer or model?"
+                )));
             };
             let (have, expected) = (elements.len(), parameter.range.len());
             if have != expected {
-                return Err(StateError::Count { name: name.into(), index, found: have, expected });
+                return Err(StateError(format!(
+                    "`{name}` of parameter {index} has {have} elements: expected {expected}, as the parameter has"
+                )));
             }
             if found[moment * count + index].replace(elements).is_some() {
-                return Err(StateError::Twice { name: name.into(), index });
+                return Err(StateError(format!(
+                    "`{name}` of parameter {index} is given twice: expected once"
+                )));
             }
         }
         if let Some(missing) = found.iter().position(Option::is_none) {
             let (name, index) = (names[missing / count], missing % count);
-            return Err(StateError::Missing { name, index });
+            return Err(StateError(format!(
+                "`{name}` of parameter {index} is missing; is this the state of another optimizer or model?"
+            )));
         }
         let mut found = found.into_iter().flatten();
         for moment in &mut self.moments {

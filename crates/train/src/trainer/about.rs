@@ -1,7 +1,7 @@
 //! What a run is, for whoever introduces it to a user.
 
 use super::Trainer;
-use crate::buckets::{BucketSize, Wire};
+use crate::buckets::BucketSize;
 use crate::feed::Feed;
 use crate::replica::Replica;
 use unisono::Ran;
@@ -22,30 +22,5 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     pub fn sharded(&self) -> Option<(usize, usize)> {
         let buckets = self.mirror.buckets();
         buckets.is_divided().then(|| (buckets.len(), buckets.scattered()))
-    }
-
-    /// The wire format of gradients.
-    pub fn wire(&self) -> Wire {
-        self.settings.buckets.wire
-    }
-
-    /// Why gradients have their wire format, if the run has chosen it.
-    pub fn wire_choice(&self) -> Option<&str> {
-        self.settings.wire_choice.as_deref()
-    }
-
-    /// Where samples are read from, if not from their source.
-    pub fn input(&self) -> Option<&str> {
-        self.settings.input.as_deref()
-    }
-
-    /// The device on which the model computes, and why, if known.
-    pub fn computes(&self) -> Option<&str> {
-        self.settings.computes.as_deref()
-    }
-
-    /// How the model is spread over ranks, if each does not hold all of it.
-    pub fn strategy(&self) -> Option<&str> {
-        self.settings.strategy.as_deref()
     }
 }

@@ -23,9 +23,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         }
         let test = self.test()?;
         let evaluation = test.evaluation(self.progress.epoch, step);
-        self.log.evaluation(&evaluation)?;
-        tell(Event::Evaluation(evaluation));
-        Ok(())
+        self.tell(Event::Evaluation(evaluation), tell)
     }
 
     /// The results on the held-out samples, which count for early stopping. Called by all ranks, at the end of a round.

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Trainer;
+use crate::buckets::Moment;
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::compare;
 use crate::error::TrainError;
@@ -10,7 +11,7 @@ use crate::feed::Feed;
 use crate::replica::Replica;
 use crate::report::{EpochReport, Stopped, Summary};
 use crate::resident::bytes_per_rank;
-use crate::resume::{Gathered, Progress, snapshot};
+use crate::resume::{Progress, snapshot};
 use crate::trace::Lane;
 use unisono::Error;
 
@@ -72,7 +73,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         }
         let began = Instant::now();
         self.mirror.settle()?;
-        let gathered = Gathered::of(self.world.replicas(), &mut self.mirror)?;
+        let gathered = self.mirror.moments(self.world.replicas())?;
         let whole = self.whole(gathered)?;
         if let Some((store, copy)) = self.store.as_mut().zip(whole) {
             store.save_in_background(copy).map_err(not_saved)?;
@@ -88,8 +89,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     pub(super) fn finish(&mut self, last: EpochReport) -> Result<Summary, TrainError> {
         let own = self.same()?;
         let gathered = match self.settings.checkpoints {
-            Some(_) => Gathered::of(self.world.replicas(), &mut self.mirror)?,
-            None => Gathered::default(),
+            Some(_) => self.mirror.moments(self.world.replicas())?,
+            None => Vec::new(),
         };
         let (store, has_parts) = (self.store.take(), self.world.has_parts());
         let whole = if store.is_some() || has_parts { self.whole(gathered)? } else { None };
@@ -117,14 +118,14 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     }
 
     /// The state of the run on rank 0, from what the ranks that hold the same have gathered, part by part. Called by all ranks.
-    fn whole(&mut self, gathered: Gathered) -> Result<Option<Checkpoint<Progress>>, TrainError> {
+    fn whole(&mut self, gathered: Vec<Moment>) -> Result<Option<Checkpoint<Progress>>, TrainError> {
         if self.world.replicas().rank() != SAVES {
             return Ok(None);
         }
         let mut copy = snapshot(&mut self.mirror, &self.progress, gathered)?;
         if let Some(mut parts) = self.mirror.replica().parts() {
             copy.parameters = parts.gather_parameters(copy.parameters)?;
-            copy.optimizer = parts.gather_state(copy.optimizer)?;
+            copy.optimizer = parts.gather(copy.optimizer.into_iter().map(|tensor| (0, tensor)).collect())?;
         }
         Ok(Some(copy).filter(|_| self.world.all.rank() == SAVES))
     }

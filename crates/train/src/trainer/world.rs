@@ -11,15 +11,8 @@ use unisono::{Communicator, Rank, ReduceOp};
 pub(super) struct World<'a> {
     /// All ranks.
     pub(super) all: &'a mut Communicator,
-    alike: Option<Alike>,
-}
-
-/// The ranks that hold the same part as this one.
-#[derive(Debug)]
-struct Alike {
-    comm: Communicator,
-    /// Their numbers among all ranks.
-    members: Vec<Rank>,
+    /// The ranks that hold the same part as this one, and their numbers among all ranks.
+    alike: Option<(Communicator, Vec<Rank>)>,
 }
 
 impl<'a> World<'a> {
@@ -33,7 +26,7 @@ impl<'a> World<'a> {
         members[comm.rank()] = all.rank() as u64;
         comm.all_reduce(&mut members, ReduceOp::Max)?;
         let members = members.into_iter().map(|rank| rank as Rank).collect();
-        Ok(Self { all, alike: Some(Alike { comm, members }) })
+        Ok(Self { all, alike: Some((comm, members)) })
     }
 
     /// Whether each rank holds a part of the model.
@@ -43,7 +36,7 @@ impl<'a> World<'a> {
 
     /// The ranks that hold the same as this one.
     pub(super) fn replicas(&mut self) -> &mut Communicator {
-        self.alike.as_mut().map_or(&mut *self.all, |alike| &mut alike.comm)
+        self.alike.as_mut().map_or(&mut *self.all, |(comm, _)| comm)
     }
 
     /// What became of a call of [the ranks that hold the same](World::replicas): if it failed among some, it fails on all ranks.
@@ -65,8 +58,8 @@ impl<'a> World<'a> {
     /// The same error, with the numbers that its ranks have among all.
     pub(super) fn explain(&self, error: TrainError) -> TrainError {
         match (error, &self.alike) {
-            (TrainError::ReplicasDiffer { step, ranks, parameters }, Some(alike)) => {
-                let ranks = ranks.into_iter().map(|rank| alike.members[rank]).collect();
+            (TrainError::ReplicasDiffer { step, ranks, parameters }, Some((_, members))) => {
+                let ranks = ranks.into_iter().map(|rank| members[rank]).collect();
                 TrainError::ReplicasDiffer { step, ranks, parameters }
             }
             (error, _) => error,

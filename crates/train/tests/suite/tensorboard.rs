@@ -62,7 +62,7 @@ fn tensorboard_reads_tags_steps_and_values() {
     let directory = tempfile::tempdir().unwrap();
     let mut events = EventFile::create(directory.path()).unwrap();
     for step in 0..2000_u64 {
-        events.scalar("loss/train", step, 0.5 * step as f64).unwrap();
+        events.scalars(step, &[("loss/train", 0.5 * step as f64)]).unwrap();
     }
     events.scalars(1 << 40, &[("loss/test, größer", 0.0), ("rate", -1e-3), ("diverged", f64::NAN)]).unwrap();
     events.flush().unwrap();
@@ -85,13 +85,13 @@ fn tensorboard_forgets_the_steps_that_a_resumed_run_repeats() {
     let directory = tempfile::tempdir().unwrap();
     let mut events = EventFile::create(directory.path()).unwrap();
     for step in 1..=5 {
-        events.scalar("loss", step, 1.0).unwrap();
+        events.scalars(step, &[("loss", 1.0)]).unwrap();
     }
     drop(events);
     let mut events = EventFile::create(directory.path()).unwrap();
     events.resume(4).unwrap();
     for step in 4..=6 {
-        events.scalar("loss", step, 2.0).unwrap();
+        events.scalars(step, &[("loss", 2.0)]).unwrap();
     }
     drop(events);
     let expected = json!({ "loss": [[1, 1.0], [2, 1.0], [3, 1.0], [4, 2.0], [5, 2.0], [6, 2.0]] });

@@ -201,7 +201,7 @@ fn another_global_batch_is_refused_within_an_epoch() {
             let feed = shared(&comm, 24);
             let settings = RunSettings { global_batch: 24, ..run_settings(3, OutOfData::Error) };
             let trainer = Trainer::new(&mut comm, Line::new(), feed, settings, resumed);
-            trainer.map(|trainer| trainer.global_batch()).map_err(|error| error.to_string())
+            trainer.map(|trainer| trainer.settings().global_batch).map_err(|error| error.to_string())
         });
         for resumed in resumed {
             match resumed {
