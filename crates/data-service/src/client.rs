@@ -54,7 +54,9 @@ impl Client {
         waiting: Waiting,
     ) -> Result<Self, DataError> {
         let Some(token_file) = &service.token_file else {
-            return Err(DataError::NoToken { servers: service.to_string() });
+            return Err(DataError::other(format!(
+                "the data servers `{service}` ask for a token: name the file that holds it (--data-token-file)"
+            )));
         };
         let token = Token::read(token_file)?;
         let runtime = Builder::new_multi_thread()
@@ -212,7 +214,7 @@ fn waits(pool: &Pool, patience: Duration) -> String {
 }
 
 fn gone(pool: &Pool, waited: Duration) -> DataError {
-    DataError::NoServer { seconds: waited.as_secs(), problems: pool.problems() }
+    DataError::other(format!("no data server has answered for {} s; {}", waited.as_secs(), pool.problems()))
 }
 
 /// Asks all servers the same, and returns what each answers.

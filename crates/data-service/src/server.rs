@@ -72,7 +72,7 @@ impl Server {
     ) -> Result<Self, DataError> {
         let mut named = settings.join.iter().chain(&settings.advertise);
         if let Some(wrong) = named.find(|address| !Service::is_address(address)) {
-            return Err(DataError::Address { address: wrong.clone() });
+            return Err(Service::refused(wrong));
         }
         let description = describe(&dataset, (source, options), settings.threads)?;
         let runtime = Builder::new_multi_thread()

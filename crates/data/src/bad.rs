@@ -111,7 +111,9 @@ impl BadSamples {
         if !found.samples.contains(&sample) {
             let skipped = found.samples.len();
             if most.is_some_and(|most| skipped >= most) {
-                return Err(DataError::TooManyBad { skipped, error: Box::new(error) });
+                return Err(DataError::other(format!(
+                    "{error}; {skipped} damaged samples were skipped before, which is as many as may be"
+                )));
             }
             found.samples.insert(sample);
             found.problems.push(error.to_string());
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
 
     fn damaged(sample: usize) -> DataError {
-        DataError::Image { path: format!("{sample}.png").into(), problem: "is damaged".into() }
+        DataError::file(format!("{sample}.png"), "is damaged")
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(super) struct ByteFile {
 impl ByteFile {
     /// Opens a file as it is. What cannot be read from anywhere, such as a pipe, is copied first.
     pub(super) fn open(path: PathBuf) -> Result<Self, DataError> {
-        let unreadable = |error| DataError::Read { path: path.clone(), error };
+        let unreadable = DataError::read(&path);
         let mut file = File::open(&path).map_err(unreadable)?;
         let metadata = file.metadata().map_err(unreadable)?;
         if metadata.is_file() {
@@ -112,8 +112,7 @@ impl ByteFile {
 
     /// Reads bytes from an offset on.
     pub(super) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DataError> {
-        part("reading", || self.file.read_exact_at(bytes, offset))
-            .map_err(|error| DataError::Read { path: self.path.clone(), error })
+        part("reading", || self.file.read_exact_at(bytes, offset)).map_err(DataError::read(&self.path))
     }
 
     /// Reads the file from its start, and moves nothing that others see.
@@ -172,7 +171,7 @@ impl Unpacking<'_> {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     let problem = format!("cannot be unpacked: {error}; fetch it again");
-                    return Err(DataError::File { path: self.path.into(), problem });
+                    return Err(DataError::file(self.path, problem));
                 }
             }
         }
@@ -224,7 +223,7 @@ fn spooled(path: &Path, content: &mut File) -> Result<ByteFile, DataError> {
             Ok(0) => return spool.finish(),
             Ok(count) => spool.write(&block[..count])?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(DataError::Read { path: path.into(), error }),
+            Err(error) => return Err(DataError::read(&path)(error)),
         }
     }
 }
@@ -289,7 +288,7 @@ fn no_room(path: &Path, why: &dyn std::fmt::Display) -> DataError {
         "does not fit, unpacked, into a temporary file in `{}`: {why}; set TMPDIR to a directory with more room",
         std::env::temp_dir().display()
     );
-    DataError::File { path: path.into(), problem }
+    DataError::file(path, problem)
 }
 
 #[cfg(test)]

@@ -31,11 +31,11 @@ const NAMES: &str = "batches.meta.txt";
 /// If a file of the data set is missing, unreadable or cut off, or has a label above 9.
 pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataError> {
     if !directory.is_dir() {
-        return Err(DataError::NoDirectory { path: directory.into() });
+        return Err(DataError::file(directory, "is not a directory"));
     }
     let parts = (1..=5).map(|part| directory.join(part_name(part)));
     let parts: Vec<PathBuf> = parts.filter(|file| file.exists()).collect();
-    let missing = |names: &str| DataError::NoFile { path: directory.into(), names: names.to_owned() };
+    let missing = |names: &str| DataError::file(directory, format!("contains no {names}: expected it there"));
     // Those that there are, without a gap.
     if let Some(gap) = (1..=parts.len().max(1)).find(|part| !directory.join(part_name(*part)).exists()) {
         return Err(missing(&part_name(gap)));
@@ -64,7 +64,7 @@ fn names(path: &Path) -> Result<Vec<String>, DataError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(DataError::Read { path: path.into(), error }),
+        Err(error) => return Err(DataError::read(&path)(error)),
     };
     let names: Vec<_> =
         text.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
@@ -72,15 +72,15 @@ fn names(path: &Path) -> Result<Vec<String>, DataError> {
         return Ok(names);
     }
     let problem = format!("has {} names of classes: expected {CLASSES}, one on each line", names.len());
-    Err(DataError::Image { path: path.into(), problem })
+    Err(DataError::file(path, problem))
 }
 
 /// The images of these files.
 fn images(files: &[PathBuf], augmentation: Augmentation) -> Result<ColourImages, DataError> {
     let mut images = ColourImages::new([SIDE, SIDE], augmentation);
     for path in files {
-        let bytes = fs::read(path).map_err(|error| DataError::Read { path: path.clone(), error })?;
-        add(&mut images, &bytes).map_err(|problem| DataError::Image { path: path.clone(), problem })?;
+        let bytes = fs::read(path).map_err(DataError::read(&path))?;
+        add(&mut images, &bytes).map_err(|problem: String| DataError::file(path.clone(), problem))?;
     }
     Ok(images)
 }

@@ -98,7 +98,7 @@ const GLYPHS: [&[&[Stroke]]; 10] = [
 pub(super) fn draw(options: &Options) -> Result<Dataset, DataError> {
     let split = |samples, purpose, option| {
         if samples == 0 {
-            return Err(DataError::Zero { option });
+            return Err(DataError::zero(option));
         }
         let mut pixels = vec![0; samples * SIDE * SIDE];
         let images = pixels.par_chunks_exact_mut(SIDE * SIDE).enumerate();

@@ -68,8 +68,7 @@ impl Store {
         match self {
             Self::Files(files) => {
                 let (path, label) = &files[index];
-                let bytes = part("reading", || fs::read(path))
-                    .map_err(|error| DataError::Read { path: path.clone(), error })?;
+                let bytes = part("reading", || fs::read(path)).map_err(DataError::read(&path))?;
                 Ok((Raw::Encoded(bytes), *label))
             }
             Self::Records(records) => records.raw(index),
@@ -81,7 +80,7 @@ impl Store {
     fn read(&self, index: usize, channels: usize) -> Result<(Image, u32), DataError> {
         let (raw, label) = self.raw(index)?;
         let image = part("decoding", || raw.decode(channels)).map_err(|problem| match self {
-            Self::Files(files) => DataError::Image { path: files[index].0.clone(), problem },
+            Self::Files(files) => DataError::file(files[index].0.clone(), problem),
             Self::Records(records) => records.damaged(index, problem),
             Self::Members(members) => members.damaged(index, &problem),
         })?;
@@ -142,7 +141,7 @@ impl EncodedImages {
         options: &Options,
     ) -> Result<(Self, Self, Size), DataError> {
         if options.image_size.is_some_and(|sides| sides.contains(&0)) {
-            return Err(DataError::Zero { option: "a side of images" });
+            return Err(DataError::zero("a side of images"));
         }
         let surveys = [&train, &test].map(|samples| store.survey(samples));
         let Some(median) = surveys[0].median() else { return Err(store.unreadable(&train)) };
@@ -214,8 +213,7 @@ impl EncodedImages {
             match &*self.store {
                 Store::Files(files) => {
                     let (path, label) = &files[sample];
-                    let metadata =
-                        fs::metadata(path).map_err(|error| DataError::Read { path: path.clone(), error })?;
+                    let metadata = fs::metadata(path).map_err(DataError::read(&path))?;
                     hasher.update(path.file_name().unwrap_or_default().as_encoded_bytes());
                     hasher.update(&metadata.len().to_le_bytes());
                     hasher.update(&label.to_le_bytes());
@@ -251,7 +249,7 @@ impl EncodedImages {
             let record = part("reading", || snapshot.record(sample))?;
             return self.size.image_of(&record).ok_or_else(|| {
                 let problem = format!("sample {sample} was damaged when this was written");
-                DataError::Snapshot { path: snapshot.directory().into(), problem }
+                DataError::file(snapshot.directory(), problem)
             });
         }
         let Size { height, width, channels } = self.size;
@@ -289,7 +287,7 @@ impl EncodedImages {
             hasher.update(&side.to_le_bytes());
         }
         let changed = |path: &Path, hasher: &mut Xxh3| {
-            let file = fs::metadata(path).map_err(|error| DataError::Read { path: path.into(), error })?;
+            let file = fs::metadata(path).map_err(DataError::read(&path))?;
             hasher.update(&file.ctime().to_le_bytes());
             hasher.update(&file.ctime_nsec().to_le_bytes());
             Ok(())

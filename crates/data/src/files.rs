@@ -29,7 +29,7 @@ pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
         }
         let names = unbraced(element).ok_or_else(|| {
             let expected = format!("at most {MOST_NAMES} names between its braces");
-            DataError::NoMatch { pattern: element.to_owned(), expected }
+            no_match(element, &expected)
         })?;
         for name in names {
             match is_pattern(&name) && !Path::new(&name).exists() {
@@ -43,7 +43,7 @@ pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
         None => Ok(files),
         Some(twice) => {
             let problem = format!("is named twice in `{text}`: expected every file once");
-            Err(DataError::File { path: twice.clone(), problem })
+            Err(DataError::file(twice.clone(), problem))
         }
     }
 }
@@ -67,9 +67,9 @@ fn is_pattern(name: &str) -> bool {
 
 /// The existing files that match, sorted. As in a shell, `*` matches no file whose name starts with a point.
 fn matches(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
-    let none = |expected: String| DataError::NoMatch { pattern: pattern.into(), expected };
+    let none = |expected: &str| no_match(pattern, expected);
     let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::default() };
-    let found = glob_with(pattern, options).map_err(|error| none(format!("a valid pattern: {error}")))?;
+    let found = glob_with(pattern, options).map_err(|error| none(&format!("a valid pattern: {error}")))?;
     let mut files = vec![];
     for file in found {
         let file =
@@ -79,7 +79,11 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
         }
     }
     files.sort();
-    if files.is_empty() { Err(none("a path, or a pattern of existing files".into())) } else { Ok(files) }
+    if files.is_empty() { Err(none("a path, or a pattern of existing files")) } else { Ok(files) }
+}
+
+fn no_match(pattern: &str, expected: &str) -> DataError {
+    DataError::other(format!("no file matches `{pattern}`: expected {expected}"))
 }
 
 /// What a name with braces stands for: `{a,b}` for each of its elements, `{08..11}` for each number, as wide as the first.
@@ -130,7 +134,7 @@ pub(super) fn entries(
     directory: &Path,
     is_wanted: impl Fn(&Path) -> bool,
 ) -> Result<Vec<PathBuf>, DataError> {
-    let unreadable = |error| DataError::Read { path: directory.into(), error };
+    let unreadable = DataError::read(directory);
     let mut entries = vec![];
     for entry in fs::read_dir(directory).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
@@ -160,7 +164,7 @@ pub(super) fn named_or_in(
         }
         let within = entries(&path, |file| is_wanted(&lowercase_name(file)) && file.is_file())?;
         if within.is_empty() {
-            return Err(DataError::Empty { path, expected });
+            return Err(DataError::file(path, format!("contains no {expected}")));
         }
         files.extend(within);
     }

@@ -30,7 +30,7 @@ pub(super) fn divided(
     }
     if train.is_empty() || test.is_empty() {
         let found = train.len() + test.len();
-        return Err(DataError::TooShort { path: path.into(), what, found, expected: 10 });
+        return Err(DataError::too_short(&path, what, found, 10));
     }
     Ok((train, test))
 }

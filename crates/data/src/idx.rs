@@ -31,14 +31,19 @@ const CLASSES: u8 = 10;
 /// If there is no complete pair, or a file is unreadable or malformed, or a label is above 9.
 pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataError> {
     if !directory.is_dir() {
-        return Err(DataError::NoDirectory { path: directory.into() });
+        return Err(DataError::file(
+            directory,
+            "is not a directory: expected one that contains files in MNIST format",
+        ));
     }
     let pair = |prefix| Pair::read(directory, prefix, options.in_memory_bytes);
     let ([height, width], [train, test]) = match (pair("train")?, pair("t10k")?) {
         (Some(train), Some(test)) => {
             let (expected, found) = (train.sides(), test.sides());
             if found != expected {
-                return Err(DataError::Size { path: test.path, found, expected });
+                let problem =
+                    format!("has images of the shape {found:?}: expected {expected:?}, as in training");
+                return Err(DataError::file(test.path, problem));
             }
             (expected, [train.all(), test.all()])
         }
@@ -46,7 +51,7 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
         (None, None) => {
             let pair = |prefix| format!("{prefix}-{IMAGES} with {prefix}-{LABELS}");
             let names = format!("{} nor {}", pair("train"), pair("t10k"));
-            return Err(DataError::NoFile { path: directory.into(), names });
+            return Err(missing(directory, &names));
         }
     };
     let kind = Kind::Images { height, width, channels: 1, classes: CLASSES.into() };
@@ -80,7 +85,7 @@ impl Pair {
             [images, _] => {
                 let [image_file, label_file] = names;
                 let names = if images.is_none() { image_file } else { label_file };
-                return Err(DataError::NoFile { path: directory.into(), names });
+                return Err(missing(directory, &names));
             }
         };
         let file = Idx::<3>::open(path.clone(), "images", 0x0000_0803)?;
@@ -93,11 +98,12 @@ impl Pair {
         let (found, expected) = (file.shape[0], shape[0]);
         let bytes = file.bytes()?;
         if found != expected {
-            return Err(DataError::Count { path: labels, found, images: path, expected });
+            return Err(DataError::labels(&labels, found, &path, expected));
         }
         if let Some(sample) = bytes.iter().position(|&label| label >= CLASSES) {
             let (label, highest) = (bytes[sample], CLASSES - 1);
-            return Err(DataError::Label { path: labels, sample, label, highest });
+            let problem = format!("labels sample {sample} as {label}: expected 0 to {highest}");
+            return Err(DataError::file(labels, problem));
         }
         Ok(Some(Self { path, shape, pixels, labels: bytes }))
     }
@@ -120,7 +126,7 @@ impl Pair {
         let found = self.labels.len();
         if found < 2 {
             let path = self.path;
-            return Err(DataError::TooShort { path, what: "images", found, expected: 2 });
+            return Err(DataError::too_short(&path, "images", found, 2));
         }
         Ok(self.divided((found * 9 / 10).max(1)))
     }
@@ -152,6 +158,14 @@ impl Pair {
     }
 }
 
+fn missing(directory: &Path, names: &str) -> DataError {
+    DataError::file(directory, format!("contains no {names}: expected there, gzipped (.gz) or not"))
+}
+
+fn truncated(path: PathBuf, found: usize, expected: usize) -> DataError {
+    DataError::file(path, format!("is truncated: {found} bytes, expected {expected}; fetch it again"))
+}
+
 /// The file `name` in `directory`, gzipped or not.
 fn find(directory: &Path, name: &str) -> Option<PathBuf> {
     [name.to_owned(), format!("{name}.gz")]
@@ -174,29 +188,33 @@ impl<const D: usize> Idx<D> {
 
     /// Reads the header of the file at `path`; `magic` is the magic number of a file of `what`.
     fn open(path: PathBuf, what: &'static str, magic: u32) -> Result<Self, DataError> {
-        let unreadable = |error| DataError::Read { path: path.clone(), error };
+        let unreadable = DataError::read(&path);
         let mut file = open(&path).map_err(unreadable)?;
         let header = read_up_to(&mut file, Self::HEADER_BYTES).map_err(unreadable)?;
         if header.len() < Self::HEADER_BYTES {
-            return Err(DataError::Truncated { path, found: header.len(), expected: Self::HEADER_BYTES });
+            return Err(truncated(path, header.len(), Self::HEADER_BYTES));
         }
         let mut words = header.chunks_exact(4).map(|w| u32::from_be_bytes([w[0], w[1], w[2], w[3]]));
         let found = words.next().unwrap_or_default();
         if found != magic {
-            return Err(DataError::Magic { path, what, found, expected: magic });
+            let problem = format!(
+                "is not an IDX file of {what}: its magic number is {found:#010x}, expected {magic:#010x}"
+            );
+            return Err(DataError::file(path, problem));
         }
         let shape: Vec<u32> = words.collect();
         let size = shape.iter().try_fold(1_usize, |size, &n| size.checked_mul(n as usize));
         let Some(size) = size.filter(|&size| size > 0 && size < isize::MAX as usize) else {
-            return Err(DataError::Shape { path, shape });
+            let problem =
+                format!("has the shape {shape:?}: expected sizes that are above 0 and fit in memory");
+            return Err(DataError::file(path, problem));
         };
         Ok(Self { path, shape: std::array::from_fn(|d| shape[d] as usize), size, file })
     }
 
     /// Reads the bytes after the header.
     fn bytes(mut self) -> Result<Vec<u8>, DataError> {
-        let bytes = read_up_to(&mut self.file, self.size + 1)
-            .map_err(|error| DataError::Read { path: self.path.clone(), error })?;
+        let bytes = read_up_to(&mut self.file, self.size + 1).map_err(DataError::read(&self.path))?;
         self.check_end(bytes.len())?;
         Ok(bytes)
     }
@@ -220,8 +238,11 @@ impl<const D: usize> Idx<D> {
     fn check_end(&self, found: usize) -> Result<(), DataError> {
         let (path, expected) = (self.path.clone(), Self::HEADER_BYTES + self.size);
         match found.cmp(&self.size) {
-            Ordering::Less => Err(DataError::Truncated { path, found: Self::HEADER_BYTES + found, expected }),
-            Ordering::Greater => Err(DataError::Trailing { path, expected }),
+            Ordering::Less => Err(truncated(path, Self::HEADER_BYTES + found, expected)),
+            Ordering::Greater => Err(DataError::file(
+                path,
+                format!("has trailing bytes: expected it to end after {expected}; fetch it again"),
+            )),
             Ordering::Equal => Ok(()),
         }
     }

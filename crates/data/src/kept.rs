@@ -100,8 +100,7 @@ impl Dataset {
             record_bytes: images.record_bytes(),
         };
         let (of_train, of_test) = (plan("train", &train), plan("test", &test));
-        fs::create_dir_all(&directory)
-            .map_err(|error| DataError::Write { path: directory.clone(), error })?;
+        fs::create_dir_all(&directory).map_err(DataError::write(&directory))?;
         check_room(&directory, of_train.missing_bytes() + of_test.missing_bytes())?;
         let samples = train.len() + test.len();
         let (train, of_train) = train.read_from(&of_train)?;
@@ -133,7 +132,7 @@ fn key(train: &EncodedImages, test: &EncodedImages, options: &SnapshotOptions) -
 
 /// Refuses a snapshot for which the file system has no room.
 fn check_room(directory: &Path, bytes: u64) -> Result<(), DataError> {
-    let unknown = |error| DataError::Write { path: directory.into(), error };
+    let unknown = DataError::write(directory);
     let Disk { free, .. } = Disk::of(directory).map_err(unknown)?;
     if bytes <= free {
         return Ok(());
@@ -143,7 +142,7 @@ fn check_room(directory: &Path, bytes: u64) -> Result<(), DataError> {
         amount(bytes),
         amount(free)
     );
-    Err(DataError::Snapshot { path: directory.into(), problem })
+    Err(DataError::file(directory, problem))
 }
 
 /// Says in the directory of a snapshot what it is of.
@@ -153,7 +152,7 @@ fn say(directory: &Path, about: &About) -> Result<(), DataError> {
         return Ok(());
     }
     let text = serde_json::to_vec_pretty(about).expect("words and numbers");
-    fs::write(&path, text).map_err(|error| DataError::Write { path, error })
+    fs::write(&path, text).map_err(DataError::write(&path))
 }
 
 fn read(path: &Path) -> Option<About> {

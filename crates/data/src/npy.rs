@@ -46,7 +46,7 @@ pub(super) fn read(
     };
     if held_out.is_empty() {
         let (path, found) = (train.path, train.count);
-        return Err(DataError::TooShort { path, what: "samples", found, expected: 10 });
+        return Err(DataError::too_short(&path, "samples", found, 10));
     }
     let pairs = || [Some(&train), test.as_ref()].into_iter().flatten();
     pairs().try_for_each(|pair| pair.check_shape(&train))?;
@@ -69,7 +69,7 @@ pub(super) fn read(
                 Some((schema, _)) => {
                     let expected = schema.columns.len();
                     let problem = format!("has {features} columns: expected {expected}, as in training");
-                    return Err(DataError::File { path: train.path, problem });
+                    return Err(DataError::file(train.path, problem));
                 }
                 None => train.schema(rows, &training)?,
             };
@@ -109,13 +109,13 @@ impl Pair {
             let problem = format!(
                 "contains no `{missing}`: expected {others}, and where a part is held out `x_test.npy` with `y_test.npy`"
             );
-            return Err(DataError::File { path: directory.into(), problem });
+            return Err(DataError::file(directory, problem));
         }
         let array = Array::open(path.clone())?;
         let labels = Array::open(path_of_labels.clone())?.labels()?;
         let (found, expected) = (labels.len(), array.shape[0]);
         if found != expected {
-            return Err(DataError::Count { path: path_of_labels, found, images: path, expected });
+            return Err(DataError::labels(&path_of_labels, found, &path, expected));
         }
         let labels = Arc::new(Labels::new(labels));
         Ok(Self { path, samples: array.samples()?, count: found, path_of_labels, labels })
@@ -137,7 +137,7 @@ impl Pair {
             Some(record) => {
                 let (label, highest) = (self.labels.get(record), classes.saturating_sub(1));
                 let problem = format!("is the label {label}: expected one from 0 to {highest}");
-                Err(DataError::Record { path: self.path_of_labels.clone(), record, problem })
+                Err(DataError::record(&self.path_of_labels, record, problem))
             }
         }
     }
@@ -153,7 +153,7 @@ impl Pair {
             return Ok(());
         }
         let problem = format!("has {found}: expected {expected}, as in training");
-        Err(DataError::File { path: self.path.clone(), problem })
+        Err(DataError::file(self.path.clone(), problem))
     }
 
     /// The statistics of the columns, which are called by their numbers.

@@ -59,7 +59,7 @@ pub(crate) fn make_all<S>(
                 "another process has written nothing more of it for {} s: end that one, or use another directory",
                 STALLED.as_secs()
             );
-            return Err(DataError::Snapshot { path: paths[missing].clone(), problem });
+            return Err(DataError::file(paths[missing].clone(), problem));
         }
         if !has_new {
             thread::sleep(NAP);
@@ -78,7 +78,7 @@ fn attempt<S>(
         return Ok(Attempt::There(there));
     }
     let part = part_of(path);
-    let unwritten = |error| DataError::Write { path: part.clone(), error };
+    let unwritten = DataError::write(&part);
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(false).open(&part).map_err(unwritten)?;
     match file.try_lock() {
@@ -104,7 +104,7 @@ fn attempt<S>(
     }
     open(path).map(Attempt::There).ok_or_else(|| {
         let problem = "was written, and is not as it was written: check the disk".to_owned();
-        DataError::Snapshot { path: path.into(), problem }
+        DataError::file(path, problem)
     })
 }
 
@@ -114,7 +114,7 @@ fn write(
     path: &Path,
     make: impl FnOnce(&mut File) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
-    let unwritten = |error| DataError::Write { path: part.into(), error };
+    let unwritten = DataError::write(&part);
     // What a process left that was killed.
     file.set_len(0).map_err(unwritten)?;
     make(file)?;

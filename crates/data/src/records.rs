@@ -111,7 +111,7 @@ impl Records {
     /// The error for a record that is damaged.
     pub(super) fn damaged(&self, index: usize, problem: String) -> DataError {
         let place = self.places[index];
-        DataError::Record { path: self.files[place.file].path().into(), record: place.record, problem }
+        DataError::record(&self.files[place.file].path(), place.record, problem)
     }
 }
 
@@ -185,11 +185,7 @@ fn frames(
 ) -> Result<Vec<(u64, usize)>, DataError> {
     let (mut frames, mut start) = (vec![], 0);
     loop {
-        let damaged = |problem: &str| DataError::Record {
-            path: path.into(),
-            record: frames.len(),
-            problem: problem.into(),
-        };
+        let damaged = |problem: &str| DataError::record(path, frames.len(), problem);
         let cut_off = || damaged("the file ends within it; fetch it again");
         let mut header = [0; HEADER_BYTES];
         match content.read(&mut header)? {

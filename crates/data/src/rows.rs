@@ -93,7 +93,7 @@ impl FileRows {
             Some(column) => {
                 let value = values[start + column];
                 let problem = format!("has {value} in column {column}: expected a finite 32-bit number");
-                Err(DataError::Record { path: self.file.path().into(), record: row, problem })
+                Err(DataError::record(&self.file.path(), row, problem))
             }
         }
     }

@@ -210,7 +210,13 @@ impl FromStr for Source {
             (_, "service") => return path.parse().map(Self::Service),
             _ => Self::of(word, path.into()),
         };
-        found.ok_or_else(|| DataError::UnknownSource { name: name.into() })
+        found.ok_or_else(|| {
+            DataError::other(format!(
+                "unknown data set `{name}`: expected `digits`, `idx:DIR`, `text:FILES`, `csv:FILES`, `parquet:FILES`, `arrow:FILES`, \
+                 `tfrecord:FILES_OR_DIR`, `webdataset:FILES_OR_DIR`, `npy:DIR`, `images:DIR`, `cifar:DIR` or \
+                 `service:HOST:PORT,…`"
+            ))
+        })
     }
 }
 

@@ -89,7 +89,7 @@ impl TextFiles {
             }
             let changed = |problem: &str| {
                 let problem = format!("{problem}: the file has changed since it was loaded; start again");
-                DataError::File { path: file.path().into(), problem }
+                DataError::file(file.path(), problem)
             };
             let bytes = file.read(from - start, (to - from) as usize)?;
             let text = std::str::from_utf8(&bytes).map_err(|_| changed("is no longer UTF-8"))?;

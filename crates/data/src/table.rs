@@ -120,7 +120,7 @@ impl Table {
         let rows = self.rows.len();
         let (train, test) = nine_to_one(rows);
         if test.is_empty() {
-            return Err(DataError::TooShort { path: path.into(), what: "rows", found: rows, expected: 10 });
+            return Err(DataError::too_short(&path, "rows", rows, 10));
         }
         let columns = self.rows.statistics(&self.features, &train)?;
         let features = columns.len();
@@ -144,7 +144,7 @@ impl Table {
     fn dataset_as(self, path: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
         let rows = self.rows.len();
         if rows == 0 {
-            return Err(DataError::TooShort { path: path.into(), what: "rows", found: 0, expected: 1 });
+            return Err(DataError::too_short(&path, "rows", 0, 1));
         }
         let number = |label: &str| {
             if let Some(target) = &known.target {
@@ -190,7 +190,7 @@ impl Table {
     }
 
     fn column_problem(&self, path: &Path, problem: String) -> DataError {
-        DataError::Column { path: path.into(), column: self.label_name().into(), problem }
+        DataError::column(path, self.label_name(), problem)
     }
 }
 

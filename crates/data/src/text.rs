@@ -1,6 +1,6 @@
 //! A text as a sequence of characters: the first 90 % for training, the rest held out.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::byte_file::ByteFile;
@@ -23,7 +23,7 @@ const BLOCK: usize = 1 << 16;
 pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let context = options.context;
     if context == 0 {
-        return Err(DataError::Zero { option: "the context" });
+        return Err(DataError::zero("the context"));
     }
     let files = files::named(path)?.into_iter().map(ByteFile::open).collect::<Result<Vec<_>, _>>()?;
     let mut seen = Characters::default();
@@ -38,8 +38,8 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     let (train, test) = (found - found / 10, found / 10);
     if (test / context).saturating_sub(1) == 0 {
         // A sample needs twice the context (see `Split::len`), and a tenth is held out.
-        let (path, expected) = (path.into(), context.saturating_mul(20));
-        return Err(DataError::TooShort { path, what: "characters", found, expected });
+        let expected = context.saturating_mul(20);
+        return Err(DataError::too_short(path, "characters", found, expected));
     }
     let vocabulary = seen.sorted();
     let bytes = found as u64 * size_of::<u32>() as u64;
@@ -76,7 +76,8 @@ fn each_character(file: &ByteFile, mut each: impl FnMut(char)) -> Result<(), Dat
             Err(error) if error.error_len().is_none() && offset < file.length() => error.valid_up_to(),
             Err(error) => {
                 let position = offset as usize - block.len() + error.valid_up_to();
-                return Err(DataError::NotUtf8 { path: PathBuf::from(file.path()), position });
+                let problem = format!("is not UTF-8 text: no valid character at byte {position}");
+                return Err(DataError::file(file.path(), problem));
             }
         };
         let (text, _) = block.split_at(valid);

@@ -22,7 +22,7 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     let files = files::named_or_in(path, |name| name.contains("tfrec"), "file with `tfrec` in its name")?;
     let parts = held_out::divided(path, files, "records", |file| records.add(file, skips_damaged))?;
     let classes = match options.classes {
-        Some(0) => return Err(DataError::Zero { option: "the number of classes" }),
+        Some(0) => return Err(DataError::zero("the number of classes")),
         Some(classes) => classes,
         None => records.count_classes(skips_damaged)?,
     };

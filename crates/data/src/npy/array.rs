@@ -30,7 +30,7 @@ impl Array {
     /// Reads the header of a file.
     pub(super) fn open(path: PathBuf) -> Result<Self, DataError> {
         let file = ByteFile::open(path)?;
-        let refused = |problem: String| DataError::File { path: file.path().into(), problem };
+        let refused = |problem: String| DataError::file(file.path(), problem);
         let broken = |problem: &str| refused(format!("{problem}: the file is damaged, or not a .npy file"));
         let start = file.start()?;
         let (before, length) = match *start {
@@ -87,7 +87,7 @@ impl Array {
     /// An error with what the array is.
     fn refused(&self, problem: &str) -> DataError {
         let problem = format!("is an array of `{}` with the shape {:?}: {problem}", self.kind, self.shape);
-        DataError::File { path: self.file.path().into(), problem }
+        DataError::file(self.file.path(), problem)
     }
 
     /// The array as samples.
@@ -128,7 +128,7 @@ impl Array {
             let number = bytes.iter().rev().fold(0_u64, |number, &byte| number << 8 | u64::from(byte));
             u32::try_from(number).ok().filter(|_| !is_negative).ok_or_else(|| {
                 let problem = format!("is no class: expected a number from 0 to {}", u32::MAX);
-                DataError::Record { path: self.file.path().into(), record, problem }
+                DataError::record(&self.file.path(), record, problem)
             })
         });
         labels.collect()

@@ -56,7 +56,7 @@ impl Pipeline<Vec<u8>> {
         make: impl FnOnce() -> Result<Self, DataError>,
     ) -> Result<Snapshotted, DataError> {
         let SnapshotOptions { directory, compression } = options;
-        fs::create_dir_all(directory).map_err(|error| DataError::Write { path: directory.clone(), error })?;
+        fs::create_dir_all(directory).map_err(DataError::write(directory))?;
         let identity = format!("{FORMAT} {key}");
         let list = [directory.join(format!("{key}.jsonl"))];
         let make = RefCell::new(Some(make));
@@ -139,7 +139,7 @@ impl Writer<'_> {
             file.sync_all()?;
             fs::rename(&part, &path)
         };
-        write().map_err(|error| DataError::Write { path: path.clone(), error })?;
+        write().map_err(DataError::write(&path))?;
         self.shards += 1;
         self.line(&Line::Shard { elements: elements.len() })
     }
@@ -147,7 +147,7 @@ impl Writer<'_> {
     fn line(&mut self, line: &Line) -> Result<(), DataError> {
         let text = serde_json::to_string(line).expect("numbers") + "\n";
         let path = || self.directory.join(format!("{}.jsonl", self.key));
-        self.list.write_all(text.as_bytes()).map_err(|error| DataError::Write { path: path(), error })
+        self.list.write_all(text.as_bytes()).map_err(DataError::write(&path()))
     }
 }
 

@@ -108,7 +108,7 @@ impl Shard {
         let unpacked = (xxh3_64(stored) == self.checksums[index]).then(|| self.compression.unpacked(stored));
         unpacked.flatten().ok_or_else(|| {
             let problem = format!("record {index} is damaged: delete the file, and it is written anew");
-            DataError::Snapshot { path: self.path.clone(), problem }
+            DataError::file(self.path.clone(), problem)
         })
     }
 }
