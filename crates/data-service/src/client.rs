@@ -1,6 +1,7 @@
 //! A client of servers that make batches.
 
 use std::fmt;
+use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -15,8 +16,9 @@ use super::message::{BatchRequest, DescribeRequest, Description, ServersRequest,
 use super::pool::{Lease, Next, Pool};
 use super::token::Token;
 use super::waiting::Waiting;
+use unisono_data::pipeline::part;
 use unisono_data::{
-    Batch, DataError, Dataset, Kind, Maker, Options, Pass, Schema, ServedSplit, Service, Split,
+    DataError, Dataset, Kind, Normalization, Options, Pass, Schema, Service, Split, Threads, Values,
 };
 
 /// How often the servers are asked for others.
@@ -38,6 +40,7 @@ pub(super) struct Client {
     pool: Arc<Pool>,
     kind: Kind,
     schema: Schema,
+    shape: Shape,
     description: Description,
     identity: u64,
     patience: Duration,
@@ -86,24 +89,20 @@ impl Client {
         };
         let kind = serde_json::from_str(&description.kind).map_err(unreadable)?;
         let schema = serde_json::from_str(&description.schema).map_err(unreadable)?;
+        let shape = Shape::of(&kind, &schema);
         let identity = description.identity();
         runtime.spawn(refresh(Arc::downgrade(&pool), identity));
         let runtime = Some(runtime);
         let is_told = AtomicBool::new(false);
-        Ok(Self { runtime, pool, kind, schema, description, identity, patience, waiting, is_told })
+        Ok(Self { runtime, pool, kind, schema, shape, description, identity, patience, waiting, is_told })
     }
 
     /// What the servers serve.
     pub(super) fn dataset(self) -> Dataset {
         let client = Arc::new(self);
         let Self { kind, schema, description, .. } = &*client;
-        let context = match *kind {
-            Kind::Text { context, .. } => Some(context),
-            Kind::Images { .. } | Kind::Table { .. } => None,
-        };
         let split = |is_held_out, samples: u64| {
-            let maker = Arc::<Self>::clone(&client);
-            Split::Served(ServedSplit::new(maker, is_held_out, samples as usize, context))
+            Arc::new(Served { client: Arc::clone(&client), is_held_out, samples: samples as usize })
         };
         let (train, test) = (split(false, description.train), split(true, description.test));
         Dataset { kind: kind.clone(), train, test, schema: schema.clone() }
@@ -115,7 +114,7 @@ impl Client {
         request: BatchRequest,
         samples: usize,
         most_bytes: usize,
-    ) -> Result<Batch, DataError> {
+    ) -> Result<(Values, Vec<u32>), DataError> {
         let began = Instant::now();
         let mut seen = began;
         // Servers whose files are damaged, and what the last of them says.
@@ -136,11 +135,11 @@ impl Client {
                 Next::Nobody => return Err(damage.unwrap_or_else(|| gone(&self.pool, seen.elapsed()))),
             };
             match call(&server.channel, request.clone(), most_bytes).await {
-                Ok(answer) => match answer.batch(samples, &self.kind, self.schema.normalization.as_ref()) {
-                    Ok(batch) => {
+                Ok(answer) => match answer.values(samples, self.shape) {
+                    Ok(values) => {
                         server.answered();
                         self.is_told.store(false, Ordering::Relaxed);
-                        return Ok(batch);
+                        return Ok(values);
                     }
                     Err(problem) => server.failed(problem),
                 },
@@ -163,11 +162,53 @@ impl Client {
     }
 }
 
-impl Maker for Client {
-    /// By whichever server makes it.
-    fn batch(&self, is_held_out: bool, samples: &[usize], pass: Pass) -> Result<Batch, DataError> {
-        let request = BatchRequest::new(self.identity, is_held_out, samples, pass);
-        let bytes = Shape::of(&self.kind).answer_bytes(samples.len());
+/// The training samples or the held-out samples of the servers.
+#[derive(Debug)]
+struct Served {
+    client: Arc<Client>,
+    is_held_out: bool,
+    samples: usize,
+}
+
+impl Split for Served {
+    fn len(&self) -> usize {
+        self.samples
+    }
+
+    fn hash(&self, hasher: &mut dyn Hasher) -> Result<(), DataError> {
+        hasher.write(&self.client.identity.to_le_bytes());
+        Ok(())
+    }
+
+    fn context(&self) -> Option<usize> {
+        match self.client.kind {
+            Kind::Text { context, .. } => Some(context),
+            Kind::Images { .. } | Kind::Table { .. } => None,
+        }
+    }
+
+    fn normalization(&self) -> Option<&Normalization> {
+        self.client.schema.normalization.as_ref()
+    }
+
+    /// As many as keep all servers busy: one in the hands of each of their threads, and one on its way to each server.
+    fn threads(&self, asked: Threads) -> Threads {
+        /// Each waits on a thread of its own.
+        const MOST: usize = 64;
+        match asked {
+            Threads::Auto => Threads::Fixed(self.client.pool.threads().clamp(2, MOST)),
+            asked => asked,
+        }
+    }
+
+    /// By whichever server makes the batch.
+    fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
+        if let Some(beyond) = samples.iter().find(|&&sample| sample >= self.samples) {
+            panic!("there is no sample {beyond}: there are {}", self.samples);
+        }
+        let client = &self.client;
+        let request = BatchRequest::new(client.identity, self.is_held_out, samples, pass);
+        let bytes = client.shape.answer_bytes(samples.len());
         if bytes > MOST_ANSWER_BYTES || request.encoded_len() > MOST_REQUEST_BYTES {
             let problem = format!(
                 "a batch of {} samples takes {bytes} bytes: a data server answers with {MOST_ANSWER_BYTES} at most; choose a smaller batch",
@@ -175,19 +216,8 @@ impl Maker for Client {
             );
             return Err(DataError::other(problem));
         }
-        let runtime = self.runtime.as_ref().expect("it is there until this is dropped");
-        runtime.block_on(self.ask(request, samples.len(), bytes))
-    }
-
-    fn identity(&self) -> u64 {
-        self.identity
-    }
-
-    /// As many as keep all servers busy: one in the hands of each of their threads, and one on its way to each server.
-    fn requests(&self) -> usize {
-        /// Each waits on a thread of its own.
-        const MOST: usize = 64;
-        self.pool.threads().clamp(2, MOST)
+        let runtime = client.runtime.as_ref().expect("it is there until this is dropped");
+        part("servers", || runtime.block_on(client.ask(request, samples.len(), bytes)))
     }
 }
 

@@ -99,7 +99,7 @@ impl Served {
         if let Some(beyond) = request.samples.iter().find(|&&sample| sample >= there as u64) {
             return Err(Status::invalid_argument(format!("there is no sample {beyond}: there are {there}")));
         }
-        if Shape::of(&self.dataset.kind).answer_bytes(asked) > MOST_ANSWER_BYTES {
+        if Shape::of(&self.dataset.kind, &self.dataset.schema).answer_bytes(asked) > MOST_ANSWER_BYTES {
             return Err(Status::invalid_argument(format!("a batch of {asked} samples is too large")));
         }
         Ok(())

@@ -50,15 +50,6 @@ pub enum Values {
     Tokens(Vec<u32>),
 }
 
-impl From<Inputs> for Values {
-    fn from(inputs: Inputs) -> Self {
-        match inputs {
-            Inputs::Pixels(numbers) => Self::Numbers(numbers),
-            Inputs::Tokens(tokens) => Self::Tokens(tokens),
-        }
-    }
-}
-
 impl Values {
     /// The inputs of a model; levels of images are normalised.
     pub(crate) fn normalized(self, normalization: Option<&Normalization>) -> Inputs {

@@ -12,7 +12,6 @@ use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::schema::Schema;
 use crate::source::Options;
-use crate::split::Split;
 
 /// Finds the images in `directory`, and reads the first of them for its size. Classes have the numbers of the schema and the
 /// number of classes in `known`, or else their index in the order of names.
@@ -75,16 +74,12 @@ pub(super) fn read(
         let what = "images, but too few in every class to hold out every tenth";
         return Err(DataError::too_short(directory, what, found, 10));
     }
-    let mut dataset = image_files::dataset(Store::Files(images), (train, test), options, (classes, schema))?;
-    if let (Split::Encoded(images), [first, more @ ..]) = (&mut dataset.train, &skipped[..]) {
+    let notice = skipped.split_first().map(|(first, more)| {
         let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-        images.add_notice(format!(
-            "`{}`{more} skipped: expected files whose names end in {}",
-            first.display(),
-            extensions()
-        ));
-    }
-    Ok(dataset)
+        let expected = extensions();
+        format!("`{}`{more} skipped: expected files whose names end in {expected}", first.display())
+    });
+    image_files::dataset(Store::Files(images), (train, test), options, (classes, schema), notice)
 }
 
 /// The numbers of these classes in a model.

@@ -1,8 +1,10 @@
 //! Data sets whose samples are decoded once, and kept in a [snapshot](crate::snapshot).
 
+use std::any::Any;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -84,12 +86,13 @@ impl Dataset {
         source: &Source,
         options: &SnapshotOptions,
     ) -> Result<(Self, SnapshotReport), DataError> {
-        let (Split::Encoded(train), Split::Encoded(test)) = (self.train, self.test) else {
+        let encoded = |split| (split as &dyn Any).downcast_ref::<EncodedImages>();
+        let Some((train, test)) = encoded(&*self.train).zip(encoded(&*self.test)) else {
             return Err(DataError::other(format!(
                 "a snapshot of {source} would have no effect: its samples are not decoded in every epoch"
             )));
         };
-        let key = key(&train, &test, options)?;
+        let key = key(train, test, options)?;
         let directory = options.directory.join(&key);
         let plan = |name, images: &EncodedImages| Plan {
             directory: &directory,
@@ -99,7 +102,7 @@ impl Dataset {
             records: images.len(),
             record_bytes: images.record_bytes(),
         };
-        let (of_train, of_test) = (plan("train", &train), plan("test", &test));
+        let (of_train, of_test) = (plan("train", train), plan("test", test));
         fs::create_dir_all(&directory).map_err(DataError::write(&directory))?;
         check_room(&directory, of_train.missing_bytes() + of_test.missing_bytes())?;
         let samples = train.len() + test.len();
@@ -116,7 +119,7 @@ impl Dataset {
             others: others(&options.directory, &directory, &about.source),
             directory,
         };
-        Ok((Self { train: Split::Encoded(train), test: Split::Encoded(test), ..self }, report))
+        Ok((Self { train: Arc::new(train), test: Arc::new(test), ..self }, report))
     }
 }
 

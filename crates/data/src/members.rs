@@ -1,13 +1,13 @@
 //! Samples in tar files, as WebDataset writes them. Loading reads only the headers of members and their classes; images are read
 //! when a sample is made.
 
+use std::hash::Hasher;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tar::{Archive, Entries, EntryType};
-use xxhash_rust::xxh3::Xxh3;
 
 use super::byte_file::{ByteFile, Compression};
 use super::decoding::{EXTENSIONS, Raw, extensions};
@@ -102,11 +102,11 @@ impl Members {
     }
 
     /// Adds what is known without reading the image of a sample to a hash.
-    pub(super) fn hash(&self, index: usize, hasher: &mut Xxh3) {
+    pub(super) fn hash(&self, index: usize, hasher: &mut dyn Hasher) {
         let Sample { key, image, label, .. } = &self.samples[index];
-        hasher.update(key.as_bytes());
-        hasher.update(&image.length.to_le_bytes());
-        hasher.update(&label.to_le_bytes());
+        hasher.write(key.as_bytes());
+        hasher.write(&image.length.to_le_bytes());
+        hasher.write(&label.to_le_bytes());
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::augment::Augmentation;
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
-use crate::normalization::Sums;
-use crate::rows::{FileRows, Rows};
+use crate::normalization::{Normalize, Sums};
+use crate::rows::Rows;
 use crate::schema::Schema;
 use crate::source::Options;
-use crate::split::{Split, nine_to_one};
-use crate::stored::{Content, FileImages, Labels, StoredSamples};
+use crate::split::nine_to_one;
+use crate::stored::{Content, Images, Labels, StoredSamples};
 use crate::survey::{self, spread};
 
 mod array;
@@ -55,11 +55,11 @@ pub(super) fn read(
         None => pairs().map(Pair::highest).max().unwrap_or_default() as usize + 1,
     };
     let (kind, schema) = match &train.samples {
-        Samples::Images(FileImages { shape: [height, width, channels], .. }) => {
+        Samples::Images(Images { shape: [height, width, channels], .. }) => {
             let (height, width, channels) = (*height, *width, *channels);
             let measured = || train.sums(&training);
-            let resolved = options.normalize.as_ref().map(|normalize| normalize.resolved(channels, measured));
-            let schema = Schema { normalization: resolved.transpose()?, ..Schema::default() };
+            let normalization = Normalize::resolved(options.normalize.as_ref(), channels, measured)?;
+            let schema = Schema { normalization, ..Schema::default() };
             (Kind::Images { height, width, channels, classes }, schema)
         }
         Samples::Rows(rows) => {
@@ -96,8 +96,8 @@ struct Pair {
 }
 
 enum Samples {
-    Images(FileImages),
-    Rows(Arc<FileRows>),
+    Images(Images),
+    Rows(Arc<Rows>),
 }
 
 impl Pair {
@@ -157,9 +157,9 @@ impl Pair {
     }
 
     /// The statistics of the columns, which are called by their numbers.
-    fn schema(&self, rows: &Arc<FileRows>, training: &[usize]) -> Result<Schema, DataError> {
+    fn schema(&self, rows: &Rows, training: &[usize]) -> Result<Schema, DataError> {
         let names: Vec<_> = (0..rows.width).map(|column| column.to_string()).collect();
-        let columns = Rows::File(Arc::clone(rows)).statistics(&names, training)?;
+        let columns = rows.statistics(&names, training)?;
         Ok(Schema { columns, ..Schema::default() })
     }
 
@@ -173,16 +173,16 @@ impl Pair {
             .try_fold(Sums::default(), |sum, image| Ok(sum.and(own(image)?)))
     }
 
-    fn split(&self, samples: Vec<usize>, schema: &Schema, options: &Options) -> Split {
+    fn split(&self, samples: Vec<usize>, schema: &Schema, options: &Options) -> Arc<StoredSamples> {
         let content = match &self.samples {
             Samples::Images(images) => {
                 let (augmentation, normalization) =
                     (options.augmentation.clone(), schema.normalization.clone());
-                Content::Images(FileImages { augmentation, normalization, ..images.clone() })
+                Content::Images(Images { augmentation, normalization, ..images.clone() })
             }
             Samples::Rows(rows) => Content::Rows(Arc::clone(rows), schema.columns.as_slice().into()),
         };
-        Split::Stored(StoredSamples::new(content, &self.labels, samples))
+        StoredSamples::new(content, &self.labels, samples)
     }
 }
 

@@ -11,7 +11,6 @@ use crate::files;
 use crate::rows::{RowWriter, Rows};
 use crate::schema::{Column, Schema};
 use crate::source::Options;
-use crate::split::Split;
 use crate::stored::{Content, Labels, StoredSamples};
 
 #[cfg(feature = "arrow")]
@@ -117,7 +116,7 @@ impl Table {
     /// The table as a data set of its own, for a regression or a classification.
     fn dataset(self, path: &Path, is_regression: bool) -> Result<Dataset, DataError> {
         let labels = self.labels.as_ref().expect("the last column, if none has this name");
-        let rows = self.rows.len();
+        let rows = self.rows.count;
         let (train, test) = nine_to_one(rows);
         if test.is_empty() {
             return Err(DataError::too_short(&path, "rows", rows, 10));
@@ -142,7 +141,7 @@ impl Table {
 
     /// The table as data for a model that knows other data.
     fn dataset_as(self, path: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
-        let rows = self.rows.len();
+        let rows = self.rows.count;
         if rows == 0 {
             return Err(DataError::too_short(&path, "rows", 0, 1));
         }
@@ -195,22 +194,16 @@ impl Table {
 }
 
 /// Parts of a table, given by the indices of their rows, as the input of a model.
-pub(super) fn splits(rows: Rows, columns: &[Column], labels: Vec<u32>, parts: [Vec<usize>; 2]) -> [Split; 2] {
-    match rows {
-        Rows::Memory { width, values } => parts.map(|part| {
-            let row = |&row: &usize| {
-                let row = &values[row * width..][..width];
-                row.iter().zip(columns).map(|(value, column)| column.standardised(*value))
-            };
-            let values = part.iter().flat_map(row).collect();
-            Split::Table { values, labels: part.iter().map(|&row| labels[row]).collect() }
-        }),
-        Rows::File(rows) => {
-            let (columns, labels) = (columns.into(), Arc::new(Labels::Words(labels)));
-            let content = Content::Rows(rows, columns);
-            parts.map(|part| Split::Stored(StoredSamples::new(content.clone(), &labels, part)))
-        }
-    }
+fn splits(
+    rows: Rows,
+    columns: &[Column],
+    labels: Vec<u32>,
+    parts: [Vec<usize>; 2],
+) -> [Arc<StoredSamples>; 2] {
+    let (rows, columns) = rows.standardised(columns);
+    let content = Content::Rows(Arc::new(rows), columns.into());
+    let labels = Arc::new(Labels::Words(labels));
+    parts.map(|part| StoredSamples::new(content.clone(), &labels, part))
 }
 
 fn finite(cell: &str) -> Option<f32> {

@@ -28,7 +28,7 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     };
     records.set_classes(classes);
     // The classes are numbered by the writer of the records.
-    image_files::dataset(Store::Records(records), parts, options, (classes, Schema::default()))
+    image_files::dataset(Store::Records(records), parts, options, (classes, Schema::default()), None)
 }
 
 #[cfg(test)]

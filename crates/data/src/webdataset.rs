@@ -23,5 +23,5 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     let parts = held_out::divided(path, files, "samples", |file| members.add(file))?;
     let classes = members.classes(options.classes)?;
     // The classes are numbered by the writer of the files.
-    image_files::dataset(Store::Members(members), parts, options, (classes, Schema::default()))
+    image_files::dataset(Store::Members(members), parts, options, (classes, Schema::default()), None)
 }

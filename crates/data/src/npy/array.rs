@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Samples;
-use crate::augment::Augmentation;
 use crate::byte_file::ByteFile;
 use crate::error::DataError;
-use crate::rows::FileRows;
-use crate::stored::FileImages;
+use crate::rows::Rows;
+use crate::stored::{Images, Levels};
 
 /// The longest header that is read, as in NumPy.
 const MOST_OF_HEADER: usize = 10_000;
@@ -96,7 +95,7 @@ impl Array {
             ("f4" | "f8", &[count, width]) => {
                 let is_wide = self.kind == "f8";
                 let Self { file, offset, .. } = self;
-                return Ok(Samples::Rows(Arc::new(FileRows { file, offset, width, count, is_wide })));
+                return Ok(Samples::Rows(Arc::new(Rows::in_file(file, offset, [count, width], is_wide))));
             }
             ("u1", &[_, height, width]) => [height, width, 1],
             ("u1", &[_, height, width, channels @ (1 | 3)]) => [height, width, channels],
@@ -108,13 +107,7 @@ impl Array {
             }
         };
         let Self { file, offset, .. } = self;
-        Ok(Samples::Images(FileImages {
-            file: Arc::new(file),
-            offset,
-            shape,
-            augmentation: Augmentation::default(),
-            normalization: None,
-        }))
+        Ok(Samples::Images(Images::new(Levels::File(Arc::new(file), offset), shape)))
     }
 
     /// The array as labels.

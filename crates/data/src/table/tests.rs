@@ -3,6 +3,7 @@
 use super::super::testing::TestDirectory;
 use super::*;
 use crate::batch::{Inputs, Pass};
+use crate::split::Split;
 
 fn read(file: &Path) -> Result<Dataset, DataError> {
     super::read(Format::Csv, file, &Options::default())
@@ -206,7 +207,7 @@ fn another_table_is_read_by_the_names_of_the_first() {
 
     let row = read_as(&directory.file("row.csv", "b,a\n49,7\n"), &known.schema, 3).unwrap();
     assert_eq!((row.train.len(), row.test.len(), row.schema.label), (1, 0, None));
-    let batch = |split: &Split, row| split.batch(&[row], Pass::Evaluation).unwrap().inputs;
+    let batch = |split: &Arc<dyn Split>, row| split.batch(&[row], Pass::Evaluation).unwrap().inputs;
     assert_eq!(batch(&row.train, 0), batch(&known.train, 7));
 
     for (text, said) in [
@@ -259,11 +260,11 @@ fn a_table_larger_than_memory_gives_the_same_batches() {
         let own = super::read(Format::Csv, &file, &options);
         for data in [own, super::read_as(Format::Csv, &file, &options, &memory.schema, 4)] {
             let data = data.unwrap();
-            assert!(matches!(data.train, Split::Stored(_)));
+            assert!(format!("{:?}", data.train).contains("ByteFile"));
             assert_eq!(known(&data), known(&memory));
             for (split, expected) in [(&data.train, &memory.train), (&data.test, &memory.test)] {
                 let all: Vec<_> = (0..split.len()).rev().collect();
-                let batch = |split: &Split| split.batch(&all, Pass::Evaluation).unwrap();
+                let batch = |split: &Arc<dyn Split>| split.batch(&all, Pass::Evaluation).unwrap();
                 assert_eq!(batch(split), batch(expected));
             }
         }

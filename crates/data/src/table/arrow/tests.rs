@@ -19,7 +19,7 @@ use super::super::tests::{kind, third, thirds};
 use super::super::{Format, read, read_as};
 use super::*;
 use crate::batch::Pass;
-use crate::{Dataset, Options, Split};
+use crate::{Dataset, Options};
 
 const LZ4: Option<CompressionType> = Some(CompressionType::LZ4_FRAME);
 const IS_STREAM: [bool; 2] = [false, true];
@@ -100,7 +100,7 @@ fn a_table_is_the_same_as_in_csv() {
         assert_eq!(same, csv);
         let options = Options { in_memory_bytes: 100, ..Options::default() };
         let stored = read(Format::Arrow, &parts, &options).unwrap();
-        assert!(matches!(stored.train, Split::Stored(_)));
+        assert!(format!("{:?}", stored.train).contains("ByteFile"));
         assert_eq!(stored.schema, csv.schema);
         assert_eq!(stored.fingerprint().unwrap(), csv.fingerprint().unwrap());
         let batch = |data: &Dataset| data.train.batch(&[3, 44, 7], Pass::Evaluation).unwrap();

@@ -13,7 +13,7 @@ use super::super::{Format, read, read_as};
 use super::*;
 use crate::batch::Pass;
 use crate::schema::Schema;
-use crate::{Dataset, Options, Split};
+use crate::{Dataset, Options};
 
 fn read_parquet(path: &Path, options: &Options) -> Result<Dataset, DataError> {
     read(Format::Parquet, path, options)
@@ -88,7 +88,7 @@ fn a_table_is_the_same_as_in_csv() {
         let parts = directory.path().join("part-*.parquet");
         assert_eq!(read_parquet_as(&parts, &csv.schema, 3).unwrap(), csv);
         let stored = read_parquet(&parts, &Options { in_memory_bytes: 100, ..Options::default() }).unwrap();
-        assert!(matches!(stored.train, Split::Stored(_)));
+        assert!(format!("{:?}", stored.train).contains("ByteFile"));
         assert_eq!(stored.fingerprint().unwrap(), csv.fingerprint().unwrap());
         let batch = |data: &Dataset| data.train.batch(&[3, 44, 7], Pass::Evaluation).unwrap();
         assert_eq!(batch(&stored), batch(&csv));
