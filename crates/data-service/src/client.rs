@@ -15,10 +15,10 @@ use super::call::{MOST_ANSWER_BYTES, MOST_OTHER_BYTES, MOST_REQUEST_BYTES, Metho
 use super::message::{BatchRequest, DescribeRequest, Description, ServersRequest, Shape, VERSION};
 use super::pool::{Lease, Next, Pool};
 use super::token::Token;
-use super::waiting::Waiting;
+use super::waiting::until;
 use unisono_data::pipeline::part;
 use unisono_data::{
-    DataError, Dataset, Kind, Normalization, Options, Pass, Schema, Service, Split, Threads, Values,
+    Cache, DataError, Dataset, Kind, Normalization, Options, Pass, Schema, Service, Split, Threads, Values,
 };
 
 /// How often the servers are asked for others.
@@ -30,7 +30,7 @@ const TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// Asks servers what they serve.
 pub(super) fn read(service: &Service, options: &Options) -> Result<Dataset, DataError> {
-    Client::connect(service, PATIENCE, Waiting::new(options)).map(Client::dataset)
+    Client::connect(service, PATIENCE, options).map(Client::dataset)
 }
 
 /// A client of all servers of a data set.
@@ -44,7 +44,8 @@ pub(super) struct Client {
     description: Description,
     identity: u64,
     patience: Duration,
-    waiting: Waiting,
+    /// Who is told of a wait.
+    cache: Cache,
     /// Whether the present wait for servers has been told.
     is_told: AtomicBool,
 }
@@ -54,7 +55,7 @@ impl Client {
     pub(super) fn connect(
         service: &Service,
         patience: Duration,
-        waiting: Waiting,
+        options: &Options,
     ) -> Result<Self, DataError> {
         let Some(token_file) = &service.token_file else {
             return Err(DataError::other(format!(
@@ -74,15 +75,15 @@ impl Client {
                 .map_err(|(address, problem)| DataError::Server { address, problem })?
         };
         let awaited = || waits(&pool, patience);
-        let (address, description) = match runtime.block_on(waiting.until(describe(&pool, patience), awaited))
-        {
-            Ok(described) => described,
-            Err(error) => {
-                // The look-up of a name may go on for long.
-                runtime.shutdown_background();
-                return Err(error);
-            }
-        };
+        let (address, description) =
+            match runtime.block_on(until(options, describe(&pool, patience), awaited)) {
+                Ok(described) => described,
+                Err(error) => {
+                    // The look-up of a name may go on for long.
+                    runtime.shutdown_background();
+                    return Err(error);
+                }
+            };
         let unreadable = |error| DataError::Server {
             address: address.clone(),
             problem: format!("what it says of its data cannot be read: {error}"),
@@ -93,8 +94,8 @@ impl Client {
         let identity = description.identity();
         runtime.spawn(refresh(Arc::downgrade(&pool), identity));
         let runtime = Some(runtime);
-        let is_told = AtomicBool::new(false);
-        Ok(Self { runtime, pool, kind, schema, shape, description, identity, patience, waiting, is_told })
+        let (cache, is_told) = (options.cache.clone(), AtomicBool::new(false));
+        Ok(Self { runtime, pool, kind, schema, shape, description, identity, patience, cache, is_told })
     }
 
     /// What the servers serve.
@@ -126,7 +127,7 @@ impl Client {
                     if seen.elapsed() < self.patience && began.elapsed() < OVERLOADED * self.patience =>
                 {
                     if seen.elapsed() > TOLD_AFTER && !self.is_told.swap(true, Ordering::Relaxed) {
-                        self.waiting.tell(&waits(&self.pool, self.patience));
+                        self.cache.tell(&waits(&self.pool, self.patience));
                     }
                     tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
                     continue;

@@ -16,7 +16,6 @@ mod call;
 mod client;
 mod handshake;
 mod listen;
-mod members;
 mod membership;
 mod message;
 mod methods;

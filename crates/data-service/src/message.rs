@@ -266,9 +266,5 @@ pub(super) struct JoinRequest {
     pub(super) address: String,
 }
 
-/// A server was taken into the list.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub(super) struct Joined {}
-
 #[cfg(test)]
 mod tests;

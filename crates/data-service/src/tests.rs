@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use image::{GrayImage, Luma};
 
 use super::client::Client;
-use super::waiting::Waiting;
 use super::*;
 use tempfile::TempDir;
 use unisono_data::{Batch, Pass, Pipeline, Service, Threads};
@@ -82,7 +81,7 @@ impl Fixture {
 
     /// The data set of these servers; a client waits for a second for one.
     fn connect(&self, servers: &[&Server]) -> Result<Dataset, DataError> {
-        Client::connect(&self.service(servers), Duration::from_secs(1), Waiting::default())
+        Client::connect(&self.service(servers), Duration::from_secs(1), &Options::default())
             .map(Client::dataset)
     }
 }

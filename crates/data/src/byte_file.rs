@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::MultiGzDecoder;
 
 use self::zlib::ZlibReader;
-use crate::disk::{Disk, amount};
+use crate::disk::{amount, room};
 use crate::error::DataError;
 use crate::pipeline::part;
 
@@ -236,8 +236,7 @@ impl Spool {
 
     /// Refuses to fill the disk to the brim, which would fail other programs too.
     fn check_room(&self) -> Result<(), DataError> {
-        let Disk { free, size } =
-            Disk::of_file(self.file.get_ref()).map_err(|error| no_room(&self.path, &error))?;
+        let [free, size] = room(self.file.get_ref()).map_err(|error| no_room(&self.path, &error))?;
         if free < RESERVE.min(size / 20) {
             let left = format!("only {} would be left free there", amount(free));
             return Err(no_room(&self.path, &left));

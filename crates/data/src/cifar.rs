@@ -26,10 +26,6 @@ const TEST: &str = "test_batch.bin";
 const NAMES: &str = "batches.meta.txt";
 
 /// Reads the data set in `directory`. Classes are named if there is a file with their names.
-///
-/// # Errors
-///
-/// If a file of the data set is missing, unreadable or cut off, or has a label above 9.
 pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataError> {
     if !directory.is_dir() {
         return Err(DataError::file(directory, "is not a directory"));

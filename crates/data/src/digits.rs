@@ -91,10 +91,6 @@ const GLYPHS: [&[&[Stroke]]; 10] = [
 ];
 
 /// Draws the data set of digits.
-///
-/// # Errors
-///
-/// If a split would have no samples.
 pub(super) fn draw(options: &Options) -> Result<Dataset, DataError> {
     let split = |samples, purpose, option| {
         if samples == 0 {
@@ -273,7 +269,9 @@ mod tests {
 
     #[test]
     fn the_seed_alone_decides() {
-        let of = |seed| draw(&Options { seed, train_samples: 30, test_samples: 10, ..Options::default() }).unwrap();
+        let of = |seed| {
+            draw(&Options { seed, train_samples: 30, test_samples: 10, ..Options::default() }).unwrap()
+        };
         assert_eq!(of(1), of(1));
         assert_ne!(of(1), of(2));
     }

@@ -120,10 +120,6 @@ impl EncodedImages {
     }
 
     /// The images to train on and those held out, given by their indices in the store, and their size.
-    ///
-    /// # Errors
-    ///
-    /// If no image to train on can be read, or the normalisation is not for their channels.
     pub(super) fn both(
         store: Store,
         (train, test): (Vec<usize>, Vec<usize>),

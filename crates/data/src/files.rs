@@ -15,10 +15,6 @@ const MOST_NAMES: usize = 1_000_000;
 /// for all that is between, so these files must exist; then `*`, `?`, `[…]` and `**` match what exists, sorted by name.
 ///
 /// A path that exists means itself, whatever characters are in it. A list keeps its order.
-///
-/// # Errors
-///
-/// If nothing matches a pattern, a file is named twice, or braces stand for too many names.
 pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
     let Some(text) = name.to_str().filter(|_| !name.exists()) else { return Ok(vec![name.into()]) };
     let mut files = vec![];
@@ -147,10 +143,6 @@ pub(super) fn entries(
 }
 
 /// The files that `name` means, a directory standing for those in it whose lowercase names match.
-///
-/// # Errors
-///
-/// As [`named`]; also if a directory contains no file that matches: `expected` describes one.
 pub(super) fn named_or_in(
     name: &Path,
     is_wanted: impl Fn(&str) -> bool,

@@ -17,11 +17,6 @@ use crate::source::Options;
 /// number of classes in `known`, or else their index in the order of names.
 ///
 /// Skips files with other extensions than those of images, and tells so; hidden ones silently.
-///
-/// # Errors
-///
-/// If there are no classes, a class has no images or is unknown, or there are too few images for testing; if a directory or
-/// the first image is unreadable.
 pub(super) fn read(
     directory: &Path,
     options: &Options,

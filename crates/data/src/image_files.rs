@@ -11,10 +11,6 @@ use crate::split::Split;
 
 /// The data set of the images in a store: those to train on and those held out, given by their indices. `schema` names the classes.
 /// `notice` tells the user how they were found.
-///
-/// # Errors
-///
-/// As [`EncodedImages::both`].
 pub(super) fn dataset(
     store: Store,
     parts: (Vec<usize>, Vec<usize>),

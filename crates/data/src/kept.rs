@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::dataset::Dataset;
-use crate::disk::{Disk, amount};
+use crate::disk::{amount, room};
 use crate::encoded::EncodedImages;
 use crate::error::DataError;
 use crate::snapshot::{FORMAT, Plan, SnapshotOptions, Work};
@@ -135,8 +135,7 @@ fn key(train: &EncodedImages, test: &EncodedImages, options: &SnapshotOptions) -
 
 /// Refuses a snapshot for which the file system has no room.
 fn check_room(directory: &Path, bytes: u64) -> Result<(), DataError> {
-    let unknown = DataError::write(directory);
-    let Disk { free, .. } = Disk::of(directory).map_err(unknown)?;
+    let [free, _] = File::open(directory).and_then(room).map_err(DataError::write(directory))?;
     if bytes <= free {
         return Ok(());
     }

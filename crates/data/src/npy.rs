@@ -27,10 +27,6 @@ const TEST: [&str; 2] = ["x_test.npy", "y_test.npy"];
 ///
 /// Rows are standardised by the mean and the standard deviation of the training rows, or by those of `known`, a model's schema
 /// and its number of classes.
-///
-/// # Errors
-///
-/// If an array is missing, unreadable, or of another shape or type; if a label is not a class, or a number not finite.
 pub(super) fn read(
     directory: &Path,
     options: &Options,
@@ -55,14 +51,14 @@ pub(super) fn read(
         None => pairs().map(Pair::highest).max().unwrap_or_default() as usize + 1,
     };
     let (kind, schema) = match &train.samples {
-        Samples::Images(Images { shape: [height, width, channels], .. }) => {
+        Content::Images(Images { shape: [height, width, channels], .. }) => {
             let (height, width, channels) = (*height, *width, *channels);
             let measured = || train.sums(&training);
             let normalization = Normalize::resolved(options.normalize.as_ref(), channels, measured)?;
             let schema = Schema { normalization, ..Schema::default() };
             (Kind::Images { height, width, channels, classes }, schema)
         }
-        Samples::Rows(rows) => {
+        Content::Rows(rows, _) => {
             let features = rows.width;
             let schema = match known {
                 Some((schema, _)) if schema.columns.len() == features => schema.clone(),
@@ -88,16 +84,11 @@ pub(super) fn read(
 struct Pair {
     /// The file of samples.
     path: PathBuf,
-    samples: Samples,
+    samples: Content,
     count: usize,
     /// The file of labels.
     path_of_labels: PathBuf,
     labels: Arc<Labels>,
-}
-
-enum Samples {
-    Images(Images),
-    Rows(Arc<Rows>),
 }
 
 impl Pair {
@@ -144,9 +135,9 @@ impl Pair {
 
     /// Refuses samples of another shape.
     fn check_shape(&self, expected: &Self) -> Result<(), DataError> {
-        let shape = |samples: &Samples| match samples {
-            Samples::Images(images) => format!("images of the shape {:?}", images.shape),
-            Samples::Rows(rows) => format!("rows of {} numbers", rows.width),
+        let shape = |samples: &Content| match samples {
+            Content::Images(images) => format!("images of the shape {:?}", images.shape),
+            Content::Rows(rows, _) => format!("rows of {} numbers", rows.width),
         };
         let (found, expected) = (shape(&self.samples), shape(&expected.samples));
         if found == expected {
@@ -165,7 +156,7 @@ impl Pair {
 
     /// The sums over the levels of these images, or of some of them at equal distances.
     fn sums(&self, training: &[usize]) -> Result<Sums, DataError> {
-        let Samples::Images(images) = &self.samples else { return Ok(Sums::default()) };
+        let Content::Images(images) = &self.samples else { return Ok(Sums::default()) };
         let channels = images.shape[2];
         let own = |image| images.read(image).map(|levels| Sums::of(&levels, channels));
         spread(training, survey::MOST)
@@ -175,12 +166,12 @@ impl Pair {
 
     fn split(&self, samples: Vec<usize>, schema: &Schema, options: &Options) -> Arc<StoredSamples> {
         let content = match &self.samples {
-            Samples::Images(images) => {
+            Content::Images(images) => {
                 let (augmentation, normalization) =
                     (options.augmentation.clone(), schema.normalization.clone());
                 Content::Images(Images { augmentation, normalization, ..images.clone() })
             }
-            Samples::Rows(rows) => Content::Rows(Arc::clone(rows), schema.columns.as_slice().into()),
+            Content::Rows(rows, _) => Content::Rows(Arc::clone(rows), schema.columns.as_slice().into()),
         };
         StoredSamples::new(content, &self.labels, samples)
     }

@@ -27,9 +27,6 @@ enum Wanted {
 }
 
 /// The source to read: this one, or if it is on a server its mirror in the cache, which is brought up to date.
-///
-/// # Errors
-/// If the source needs a feature that is not compiled in; if a server or the cache fails.
 pub(crate) fn local<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Source>, DataError> {
     let features = source.missing_features();
     if !features.is_empty() {

@@ -36,10 +36,6 @@ impl Rows {
     }
 
     /// Appends a row to `values`, standardised by the columns if there are any.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be read, or a number is not finite.
     pub(super) fn read(
         &self,
         row: usize,

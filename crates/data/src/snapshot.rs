@@ -168,10 +168,6 @@ impl Plan<'_> {
     }
 
     /// Writes what is missing or damaged, with other processes that do the same, and opens all.
-    ///
-    /// # Errors
-    ///
-    /// An error of `make`, which makes a record; or if a file cannot be written. Shards that are finished stay.
     pub(crate) fn make(
         &self,
         make: impl Fn(usize) -> Result<Vec<u8>, DataError> + Sync,
@@ -198,10 +194,6 @@ impl Plan<'_> {
 
 impl Snapshot {
     /// A record.
-    ///
-    /// # Errors
-    ///
-    /// If it is damaged.
     pub(crate) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
         let shard = self.starts.partition_point(|&start| start <= index) - 1;
         self.shards[shard].record(index - self.starts[shard])

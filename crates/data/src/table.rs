@@ -43,38 +43,29 @@ pub(super) enum Format {
 /// The classes are the distinct labels in order, as numbers if all are whole numbers and as words otherwise. Features, and the
 /// target of a regression, are standardised by the mean and the standard deviation of the training rows.
 ///
-/// # Errors
-///
-/// If a file is unreadable, has another header, no column besides the label's, or too few rows; if a row and the header differ
-/// in length, a value is missing, or a feature is not a finite number; if the header is missing, or the label is not a class.
-pub(super) fn read(format: Format, path: &Path, options: &Options) -> Result<Dataset, DataError> {
+/// For a `known` schema and number of classes, finds columns by name, standardises them by its statistics, and numbers classes
+/// as it does. Ignores other columns. If there is no column for the label, no row is held out, and all labels are 0. The table
+/// that the schema is of gives the same samples as without it.
+pub(super) fn read(
+    format: Format,
+    path: &Path,
+    options: &Options,
+    known: Option<(&Schema, usize)>,
+) -> Result<Dataset, DataError> {
     let files = files::named(path)?;
     let target = options.target.as_deref();
-    let table = table(format, path, &files, options, |header| Layout::of(header, target))?;
+    let layout = |header: &[String]| match known {
+        Some((schema, _)) => Layout::by(header, schema),
+        None => Layout::of(header, target),
+    };
+    let table = table(format, path, &files, options, layout)?;
+    if let Some((schema, classes)) = known {
+        return table.dataset_as(path, schema, classes);
+    }
     if format == Format::Csv {
         header::check(&files[0], &table)?;
     }
     table.dataset(path, target.is_some())
-}
-
-/// Reads the table in the files that `path` names for a model: finds columns by name, standardises them by the given
-/// statistics, and numbers classes as given. Ignores other columns.
-///
-/// If it has no column for the label, no row is held out, and all labels are 0. The same table gives the same samples as
-/// [`read`].
-///
-/// # Errors
-///
-/// If a file is unreadable, lacks a column, or has no row or an unknown label.
-pub(super) fn read_as(
-    format: Format,
-    path: &Path,
-    options: &Options,
-    known: &Schema,
-    classes: usize,
-) -> Result<Dataset, DataError> {
-    let layout = |header: &[String]| Layout::by(header, known);
-    table(format, path, &files::named(path)?, options, layout)?.dataset_as(path, known, classes)
 }
 
 /// The table in these files.

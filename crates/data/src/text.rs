@@ -15,10 +15,6 @@ use crate::stored_text::{Characters, Marks, StoredText, TextFiles};
 const BLOCK: usize = 1 << 16;
 
 /// Reads the text in the files that `path` names, one after the other, for windows of `context` characters.
-///
-/// # Errors
-///
-/// If `context` is 0, or a file is unreadable or not UTF-8, or the text is too short for a held-out window.
 pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let context = options.context;
     if context == 0 {

@@ -5,11 +5,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::Samples;
 use crate::byte_file::ByteFile;
 use crate::error::DataError;
 use crate::rows::Rows;
-use crate::stored::{Images, Levels};
+use crate::stored::{Content, Images, Levels};
 
 /// The longest header that is read, as in NumPy.
 const MOST_OF_HEADER: usize = 10_000;
@@ -90,12 +89,13 @@ impl Array {
     }
 
     /// The array as samples.
-    pub(super) fn samples(self) -> Result<Samples, DataError> {
+    pub(super) fn samples(self) -> Result<Content, DataError> {
         let shape = match (&*self.kind, &*self.shape) {
             ("f4" | "f8", &[count, width]) => {
                 let is_wide = self.kind == "f8";
                 let Self { file, offset, .. } = self;
-                return Ok(Samples::Rows(Arc::new(Rows::in_file(file, offset, [count, width], is_wide))));
+                let rows = Rows::in_file(file, offset, [count, width], is_wide);
+                return Ok(Content::Rows(Arc::new(rows), [].into()));
             }
             ("u1", &[_, height, width]) => [height, width, 1],
             ("u1", &[_, height, width, channels @ (1 | 3)]) => [height, width, channels],
@@ -107,13 +107,17 @@ impl Array {
             }
         };
         let Self { file, offset, .. } = self;
-        Ok(Samples::Images(Images::new(Levels::File(Arc::new(file), offset), shape)))
+        Ok(Content::Images(Images::new(Levels::File(Arc::new(file), offset), shape)))
     }
 
     /// The array as labels.
     pub(super) fn labels(&self) -> Result<Vec<u32>, DataError> {
-        let &(_, width, is_signed) =
-            KINDS.iter().find(|(kind, ..)| *kind == self.kind).ok_or_else(|| self.refused(LABELS))?;
+        let (is_signed, width) = match self.kind.split_at_checked(1) {
+            Some((sign @ ("u" | "i"), width @ ("1" | "2" | "4" | "8"))) => {
+                (sign == "i", width.parse::<usize>().expect("it is a digit"))
+            }
+            _ => return Err(self.refused(LABELS)),
+        };
         let ([count] | [count, 1]) = *self.shape else { return Err(self.refused(LABELS)) };
         let bytes = self.file.read(self.offset, count * width)?;
         let labels = bytes.chunks_exact(width).enumerate().map(|(record, bytes)| {
@@ -127,18 +131,6 @@ impl Array {
         labels.collect()
     }
 }
-
-/// The types of whole numbers, their bytes, and whether they are signed.
-const KINDS: [(&str, usize, bool); 8] = [
-    ("u1", 1, false),
-    ("u2", 2, false),
-    ("u4", 4, false),
-    ("u8", 8, false),
-    ("i1", 1, true),
-    ("i2", 2, true),
-    ("i4", 4, true),
-    ("i8", 8, true),
-];
 
 const LABELS: &str = "expected labels, whole numbers with the shape [N]";
 

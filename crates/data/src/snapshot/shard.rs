@@ -98,10 +98,6 @@ impl Shard {
     }
 
     /// A record, as it was written.
-    ///
-    /// # Errors
-    ///
-    /// If its checksum is wrong.
     pub(super) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         let stored = &self.bytes[self.records.clone()][start as usize..self.ends[index] as usize];

@@ -6,11 +6,11 @@ use crate::batch::{Inputs, Pass};
 use crate::split::Split;
 
 fn read(file: &Path) -> Result<Dataset, DataError> {
-    super::read(Format::Csv, file, &Options::default())
+    super::read(Format::Csv, file, &Options::default(), None)
 }
 
 fn read_as(file: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
-    super::read_as(Format::Csv, file, &Options::default(), known, classes)
+    super::read(Format::Csv, file, &Options::default(), Some((known, classes)))
 }
 
 /// The error of reading this file.
@@ -167,7 +167,7 @@ fn a_named_target_is_a_standardised_number() {
     let table = rows(40, |row| format!("{},{row},{}\n", f64::from(row) * 2.5 - 10.0, row % 3));
     let path = directory.file("table.csv", format!("price,size,label\n{table}"));
     let options = |target: &str| Options { target: Some(target.to_owned()), ..Options::default() };
-    let read = |target| super::read(Format::Csv, &path, &options(target));
+    let read = |target| super::read(Format::Csv, &path, &options(target), None);
     let dataset = read("price").unwrap();
     assert_eq!(dataset.kind, Kind::Table { features: 2, classes: 1 });
     let target = dataset.schema.target.as_ref().unwrap();
@@ -188,7 +188,7 @@ fn a_named_target_is_a_standardised_number() {
         "bad.csv",
         format!("price,size\n{}", rows(20, |row| format!("{},{row}\n", if row == 7 { "x" } else { "5" }))),
     );
-    let read = |path| super::read(Format::Csv, path, &options("price")).unwrap_err().to_string();
+    let read = |path| super::read(Format::Csv, path, &options("price"), None).unwrap_err().to_string();
     assert!(read(&bad).contains("column `price`: `x` is not a finite number"), "{}", read(&bad));
     let same = directory.file("same.csv", format!("price,size\n{}", rows(20, |row| format!("5,{row}\n"))));
     assert!(read(&same).contains("the target is 5 in all training rows"), "{}", read(&same));
@@ -257,8 +257,8 @@ fn a_table_larger_than_memory_gives_the_same_batches() {
     for limit in [0, 100] {
         let options = Options { in_memory_bytes: limit, ..Options::default() };
         let known = |data: &Dataset| (data.kind.clone(), data.schema.clone(), data.fingerprint().unwrap());
-        let own = super::read(Format::Csv, &file, &options);
-        for data in [own, super::read_as(Format::Csv, &file, &options, &memory.schema, 4)] {
+        let own = super::read(Format::Csv, &file, &options, None);
+        for data in [own, super::read(Format::Csv, &file, &options, Some((&memory.schema, 4)))] {
             let data = data.unwrap();
             assert!(format!("{:?}", data.train).contains("ByteFile"));
             assert_eq!(known(&data), known(&memory));

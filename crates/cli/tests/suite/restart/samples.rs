@@ -127,9 +127,8 @@ pub(crate) fn play(_: &str) -> ExitCode {
 fn train(directory: &Path) -> Result<(), TrainError> {
     let mut comm = unisono::init()?;
     let (rank, ranks) = (comm.rank(), comm.ranks());
-    let values = |count: usize| {
-        StoredSamples::table((0..count).map(|at| at as f32).collect(), vec![0; count])
-    };
+    let values =
+        |count: usize| StoredSamples::table((0..count).map(|at| at as f32).collect(), vec![0; count]);
     let kind = Kind::Table { features: 1, classes: 1 };
     let dataset =
         Arc::new(Dataset { kind, train: values(SAMPLES), test: values(50), schema: Schema::default() });
