@@ -62,7 +62,7 @@ impl Store {
         match self {
             Self::Files(files) => {
                 let (path, label) = &files[index];
-                let bytes = part("reading", || fs::read(path)).map_err(DataError::read(&path))?;
+                let bytes = part("reading", || fs::read(path)).map_err(DataError::read(path))?;
                 Ok((Raw::Encoded(bytes), *label))
             }
             Self::Records(records) => records.raw(index),
@@ -208,7 +208,7 @@ impl EncodedImages {
         self.hash(hasher)?;
         self.shape.iter().for_each(|side| hasher.update(&side.to_le_bytes()));
         let changed = |path: &Path, hasher: &mut Xxh3| {
-            let file = fs::metadata(path).map_err(DataError::read(&path))?;
+            let file = fs::metadata(path).map_err(DataError::read(path))?;
             hasher.update(&file.ctime().to_le_bytes());
             hasher.update(&file.ctime_nsec().to_le_bytes());
             Ok(())
@@ -247,7 +247,7 @@ impl Split for EncodedImages {
             match &*self.store {
                 Store::Files(files) => {
                     let (path, label) = &files[sample];
-                    let metadata = fs::metadata(path).map_err(DataError::read(&path))?;
+                    let metadata = fs::metadata(path).map_err(DataError::read(path))?;
                     hasher.write(path.file_name().unwrap_or_default().as_encoded_bytes());
                     hasher.write(&metadata.len().to_le_bytes());
                     hasher.write(&label.to_le_bytes());

@@ -26,7 +26,7 @@ pub(super) fn divided(
     }
     if train.is_empty() || test.is_empty() {
         let found = train.len() + test.len();
-        return Err(DataError::too_short(&path, what, found, 10));
+        return Err(DataError::too_short(path, what, found, 10));
     }
     Ok((train, test))
 }

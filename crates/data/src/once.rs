@@ -95,7 +95,7 @@ fn write(
     path: &Path,
     make: impl FnOnce(&mut File) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
-    let unwritten = DataError::write(&part);
+    let unwritten = DataError::write(part);
     // What a process left that was killed.
     file.set_len(0).map_err(unwritten)?;
     make(file)?;

@@ -117,7 +117,7 @@ impl Records {
     /// The error for a record that is damaged.
     pub(super) fn damaged(&self, index: usize, problem: String) -> DataError {
         let place = self.places[index];
-        DataError::record(&self.files[place.file].path(), place.record, problem)
+        DataError::record(self.files[place.file].path(), place.record, problem)
     }
 }
 

@@ -172,7 +172,7 @@ impl Plan<'_> {
         &self,
         make: impl Fn(usize) -> Result<Vec<u8>, DataError> + Sync,
     ) -> Result<(Snapshot, Work), DataError> {
-        fs::create_dir_all(self.directory).map_err(DataError::write(&self.directory))?;
+        fs::create_dir_all(self.directory).map_err(DataError::write(self.directory))?;
         let (began, written, paths) = (Instant::now(), AtomicU64::new(0), self.paths());
         let shards = make_all(
             &paths,

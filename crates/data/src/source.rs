@@ -137,7 +137,7 @@ impl Source {
         self.format().map_or_else(|| self.clone(), |(_, with_path)| with_path(path))
     }
 
-    fn format(&self) -> Option<&(&'static str, fn(PathBuf) -> Self)> {
+    fn format(&self) -> Option<&Format> {
         let is_own =
             |with_path: fn(PathBuf) -> Self| discriminant(&with_path("".into())) == discriminant(self);
         FORMATS.iter().find(|(_, with_path)| is_own(*with_path))
@@ -168,8 +168,10 @@ impl Source {
     }
 }
 
+type Format = (&'static str, fn(PathBuf) -> Source);
+
 /// The sources that have a path, by the word before it.
-const FORMATS: [(&str, fn(PathBuf) -> Source); 10] = [
+const FORMATS: [Format; 10] = [
     ("idx", Source::Idx),
     ("npy", Source::Npy),
     ("text", Source::Text),

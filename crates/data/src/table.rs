@@ -110,7 +110,7 @@ impl Table {
         let rows = self.rows.count;
         let (train, test) = nine_to_one(rows);
         if test.is_empty() {
-            return Err(DataError::too_short(&path, "rows", rows, 10));
+            return Err(DataError::too_short(path, "rows", rows, 10));
         }
         let columns = self.rows.statistics(&self.features, &train)?;
         let features = columns.len();
@@ -134,7 +134,7 @@ impl Table {
     fn dataset_as(self, path: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
         let rows = self.rows.count;
         if rows == 0 {
-            return Err(DataError::too_short(&path, "rows", 0, 1));
+            return Err(DataError::too_short(path, "rows", 0, 1));
         }
         let number = |label: &str| {
             if let Some(target) = &known.target {

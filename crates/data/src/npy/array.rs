@@ -125,7 +125,7 @@ impl Array {
             let number = bytes.iter().rev().fold(0_u64, |number, &byte| number << 8 | u64::from(byte));
             u32::try_from(number).ok().filter(|_| !is_negative).ok_or_else(|| {
                 let problem = format!("is no class: expected a number from 0 to {}", u32::MAX);
-                DataError::record(&self.file.path(), record, problem)
+                DataError::record(self.file.path(), record, problem)
             })
         });
         labels.collect()

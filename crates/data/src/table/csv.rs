@@ -19,7 +19,7 @@ pub(super) struct Part<'a> {
 
 impl<'a> parts::Part<'a> for Part<'a> {
     fn open(path: &'a Path) -> Result<Self, DataError> {
-        let file = File::open(path).map_err(DataError::read(&path))?;
+        let file = File::open(path).map_err(DataError::read(path))?;
         // Flexible: lines with too few cells are reported here.
         let mut reader = ReaderBuilder::new().flexible(true).trim(Trim::All).from_reader(file);
         let header = reader.headers().map(|header| header.iter().map(Into::into).collect());
@@ -78,7 +78,7 @@ impl Part<'_> {
 fn unreadable(path: &Path, error: csv::Error) -> DataError {
     let line = line_of(path, error.position());
     match (error.into_kind(), line) {
-        (ErrorKind::Io(error), _) => DataError::read(&path)(error),
+        (ErrorKind::Io(error), _) => DataError::read(path)(error),
         (_, Err(error)) => error,
         (ErrorKind::Utf8 { err, .. }, Ok(line)) => {
             DataError::line(path, line, format!("is not UTF-8: {err}"))
@@ -112,5 +112,5 @@ fn line_of(path: &Path, position: Option<&Position>) -> Result<u64, DataError> {
         }
         Ok(1 + ends)
     };
-    count().map_err(DataError::read(&path))
+    count().map_err(DataError::read(path))
 }
