@@ -26,7 +26,8 @@ mod tests;
 mod token;
 mod waiting;
 
-pub use server::{Counts, Server, ServerSettings};
+pub use methods::Counts;
+pub use server::{Server, ServerSettings};
 pub use token::Token;
 
 /// Reads or generates a data set as [`unisono_data::load`] does, or connects to the servers of a [`Source::Service`], which make its

@@ -8,8 +8,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::call::{MOST_OTHER_BYTES, PATIENCE, call, connect, problem};
-use super::message::JoinRequest;
-use super::methods::Served;
+use super::message::{Description, JoinRequest};
 use super::token::Token;
 use super::waiting::until;
 use unisono_data::{DataError, Options};
@@ -70,7 +69,7 @@ pub(super) struct Membership {
     pub(super) other: String,
     pub(super) own: String,
     pub(super) token: Token,
-    pub(super) served: Arc<Served>,
+    pub(super) description: Description,
 }
 
 impl Membership {
@@ -104,7 +103,7 @@ impl Membership {
     }
 
     async fn renew(&self, channel: &Channel) -> Result<(), Status> {
-        let description = Some(self.served.description.clone());
+        let description = Some(self.description.clone());
         let request = JoinRequest { description, address: self.own.clone() };
         call(channel, request, MOST_OTHER_BYTES).await.map(|_| ())
     }

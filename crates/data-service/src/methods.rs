@@ -1,6 +1,7 @@
 //! The methods of a server.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -18,8 +19,29 @@ use super::membership::{Members, reached};
 use super::message::{
     BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Servers, ServersRequest, Shape,
 };
-use super::server::Counts;
 use unisono_data::Dataset;
+
+/// What a server has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Batches that it made.
+    pub made: u64,
+    /// Batches that it served without making them anew.
+    pub cached: u64,
+    /// Requests that it sent away because its queue was full.
+    pub refused: u64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { made, cached, refused } = self;
+        write!(f, "served {} batches: {made} made, {cached} from the cache", made + cached)?;
+        if *refused > 0 {
+            write!(f, "; sent {refused} requests away, for its queue was full")?;
+        }
+        Ok(())
+    }
+}
 
 /// What a server has, whatever it is asked.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use super::call::{TRIES_SILENCE, WINDOW};
 use super::listen::{admit, listen};
 use super::membership::{Members, Membership, Notice};
 use super::message::{Description, VERSION};
-use super::methods::{Served, answer};
+use super::methods::{Counts, Served, answer};
 use super::token::Token;
 use unisono_data::{DataError, Dataset, Options, Service, Source};
 
@@ -103,7 +103,8 @@ impl Server {
         let notice = Notice::default();
         if let Some(other) = settings.join {
             let own = settings.advertise.unwrap_or_else(|| address.to_string());
-            let membership = Membership { other, own, token: settings.token, served: Arc::clone(&served) };
+            let description = served.description.clone();
+            let membership = Membership { other, own, token: settings.token, description };
             let channel = runtime.block_on(membership.begin(options))?;
             runtime.spawn(membership.keep(channel, Arc::clone(&notice)));
         }
@@ -157,28 +158,6 @@ impl Drop for Server {
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
-    }
-}
-
-/// What a server has done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Batches that it made.
-    pub made: u64,
-    /// Batches that it served without making them anew.
-    pub cached: u64,
-    /// Requests that it sent away because its queue was full.
-    pub refused: u64,
-}
-
-impl fmt::Display for Counts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { made, cached, refused } = self;
-        write!(f, "served {} batches: {made} made, {cached} from the cache", made + cached)?;
-        if *refused > 0 {
-            write!(f, "; sent {refused} requests away, for its queue was full")?;
-        }
-        Ok(())
     }
 }
 
