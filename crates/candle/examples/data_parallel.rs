@@ -8,7 +8,7 @@ use unisono_data::{Options, Source, Split};
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Inputs and classes of some samples.
-fn batch(split: &Split, samples: &[usize]) -> Result<(Tensor, Tensor)> {
+fn batch(split: &dyn Split, samples: &[usize]) -> Result<(Tensor, Tensor)> {
     let batch = split.batch(samples, unisono_data::Pass::Evaluation)?;
     Ok((model::inputs(&batch)?, Tensor::new(&*batch.targets, &Device::Cpu)?))
 }
@@ -24,12 +24,12 @@ fn train(comm: &mut unisono::Communicator) -> Result<()> {
     let mut parallel = DataParallel::new(comm, &varmap)?;
     for epoch in 0..4 {
         for samples in digits.train.order(7, epoch).chunks_exact(32 * ranks) {
-            let (inputs, targets) = batch(&digits.train, &samples[rank * 32..][..32])?;
+            let (inputs, targets) = batch(&*digits.train, &samples[rank * 32..][..32])?;
             let gradients = parallel.backward(&loss::cross_entropy(&network.forward(&inputs)?, &targets)?)?;
             optimizer.step(&gradients)?;
         }
     }
-    let (inputs, targets) = batch(&digits.test, &Vec::from_iter(0..digits.test.len()))?;
+    let (inputs, targets) = batch(&*digits.test, &Vec::from_iter(0..digits.test.len()))?;
     let right = network.forward(&inputs)?.argmax(D::Minus1)?.eq(&targets)?.to_dtype(DType::F32)?;
     println!("rank {rank} of {ranks} ranks: accuracy {:.1} %", 100.0 * right.mean_all()?.to_scalar::<f32>()?);
     Ok(())

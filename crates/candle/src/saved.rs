@@ -100,7 +100,7 @@ impl Part {
     }
 
     /// This part of a data set.
-    pub fn of(self, dataset: &Dataset) -> &Split {
+    pub fn of(self, dataset: &Dataset) -> &Arc<dyn Split> {
         match self {
             Self::Test => &dataset.test,
             Self::Train => &dataset.train,

@@ -106,9 +106,6 @@ fn unservable(settings: &Config) -> Result<(), Failure> {
             "serve-data cannot serve what `{servers}` serve: it reads its data itself; --join them instead"
         ))),
         Source::Digits => Ok(()),
-        _ if settings.target.is_some() => Err(Failure::BadInput(
-            "serve-data serves classes, and no numbers to predict: remove --target".to_owned(),
-        )),
         _ if settings.seed != 0 => Err(Failure::BadInput(
             "--seed has no effect without --data digits: remove it, or add --data digits".to_owned(),
         )),

@@ -1,9 +1,6 @@
 //! Calls of a server's methods.
 
 use std::error::Error;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
@@ -15,11 +12,11 @@ use tonic::client::Grpc;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
-use tower_service::Service;
+use tower::service_fn;
 
 use super::handshake::{self, HandshakeError};
 use super::message::{
-    BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Joined, Servers, ServersRequest,
+    BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Servers, ServersRequest,
 };
 use super::token::Token;
 
@@ -28,27 +25,24 @@ pub(super) trait Method: Message + Default + 'static {
     /// The path of the method.
     const PATH: &'static str;
     /// The longest time for an answer.
-    const DEADLINE: Duration;
+    const DEADLINE: Duration = Duration::from_secs(10);
     /// The answer.
     type Answer: Message + Default + 'static;
 }
 
 impl Method for DescribeRequest {
     const PATH: &'static str = "/unisono.data.v1.Data/Describe";
-    const DEADLINE: Duration = Duration::from_secs(10);
     type Answer = Description;
 }
 
 impl Method for ServersRequest {
     const PATH: &'static str = "/unisono.data.v1.Data/Servers";
-    const DEADLINE: Duration = Duration::from_secs(10);
     type Answer = Servers;
 }
 
 impl Method for JoinRequest {
     const PATH: &'static str = "/unisono.data.v1.Data/Join";
-    const DEADLINE: Duration = Duration::from_secs(10);
-    type Answer = Joined;
+    type Answer = ();
 }
 
 /// With the time in a queue. A server that is gone is noticed by its connection, long before.
@@ -75,40 +69,23 @@ pub(super) const TRIES_SILENCE: Duration = Duration::from_secs(5);
 /// A connection to a server that knows the token, made when it is first used and again when it was lost. Called where a runtime is.
 pub(super) fn connect(address: &str, token: &Token) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| explain(&error))?;
+    let (address, token) = (address.to_owned(), token.clone());
+    let connected = move |_: Uri| {
+        let (address, token) = (address.clone(), token.clone());
+        async move {
+            let mut stream = TcpStream::connect(&address).await?;
+            stream.set_nodelay(true)?;
+            handshake::connect(&mut stream, &token).await?;
+            Ok::<_, HandshakeError>(TokioIo::new(stream))
+        }
+    };
     Ok(endpoint
         .connect_timeout(Duration::from_secs(3))
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .http2_keep_alive_interval(TRIES_SILENCE)
         .keep_alive_timeout(TRIES_SILENCE)
-        .connect_with_connector_lazy(Connector { address: address.to_owned(), token: token.clone() }))
-}
-
-/// Makes connections that begin with a [handshake].
-#[derive(Debug, Clone)]
-struct Connector {
-    address: String,
-    token: Token,
-}
-
-impl Service<Uri> for Connector {
-    type Response = TokioIo<TcpStream>;
-    type Error = HandshakeError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, HandshakeError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), HandshakeError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, _: Uri) -> Self::Future {
-        let Self { address, token } = self.clone();
-        Box::pin(async move {
-            let mut stream = TcpStream::connect(&address).await?;
-            stream.set_nodelay(true)?;
-            handshake::connect(&mut stream, &token).await?;
-            Ok(TokioIo::new(stream))
-        })
-    }
+        .connect_with_connector_lazy(service_fn(connected)))
 }
 
 /// Asks a server, for an answer of at most so many bytes.

@@ -1,6 +1,7 @@
 //! A client of servers that make batches.
 
 use std::fmt;
+use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -14,9 +15,10 @@ use super::call::{MOST_ANSWER_BYTES, MOST_OTHER_BYTES, MOST_REQUEST_BYTES, Metho
 use super::message::{BatchRequest, DescribeRequest, Description, ServersRequest, Shape, VERSION};
 use super::pool::{Lease, Next, Pool};
 use super::token::Token;
-use super::waiting::Waiting;
+use super::waiting::until;
+use unisono_data::pipeline::part;
 use unisono_data::{
-    Batch, DataError, Dataset, Kind, Maker, Options, Pass, Schema, ServedSplit, Service, Split,
+    Cache, DataError, Dataset, Kind, Normalization, Options, Pass, Schema, Service, Split, Threads, Values,
 };
 
 /// How often the servers are asked for others.
@@ -28,7 +30,7 @@ const TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// Asks servers what they serve.
 pub(super) fn read(service: &Service, options: &Options) -> Result<Dataset, DataError> {
-    Client::connect(service, PATIENCE, Waiting::new(options)).map(Client::dataset)
+    Client::connect(service, PATIENCE, options).map(Client::dataset)
 }
 
 /// A client of all servers of a data set.
@@ -38,10 +40,12 @@ pub(super) struct Client {
     pool: Arc<Pool>,
     kind: Kind,
     schema: Schema,
+    shape: Shape,
     description: Description,
     identity: u64,
     patience: Duration,
-    waiting: Waiting,
+    /// Who is told of a wait.
+    cache: Cache,
     /// Whether the present wait for servers has been told.
     is_told: AtomicBool,
 }
@@ -51,10 +55,12 @@ impl Client {
     pub(super) fn connect(
         service: &Service,
         patience: Duration,
-        waiting: Waiting,
+        options: &Options,
     ) -> Result<Self, DataError> {
         let Some(token_file) = &service.token_file else {
-            return Err(DataError::NoToken { servers: service.to_string() });
+            return Err(DataError::other(format!(
+                "the data servers `{service}` ask for a token: name the file that holds it (--data-token-file)"
+            )));
         };
         let token = Token::read(token_file)?;
         let runtime = Builder::new_multi_thread()
@@ -69,39 +75,35 @@ impl Client {
                 .map_err(|(address, problem)| DataError::Server { address, problem })?
         };
         let awaited = || waits(&pool, patience);
-        let (address, description) = match runtime.block_on(waiting.until(describe(&pool, patience), awaited))
-        {
-            Ok(described) => described,
-            Err(error) => {
-                // The look-up of a name may go on for long.
-                runtime.shutdown_background();
-                return Err(error);
-            }
-        };
+        let (address, description) =
+            match runtime.block_on(until(options, describe(&pool, patience), awaited)) {
+                Ok(described) => described,
+                Err(error) => {
+                    // The look-up of a name may go on for long.
+                    runtime.shutdown_background();
+                    return Err(error);
+                }
+            };
         let unreadable = |error| DataError::Server {
             address: address.clone(),
             problem: format!("what it says of its data cannot be read: {error}"),
         };
         let kind = serde_json::from_str(&description.kind).map_err(unreadable)?;
         let schema = serde_json::from_str(&description.schema).map_err(unreadable)?;
+        let shape = Shape::of(&kind, &schema);
         let identity = description.identity();
         runtime.spawn(refresh(Arc::downgrade(&pool), identity));
         let runtime = Some(runtime);
-        let is_told = AtomicBool::new(false);
-        Ok(Self { runtime, pool, kind, schema, description, identity, patience, waiting, is_told })
+        let (cache, is_told) = (options.cache.clone(), AtomicBool::new(false));
+        Ok(Self { runtime, pool, kind, schema, shape, description, identity, patience, cache, is_told })
     }
 
     /// What the servers serve.
     pub(super) fn dataset(self) -> Dataset {
         let client = Arc::new(self);
         let Self { kind, schema, description, .. } = &*client;
-        let context = match *kind {
-            Kind::Text { context, .. } => Some(context),
-            Kind::Images { .. } | Kind::Table { .. } => None,
-        };
         let split = |is_held_out, samples: u64| {
-            let maker = Arc::<Self>::clone(&client);
-            Split::Served(ServedSplit::new(maker, is_held_out, samples as usize, context))
+            Arc::new(Served { client: Arc::clone(&client), is_held_out, samples: samples as usize })
         };
         let (train, test) = (split(false, description.train), split(true, description.test));
         Dataset { kind: kind.clone(), train, test, schema: schema.clone() }
@@ -113,7 +115,7 @@ impl Client {
         request: BatchRequest,
         samples: usize,
         most_bytes: usize,
-    ) -> Result<Batch, DataError> {
+    ) -> Result<(Values, Vec<u32>), DataError> {
         let began = Instant::now();
         let mut seen = began;
         // Servers whose files are damaged, and what the last of them says.
@@ -125,7 +127,7 @@ impl Client {
                     if seen.elapsed() < self.patience && began.elapsed() < OVERLOADED * self.patience =>
                 {
                     if seen.elapsed() > TOLD_AFTER && !self.is_told.swap(true, Ordering::Relaxed) {
-                        self.waiting.tell(&waits(&self.pool, self.patience));
+                        self.cache.tell(&waits(&self.pool, self.patience));
                     }
                     tokio::time::sleep(pause.max(Duration::from_millis(1))).await;
                     continue;
@@ -134,11 +136,11 @@ impl Client {
                 Next::Nobody => return Err(damage.unwrap_or_else(|| gone(&self.pool, seen.elapsed()))),
             };
             match call(&server.channel, request.clone(), most_bytes).await {
-                Ok(answer) => match answer.batch(samples, &self.kind, self.schema.normalization.as_ref()) {
-                    Ok(batch) => {
+                Ok(answer) => match answer.values(samples, self.shape) {
+                    Ok(values) => {
                         server.answered();
                         self.is_told.store(false, Ordering::Relaxed);
-                        return Ok(batch);
+                        return Ok(values);
                     }
                     Err(problem) => server.failed(problem),
                 },
@@ -161,11 +163,53 @@ impl Client {
     }
 }
 
-impl Maker for Client {
-    /// By whichever server makes it.
-    fn batch(&self, is_held_out: bool, samples: &[usize], pass: Pass) -> Result<Batch, DataError> {
-        let request = BatchRequest::new(self.identity, is_held_out, samples, pass);
-        let bytes = Shape::of(&self.kind).answer_bytes(samples.len());
+/// The training samples or the held-out samples of the servers.
+#[derive(Debug)]
+struct Served {
+    client: Arc<Client>,
+    is_held_out: bool,
+    samples: usize,
+}
+
+impl Split for Served {
+    fn len(&self) -> usize {
+        self.samples
+    }
+
+    fn hash(&self, hasher: &mut dyn Hasher) -> Result<(), DataError> {
+        hasher.write(&self.client.identity.to_le_bytes());
+        Ok(())
+    }
+
+    fn context(&self) -> Option<usize> {
+        match self.client.kind {
+            Kind::Text { context, .. } => Some(context),
+            Kind::Images { .. } | Kind::Table { .. } => None,
+        }
+    }
+
+    fn normalization(&self) -> Option<&Normalization> {
+        self.client.schema.normalization.as_ref()
+    }
+
+    /// As many as keep all servers busy: one in the hands of each of their threads, and one on its way to each server.
+    fn threads(&self, asked: Threads) -> Threads {
+        /// Each waits on a thread of its own.
+        const MOST: usize = 64;
+        match asked {
+            Threads::Auto => Threads::Fixed(self.client.pool.threads().clamp(2, MOST)),
+            asked => asked,
+        }
+    }
+
+    /// By whichever server makes the batch.
+    fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
+        if let Some(beyond) = samples.iter().find(|&&sample| sample >= self.samples) {
+            panic!("there is no sample {beyond}: there are {}", self.samples);
+        }
+        let client = &self.client;
+        let request = BatchRequest::new(client.identity, self.is_held_out, samples, pass);
+        let bytes = client.shape.answer_bytes(samples.len());
         if bytes > MOST_ANSWER_BYTES || request.encoded_len() > MOST_REQUEST_BYTES {
             let problem = format!(
                 "a batch of {} samples takes {bytes} bytes: a data server answers with {MOST_ANSWER_BYTES} at most; choose a smaller batch",
@@ -173,19 +217,8 @@ impl Maker for Client {
             );
             return Err(DataError::other(problem));
         }
-        let runtime = self.runtime.as_ref().expect("it is there until this is dropped");
-        runtime.block_on(self.ask(request, samples.len(), bytes))
-    }
-
-    fn identity(&self) -> u64 {
-        self.identity
-    }
-
-    /// As many as keep all servers busy: one in the hands of each of their threads, and one on its way to each server.
-    fn requests(&self) -> usize {
-        /// Each waits on a thread of its own.
-        const MOST: usize = 64;
-        self.pool.threads().clamp(2, MOST)
+        let runtime = client.runtime.as_ref().expect("it is there until this is dropped");
+        part("servers", || runtime.block_on(client.ask(request, samples.len(), bytes)))
     }
 }
 
@@ -212,7 +245,7 @@ fn waits(pool: &Pool, patience: Duration) -> String {
 }
 
 fn gone(pool: &Pool, waited: Duration) -> DataError {
-    DataError::NoServer { seconds: waited.as_secs(), problems: pool.problems() }
+    DataError::other(format!("no data server has answered for {} s; {}", waited.as_secs(), pool.problems()))
 }
 
 /// Asks all servers the same, and returns what each answers.

@@ -49,9 +49,6 @@ pub(super) async fn accept(stream: &mut TcpStream, token: &Token) -> io::Result<
 }
 
 /// The client's side.
-///
-/// # Errors
-/// If the other side is not a server that knows the token.
 pub(super) async fn connect(stream: &mut TcpStream, token: &Token) -> Result<(), HandshakeError> {
     let (mut greeting, mut theirs, own): (_, _, Nonce) = (GREETING, Nonce::default(), random());
     stream.read_exact(&mut greeting).await?;

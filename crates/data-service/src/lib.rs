@@ -16,7 +16,6 @@ mod call;
 mod client;
 mod handshake;
 mod listen;
-mod members;
 mod membership;
 mod message;
 mod methods;
@@ -27,7 +26,8 @@ mod tests;
 mod token;
 mod waiting;
 
-pub use server::{Counts, Server, ServerSettings};
+pub use methods::Counts;
+pub use server::{Server, ServerSettings};
 pub use token::Token;
 
 /// Reads or generates a data set as [`unisono_data::load`] does, or connects to the servers of a [`Source::Service`], which make its

@@ -1,41 +1,84 @@
-//! That a server has joined another.
+//! Servers that join another, which tells its clients of them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::call::{MOST_OTHER_BYTES, PATIENCE, call, connect, problem};
-use super::members::RENEWAL;
-use super::message::JoinRequest;
-use super::methods::Served;
+use super::message::{Description, JoinRequest};
 use super::token::Token;
-use super::waiting::Waiting;
-use unisono_data::DataError;
+use super::waiting::until;
+use unisono_data::{DataError, Options};
+
+/// How often a server renews that it has joined.
+const RENEWAL: Duration = Duration::from_secs(3);
+/// How long a server stays in the list without renewal.
+const LAPSES: Duration = Duration::from_secs(10);
+/// The most servers that are remembered: a list is a message.
+const MOST: usize = 10_000;
+
+/// The servers that have joined, and when each last said so.
+#[derive(Debug, Default)]
+pub(super) struct Members(Mutex<Vec<(String, Instant)>>);
+
+impl Members {
+    /// Takes a server into the list, or renews that it is there.
+    pub(super) fn renew(&self, address: String, now: Instant) {
+        let mut members = self.lock();
+        members.retain(|(known, renewed)| *known != address && now.duration_since(*renewed) < LAPSES);
+        if members.len() < MOST {
+            members.push((address, now));
+        }
+    }
+
+    /// The servers that have renewed of late.
+    pub(super) fn addresses(&self, now: Instant) -> Vec<String> {
+        let is_there = |(_, renewed): &&(String, Instant)| now.duration_since(*renewed) < LAPSES;
+        self.lock().iter().filter(is_there).map(|(address, _)| address.clone()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(String, Instant)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a server is reached that says it listens at `address`, and said so from the host `from`: the same unless its host is
+/// unspecified (`0.0.0.0`).
+pub(super) fn reached(address: &str, from: Option<IpAddr>) -> Option<String> {
+    let (host, port) = address.rsplit_once(':')?;
+    let is_unspecified = host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<IpAddr>()
+        .is_ok_and(|host| host.is_unspecified());
+    match (is_unspecified, from?.to_canonical()) {
+        (false, _) => Some(address.to_owned()),
+        (true, IpAddr::V4(from)) => Some(format!("{from}:{port}")),
+        (true, IpAddr::V6(from)) => Some(format!("[{from}]:{port}")),
+    }
+}
 
 /// What is wrong with the server that was joined, until somebody takes notice.
 pub(super) type Notice = Arc<Mutex<Option<String>>>;
 
 /// A server, `own`, that has joined another, which tells its clients of it.
 pub(super) struct Membership {
-    other: String,
-    own: String,
-    token: Token,
-    served: Arc<Served>,
+    pub(super) other: String,
+    pub(super) own: String,
+    pub(super) token: Token,
+    pub(super) description: Description,
 }
 
 impl Membership {
-    pub(super) fn new(other: String, own: String, token: Token, served: Arc<Served>) -> Self {
-        Self { other, own, token, served }
-    }
-
     /// Joins for the first time.
-    pub(super) async fn begin(&self, waiting: &Waiting) -> Result<Channel, DataError> {
+    pub(super) async fn begin(&self, options: &Options) -> Result<Channel, DataError> {
         let told = || {
             format!("waiting for the data server `{}` to join it, up to {} s", self.other, PATIENCE.as_secs())
         };
-        waiting.until(self.first(), told).await
+        until(options, self.first(), told).await
     }
 
     async fn first(&self) -> Result<Channel, DataError> {
@@ -60,7 +103,7 @@ impl Membership {
     }
 
     async fn renew(&self, channel: &Channel) -> Result<(), Status> {
-        let description = Some(self.served.description.clone());
+        let description = Some(self.description.clone());
         let request = JoinRequest { description, address: self.own.clone() };
         call(channel, request, MOST_OTHER_BYTES).await.map(|_| ())
     }
@@ -78,5 +121,34 @@ impl Membership {
             }
             was_well = renewed.is_ok();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_that_does_not_renew_leaves() {
+        let (members, start) = (Members::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        members.renew("a:1".into(), at(0));
+        members.renew("b:1".into(), at(1));
+        members.renew("a:1".into(), at(8));
+        assert_eq!(members.addresses(at(8)), ["b:1", "a:1"]);
+        assert_eq!(members.addresses(at(12)), ["a:1"]);
+        assert!(members.addresses(at(18)).is_empty());
+        members.renew("c:1".into(), at(30));
+        assert_eq!(members.lock().len(), 1);
+    }
+
+    #[test]
+    fn an_unspecified_host_is_the_one_that_asks() {
+        let from = |text: &str| Some(text.parse().unwrap());
+        assert_eq!(reached("host:7", from("10.0.0.1")).unwrap(), "host:7");
+        assert_eq!(reached("0.0.0.0:7", from("10.0.0.1")).unwrap(), "10.0.0.1:7");
+        assert_eq!(reached("[::]:7", from("fe80::1")).unwrap(), "[fe80::1]:7");
+        assert_eq!(reached("[::]:7", from("::ffff:10.0.0.1")).unwrap(), "10.0.0.1:7");
+        assert_eq!(reached("nowhere", from("10.0.0.1")), None);
     }
 }

@@ -4,7 +4,7 @@ use prost::Message;
 use prost::bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
-use unisono_data::{Batch, Inputs, Kind, Normalization, Pass, Values};
+use unisono_data::{Kind, Pass, Schema, Values};
 
 /// The version of this program, whose servers and clients must be of one version: another may make other bits.
 pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -154,30 +154,24 @@ impl BatchAnswer {
         Self { inputs: Some(inputs), targets: bytes(targets, u32::to_le_bytes) }
     }
 
-    /// The batch of so many samples of this kind, or what is wrong with it.
-    pub(super) fn batch(
-        &self,
-        samples: usize,
-        kind: &Kind,
-        normalization: Option<&Normalization>,
-    ) -> Result<Batch, String> {
-        let shape = Shape::of(kind);
-        let inputs = match &self.inputs {
-            Some(Sent::Levels(levels)) => Inputs::normalized(levels, normalization),
-            Some(Sent::Numbers(bytes)) => Inputs::Pixels(numbers(bytes, f32::from_le_bytes)),
-            Some(Sent::Tokens(bytes)) => Inputs::Tokens(numbers(bytes, u32::from_le_bytes)),
+    /// The inputs and targets of so many samples of this shape, or what is wrong with them.
+    pub(super) fn values(&self, samples: usize, shape: Shape) -> Result<(Values, Vec<u32>), String> {
+        let is_known = |numbers: &[u32]| numbers.iter().all(|&number| (number as usize) < shape.classes);
+        let (inputs, found, is_right) = match &self.inputs {
+            Some(Sent::Levels(levels)) => (Values::Levels(levels.to_vec()), levels.len(), !shape.is_text),
+            Some(Sent::Numbers(bytes)) => {
+                (Values::Numbers(numbers(bytes, f32::from_le_bytes)), bytes.len() / 4, !shape.is_text)
+            }
+            Some(Sent::Tokens(bytes)) => {
+                let tokens = numbers(bytes, u32::from_le_bytes);
+                let is_right = shape.is_text && is_known(&tokens);
+                (Values::Tokens(tokens), bytes.len() / 4, is_right)
+            }
             None => return Err("its answer has no inputs".to_owned()),
         };
         let targets = numbers(&self.targets, u32::from_le_bytes);
-        let (found, is_right) = match &inputs {
-            Inputs::Pixels(values) => (values.len(), !shape.is_text),
-            Inputs::Tokens(tokens) => {
-                (tokens.len(), shape.is_text && tokens.iter().all(|&token| (token as usize) < shape.classes))
-            }
-        };
-        let is_known = targets.iter().all(|&target| (target as usize) < shape.classes);
         let expected = (samples * shape.inputs, samples * shape.targets);
-        if (found, targets.len()) != expected || !is_right || !is_known {
+        if (found, targets.len()) != expected || !is_right || !is_known(&targets) {
             return Err(format!(
                 "its answer has {found} inputs and {} targets, some perhaps out of range: expected {} and {} for {samples} samples",
                 targets.len(),
@@ -185,7 +179,7 @@ impl BatchAnswer {
                 expected.1
             ));
         }
-        Ok(Batch { inputs, targets, samples })
+        Ok((inputs, targets))
     }
 }
 
@@ -194,14 +188,17 @@ impl BatchAnswer {
 pub(super) struct Shape {
     inputs: usize,
     targets: usize,
-    /// The number of values that a target may have, and a token.
+    /// The number of values that a target may have, and a token. The bits of a number have any value.
     classes: usize,
     is_text: bool,
 }
 
 impl Shape {
-    pub(super) fn of(kind: &Kind) -> Self {
+    pub(super) fn of(kind: &Kind, schema: &Schema) -> Self {
         match kind {
+            &Kind::Table { features, .. } if schema.target.is_some() => {
+                Self { inputs: features, targets: 1, classes: usize::MAX, is_text: false }
+            }
             &Kind::Images { height, width, channels, classes } => Self {
                 inputs: height.saturating_mul(width).saturating_mul(channels),
                 targets: 1,
@@ -268,10 +265,6 @@ pub(super) struct JoinRequest {
     #[prost(string, tag = "2")]
     pub(super) address: String,
 }
-
-/// A server was taken into the list.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub(super) struct Joined {}
 
 #[cfg(test)]
 mod tests;

@@ -1,28 +1,47 @@
 //! The methods of a server.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::Semaphore;
 use tonic::body::Body;
-use tonic::server::{Grpc, UnaryService};
+use tonic::server::Grpc;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
-use tower_service::Service;
+use tower::service_fn;
 
 use super::answers::Answers;
 use super::call::{MOST_ANSWER_BYTES, MOST_REQUEST_BYTES, Method};
-use super::members::{Members, reached};
+use super::membership::{Members, reached};
 use super::message::{
-    BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Joined, Servers, ServersRequest,
-    Shape,
+    BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Servers, ServersRequest, Shape,
 };
 use unisono_data::Dataset;
+
+/// What a server has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Batches that it made.
+    pub made: u64,
+    /// Batches that it served without making them anew.
+    pub cached: u64,
+    /// Requests that it sent away because its queue was full.
+    pub refused: u64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { made, cached, refused } = self;
+        write!(f, "served {} batches: {made} made, {cached} from the cache", made + cached)?;
+        if *refused > 0 {
+            write!(f, "; sent {refused} requests away, for its queue was full")?;
+        }
+        Ok(())
+    }
+}
 
 /// What a server has, whatever it is asked.
 #[derive(Debug)]
@@ -41,21 +60,14 @@ pub(super) struct Served {
     pub(super) workers: Arc<Semaphore>,
     /// One permit for each request that may wait for a worker.
     pub(super) queue: Semaphore,
-    pub(super) counters: Counters,
-}
-
-/// What a server has done.
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    /// Batches that were made.
-    pub(super) made: AtomicU64,
-    /// Batches that had been made for another request.
-    pub(super) cached: AtomicU64,
-    /// Requests that were sent away, for want of room in the queue.
-    pub(super) refused: AtomicU64,
+    pub(super) counts: Mutex<Counts>,
 }
 
 impl Served {
+    pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn check(&self, identity: u64) -> Result<(), Status> {
         if identity == self.identity {
             return Ok(());
@@ -71,7 +83,7 @@ impl Served {
             Ok(worker) => worker,
             Err(_) => {
                 let _place = self.queue.try_acquire().map_err(|_| {
-                    self.counters.refused.fetch_add(1, Ordering::Relaxed);
+                    self.counts().refused += 1;
                     Status::resource_exhausted("it is overloaded: its queue is full")
                 })?;
                 Arc::clone(&self.workers).acquire_owned().await.expect("it is never closed")
@@ -85,7 +97,7 @@ impl Served {
             let (inputs, targets) = split
                 .gather(&samples, request.pass())
                 .map_err(|error| Status::data_loss(error.to_string()))?;
-            this.counters.made.fetch_add(1, Ordering::Relaxed);
+            this.counts().made += 1;
             Ok(BatchAnswer::new(inputs, &targets))
         };
         let made = tokio::task::spawn_blocking(work).await;
@@ -99,7 +111,7 @@ impl Served {
         if let Some(beyond) = request.samples.iter().find(|&&sample| sample >= there as u64) {
             return Err(Status::invalid_argument(format!("there is no sample {beyond}: there are {there}")));
         }
-        if Shape::of(&self.dataset.kind).answer_bytes(asked) > MOST_ANSWER_BYTES {
+        if Shape::of(&self.dataset.kind, &self.dataset.schema).answer_bytes(asked) > MOST_ANSWER_BYTES {
             return Err(Status::invalid_argument(format!("a batch of {asked} samples is too large")));
         }
         Ok(())
@@ -119,7 +131,7 @@ impl Served {
         Ok(Response::new(Servers { instance: self.instance, addresses, threads: self.description.threads }))
     }
 
-    async fn join(self: Arc<Self>, request: Request<JoinRequest>) -> Answered<Joined> {
+    async fn join(self: Arc<Self>, request: Request<JoinRequest>) -> Answered<()> {
         let from = request.remote_addr().map(|address| address.ip());
         let JoinRequest { description, address } = request.into_inner();
         let theirs =
@@ -132,7 +144,7 @@ impl Served {
         let address = reached(&address, from).filter(|address| unisono_data::Service::is_address(address));
         let address = address.ok_or_else(|| Status::invalid_argument("who joins must have an address"))?;
         self.members.renew(address, Instant::now());
-        Ok(Response::new(Joined {}))
+        Ok(Response::new(()))
     }
 
     async fn batch(self: Arc<Self>, request: Request<BatchRequest>) -> Answered<BatchAnswer> {
@@ -142,7 +154,7 @@ impl Served {
         let make = || self.make(request.clone());
         let (answer, is_made) = self.answers.get(request.clone(), make).await?;
         if !is_made {
-            self.counters.cached.fetch_add(1, Ordering::Relaxed);
+            self.counts().cached += 1;
         }
         Ok(Response::new(answer))
     }
@@ -150,52 +162,25 @@ impl Served {
 
 type Answered<A> = Result<Response<A>, Status>;
 
-/// The methods over HTTP/2.
-#[derive(Debug, Clone)]
-pub(super) struct Methods(pub(super) Arc<Served>);
-
-impl Service<http::Request<Body>> for Methods {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let served = Arc::clone(&self.0);
-        Box::pin(async move {
-            Ok(match request.uri().path() {
-                BatchRequest::PATH => unary(request, |asked| served.batch(asked)).await,
-                DescribeRequest::PATH => unary(request, |asked| served.describe(asked)).await,
-                JoinRequest::PATH => unary(request, |asked| served.join(asked)).await,
-                ServersRequest::PATH => unary(request, |asked| served.servers(asked)).await,
-                path => Status::unimplemented(format!("there is no method {path}")).into_http(),
-            })
-        })
-    }
+/// Answers a request over HTTP/2.
+pub(super) async fn answer(
+    served: Arc<Served>,
+    request: http::Request<Body>,
+) -> Result<http::Response<Body>, Infallible> {
+    Ok(match request.uri().path() {
+        BatchRequest::PATH => unary(request, |asked| Arc::clone(&served).batch(asked)).await,
+        DescribeRequest::PATH => unary(request, |asked| Arc::clone(&served).describe(asked)).await,
+        JoinRequest::PATH => unary(request, |asked| Arc::clone(&served).join(asked)).await,
+        ServersRequest::PATH => unary(request, |asked| Arc::clone(&served).servers(asked)).await,
+        path => Status::unimplemented(format!("there is no method {path}")).into_http(),
+    })
 }
 
 /// Answers a request by one method.
 async fn unary<M: Method, F: Future<Output = Answered<M::Answer>>>(
     request: http::Request<Body>,
-    answer: impl FnOnce(Request<M>) -> F,
+    answer: impl FnMut(Request<M>) -> F,
 ) -> http::Response<Body> {
     let mut grpc = Grpc::new(ProstCodec::default()).max_decoding_message_size(MOST_REQUEST_BYTES);
-    grpc.unary(By(Some(answer)), request).await
-}
-
-/// A method that is called once.
-struct By<F>(Option<F>);
-
-impl<M: Method, A: FnOnce(Request<M>) -> F, F: Future<Output = Answered<M::Answer>>> UnaryService<M>
-    for By<A>
-{
-    type Response = M::Answer;
-    type Future = F;
-
-    fn call(&mut self, request: Request<M>) -> F {
-        self.0.take().expect("a request has one answer")(request)
-    }
+    grpc.unary(service_fn(answer), request).await
 }

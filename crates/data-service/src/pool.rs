@@ -96,9 +96,7 @@ impl Pool {
         if let Some(server) = free.into_iter().min_by_key(|server| (server.in_flight, server.last)) {
             *picked += 1;
             server.last = *picked;
-            server.in_flight += 1;
-            let (address, channel) = (server.address.clone(), server.channel.clone());
-            return Next::Server(Lease { pool: Arc::clone(self), address, channel });
+            return Next::Server(self.lease(server));
         }
         let first = paused.iter().filter_map(|server| server.resumes).min();
         first.map_or(Next::Nobody, |resumes| Next::Wait(resumes.saturating_duration_since(now)))
@@ -106,13 +104,12 @@ impl Pool {
 
     /// Every server, to be asked whether it is there.
     pub(super) fn all(self: &Arc<Self>) -> Vec<Lease> {
-        let mut state = self.lock();
-        let lease = |server: &mut Known| {
-            server.in_flight += 1;
-            let (address, channel) = (server.address.clone(), server.channel.clone());
-            Lease { pool: Arc::clone(self), address, channel }
-        };
-        state.servers.iter_mut().map(lease).collect()
+        self.lock().servers.iter_mut().map(|server| self.lease(server)).collect()
+    }
+
+    fn lease(self: &Arc<Self>, server: &mut Known) -> Lease {
+        server.in_flight += 1;
+        Lease { pool: Arc::clone(self), address: server.address.clone(), channel: server.channel.clone() }
     }
 
     /// Takes in what servers know of each other: adds those that are new, and forgets those that nobody lists any more and that fail.

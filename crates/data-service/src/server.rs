@@ -2,8 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rand::random;
@@ -11,16 +10,15 @@ use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
+use tower::service_fn;
 
 use super::answers::Answers;
 use super::call::{TRIES_SILENCE, WINDOW};
 use super::listen::{admit, listen};
-use super::members::Members;
-use super::membership::{Membership, Notice};
+use super::membership::{Members, Membership, Notice};
 use super::message::{Description, VERSION};
-use super::methods::{Counters, Methods, Served};
+use super::methods::{Counts, Served, answer};
 use super::token::Token;
-use super::waiting::Waiting;
 use unisono_data::{DataError, Dataset, Options, Service, Source};
 
 /// Requests that may wait for each thread that makes batches; others are sent elsewhere.
@@ -72,7 +70,7 @@ impl Server {
     ) -> Result<Self, DataError> {
         let mut named = settings.join.iter().chain(&settings.advertise);
         if let Some(wrong) = named.find(|address| !Service::is_address(address)) {
-            return Err(DataError::Address { address: wrong.clone() });
+            return Err(Service::refused(wrong));
         }
         let description = describe(&dataset, (source, options), settings.threads)?;
         let runtime = Builder::new_multi_thread()
@@ -93,7 +91,7 @@ impl Server {
             instance: random(),
             workers: Arc::new(Semaphore::new(settings.threads)),
             queue: Semaphore::new(QUEUED_PER_THREAD * settings.threads),
-            counters: Counters::default(),
+            counts: Mutex::default(),
         });
         let stopping = Arc::new(Notify::new());
         let serving = runtime.spawn(serve(
@@ -105,8 +103,9 @@ impl Server {
         let notice = Notice::default();
         if let Some(other) = settings.join {
             let own = settings.advertise.unwrap_or_else(|| address.to_string());
-            let membership = Membership::new(other, own, settings.token, Arc::clone(&served));
-            let channel = runtime.block_on(membership.begin(&Waiting::new(options)))?;
+            let description = served.description.clone();
+            let membership = Membership { other, own, token: settings.token, description };
+            let channel = runtime.block_on(membership.begin(options))?;
             runtime.spawn(membership.keep(channel, Arc::clone(&notice)));
         }
         Ok(Self { runtime: Some(runtime), served, address, stopping, serving, notice })
@@ -124,12 +123,7 @@ impl Server {
 
     /// What it has done so far.
     pub fn counts(&self) -> Counts {
-        let Counters { made, cached, refused } = &self.served.counters;
-        Counts {
-            made: made.load(Ordering::Relaxed),
-            cached: cached.load(Ordering::Relaxed),
-            refused: refused.load(Ordering::Relaxed),
-        }
+        *self.served.counts()
     }
 
     /// What is wrong with the server that this one has joined, if that is new.
@@ -167,28 +161,6 @@ impl fmt::Debug for Server {
     }
 }
 
-/// What a server has done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Batches that it made.
-    pub made: u64,
-    /// Batches that it served without making them anew.
-    pub cached: u64,
-    /// Requests that it sent away because its queue was full.
-    pub refused: u64,
-}
-
-impl fmt::Display for Counts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { made, cached, refused } = self;
-        write!(f, "served {} batches: {made} made, {cached} from the cache", made + cached)?;
-        if *refused > 0 {
-            write!(f, "; sent {refused} requests away, for its queue was full")?;
-        }
-        Ok(())
-    }
-}
-
 fn describe(
     dataset: &Dataset,
     (source, options): (&Source, &Options),
@@ -218,12 +190,13 @@ async fn serve(
 ) -> Result<(), tonic::transport::Error> {
     let (admitted, connections) = mpsc::channel(1);
     let admitting = tokio::spawn(admit(listener, token, admitted));
+    let methods = service_fn(move |request| answer(Arc::clone(&served), request));
     tonic::transport::Server::builder()
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .http2_keepalive_interval(Some(TRIES_SILENCE))
         .http2_keepalive_timeout(Some(TRIES_SILENCE))
-        .serve_with_incoming_shutdown(Methods(served), ReceiverStream::new(connections), async move {
+        .serve_with_incoming_shutdown(methods, ReceiverStream::new(connections), async move {
             stopping.notified().await;
             admitting.abort();
         })

@@ -37,7 +37,8 @@ impl Token {
     /// If the file is unreadable or readable by others, or its content is too short or not printable.
     pub fn read(path: &Path) -> Result<Self, DataError> {
         let unreadable = |error| DataError::Read { path: path.into(), error };
-        let refused = |problem: String| DataError::Token { path: path.into(), problem };
+        let refused =
+            |problem: String| DataError::other(format!("token file `{}`: {problem}", path.display()));
         let mode = fs::metadata(path).map_err(unreadable)?.permissions().mode();
         if mode & 0o077 != 0 {
             let problem = format!("others may read it (mode {:03o}): run `chmod 600` on it", mode & 0o777);

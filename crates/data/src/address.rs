@@ -23,6 +23,11 @@ impl Service {
         };
         text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok())
     }
+
+    /// The error for a text that is none.
+    pub fn refused(address: &str) -> DataError {
+        DataError::other(format!("`{address}` is not the address of a data server: expected HOST:PORT"))
+    }
 }
 
 impl FromStr for Service {
@@ -31,7 +36,7 @@ impl FromStr for Service {
     fn from_str(list: &str) -> Result<Self, DataError> {
         let servers: Vec<_> = list.split(',').map(|server| server.trim().to_owned()).collect();
         match servers.iter().find(|server| !Self::is_address(server)) {
-            Some(wrong) => Err(DataError::Address { address: wrong.clone() }),
+            Some(wrong) => Err(Self::refused(wrong)),
             None => Ok(Self { servers, token_file: None }),
         }
     }

@@ -64,26 +64,18 @@ pub struct Augmentation {
     transforms: Vec<Arc<dyn Transform>>,
 }
 
-type New = fn(&[u32]) -> Result<Arc<dyn Transform>, DataError>;
+type New = fn(&[u32]) -> Arc<dyn Transform>;
 
-/// The transforms by name.
-const CATALOGUE: [(&str, New); 5] = [
-    (Affine::NAME, |amounts| Ok(Arc::new(Affine::of(amounts)?))),
-    (Crop::NAME, |amounts| Ok(Arc::new(Crop::of(amounts)?))),
-    (Mirror::NAME, |amounts| Ok(Arc::new(Mirror::of(amounts)?))),
-    (Jitter::NAME, |amounts| Ok(Arc::new(Jitter::of(amounts)?))),
-    (Erase::NAME, |amounts| Ok(Arc::new(Erase::of(amounts)?))),
+/// The transforms by name, and the usual amounts of each. Those of `affine` are little enough that a digit remains recognisable,
+/// that of `crop` is the usual one for images of 32x32 pixels (He et al., "Deep residual learning for image recognition", 2015,
+/// section 4.2).
+const CATALOGUE: [(&str, &[u32], New); 5] = [
+    ("affine", &[2, 10], |of| Arc::new(Affine { pixels: of[0], degrees: of[1] })),
+    ("crop", &[4], |of| Arc::new(Crop { padding: of[0] })),
+    ("mirror", &[], |_| Arc::new(Mirror)),
+    ("jitter", &[40], |of| Arc::new(Jitter { percent: of[0] })),
+    ("erase", &[50], |of| Arc::new(Erase { percent: of[0].min(100) })),
 ];
-
-/// The amounts of a transform: those given, or else the usual ones.
-fn amounts<const N: usize>(name: &str, given: &[u32], usual: [u32; N]) -> Result<[u32; N], DataError> {
-    if given.is_empty() {
-        return Ok(usual);
-    }
-    given.try_into().map_err(|_| {
-        DataError::other(format!("transform `{name}` has {} amounts: expected {N}, or none", given.len()))
-    })
-}
 
 impl Augmentation {
     /// An augmentation by these transforms, one after the other.
@@ -151,15 +143,23 @@ impl FromStr for Augmentation {
             let mut words = name.split(':');
             let word = words.next().unwrap_or_default();
             let amounts: Option<Vec<u32>> = words.map(|amount| amount.parse().ok()).collect();
-            let found = CATALOGUE.iter().find(|(known, _)| *known == word).zip(amounts);
-            let Some(((_, new), amounts)) = found else {
-                let known: Vec<_> = CATALOGUE.iter().map(|(name, _)| *name).collect();
+            let found = CATALOGUE.iter().find(|(known, ..)| *known == word).zip(amounts);
+            let Some(((_, usual, new), amounts)) = found else {
+                let known: Vec<_> = CATALOGUE.iter().map(|(name, ..)| *name).collect();
                 let expected = known.join("`, `");
                 return Err(DataError::other(format!(
                     "unknown transform `{name}`: expected `{expected}`, also with amounts, as in `crop:8`"
                 )));
             };
-            new(&amounts)
+            if amounts.is_empty() {
+                return Ok(new(usual));
+            }
+            if amounts.len() != usual.len() {
+                let (found, expected) = (amounts.len(), usual.len());
+                let problem = format!("transform `{word}` has {found} amounts: expected {expected}, or none");
+                return Err(DataError::other(problem));
+            }
+            Ok(new(&amounts))
         };
         names.split(',').map(transform).collect::<Result<_, _>>().map(Self::new)
     }

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::mem;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::batch::Pass;
 use crate::error::DataError;
+use crate::pipeline::lock;
 
 /// What becomes of a damaged sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,16 +44,11 @@ impl FromStr for OnBadSample {
     type Err = DataError;
 
     fn from_str(name: &str) -> Result<Self, DataError> {
-        let most = match (name, name.strip_prefix("skip:")) {
-            ("error", _) => return Ok(Self::Error),
-            ("skip", _) => None,
-            (_, Some(most)) => Some(most.parse().ok()),
-            _ => Some(None),
-        };
-        match most {
-            None => Ok(Self::Skip { most: None }),
-            Some(Some(most)) => Ok(Self::Skip { most: Some(most) }),
-            Some(None) => Err(DataError::other(format!(
+        match (name, name.strip_prefix("skip:").map(str::parse)) {
+            ("error", _) => Ok(Self::Error),
+            ("skip", _) => Ok(Self::Skip { most: None }),
+            (_, Some(Ok(most))) => Ok(Self::Skip { most: Some(most) }),
+            _ => Err(DataError::other(format!(
                 "unknown `{name}`: expected `error`, `skip`, or `skip:N` for at most N samples"
             ))),
         }
@@ -111,7 +107,9 @@ impl BadSamples {
         if !found.samples.contains(&sample) {
             let skipped = found.samples.len();
             if most.is_some_and(|most| skipped >= most) {
-                return Err(DataError::TooManyBad { skipped, error: Box::new(error) });
+                return Err(DataError::other(format!(
+                    "{error}; {skipped} damaged samples were skipped before, which is as many as may be"
+                )));
             }
             found.samples.insert(sample);
             found.problems.push(error.to_string());
@@ -129,16 +127,12 @@ impl BadSamples {
     }
 }
 
-fn lock(found: &Mutex<Found>) -> MutexGuard<'_, Found> {
-    found.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn damaged(sample: usize) -> DataError {
-        DataError::Image { path: format!("{sample}.png").into(), problem: "is damaged".into() }
+        DataError::file(format!("{sample}.png"), "is damaged")
     }
 
     #[test]

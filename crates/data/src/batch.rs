@@ -50,32 +50,16 @@ pub enum Values {
     Tokens(Vec<u32>),
 }
 
-impl From<Inputs> for Values {
-    fn from(inputs: Inputs) -> Self {
-        match inputs {
-            Inputs::Pixels(numbers) => Self::Numbers(numbers),
-            Inputs::Tokens(tokens) => Self::Tokens(tokens),
-        }
-    }
-}
-
 impl Values {
     /// The inputs of a model; levels of images are normalised.
     pub(crate) fn normalized(self, normalization: Option<&Normalization>) -> Inputs {
         match self {
-            Self::Levels(levels) => Inputs::normalized(&levels, normalization),
+            Self::Levels(levels) => Inputs::Pixels(match normalization {
+                Some(normalization) => normalization.apply(&levels),
+                None => Normalization::default().apply(&levels),
+            }),
             Self::Numbers(numbers) => Inputs::Pixels(numbers),
             Self::Tokens(tokens) => Inputs::Tokens(tokens),
         }
-    }
-}
-
-impl Inputs {
-    /// The inputs of images with these 8-bit levels, normalised by the statistics of a [`Schema`](crate::Schema).
-    pub fn normalized(levels: &[u8], normalization: Option<&Normalization>) -> Self {
-        Self::Pixels(match normalization {
-            Some(normalization) => normalization.apply(levels),
-            None => Normalization::default().apply(levels),
-        })
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::MultiGzDecoder;
 
 use self::zlib::ZlibReader;
-use crate::disk::{Disk, amount};
+use crate::disk::{amount, room};
 use crate::error::DataError;
 use crate::pipeline::part;
 
@@ -54,7 +54,7 @@ pub(super) struct ByteFile {
 impl ByteFile {
     /// Opens a file as it is. What cannot be read from anywhere, such as a pipe, is copied first.
     pub(super) fn open(path: PathBuf) -> Result<Self, DataError> {
-        let unreadable = |error| DataError::Read { path: path.clone(), error };
+        let unreadable = DataError::read(&path);
         let mut file = File::open(&path).map_err(unreadable)?;
         let metadata = file.metadata().map_err(unreadable)?;
         if metadata.is_file() {
@@ -80,13 +80,16 @@ impl ByteFile {
             Compression::Gzip => Box::new(MultiGzDecoder::new(packed)),
             Compression::Zlib => Box::new(ZlibReader::new(packed)),
         };
-        let mut unpacking =
-            Unpacking { path: &self.path, content, spool: Spool::new(&self.path)?, failure: None };
-        match scan(&mut unpacking) {
-            Ok(scanned) => Ok((unpacking.finish()?, scanned)),
-            // What a reader between this and `scan` made of it says less.
-            Err(error) => Err(unpacking.failure.take().unwrap_or(error)),
-        }
+        let path = &self.path;
+        let mut unpacking = Unpacking { path, content, spool: Spool::new(path)?, failure: None };
+        let scanned = scan(&mut unpacking).and_then(|scanned| {
+            // The checksum is at the end.
+            io::copy(&mut unpacking.content, &mut io::sink()).map_err(|error| corrupt(path, &error))?;
+            Ok(scanned)
+        });
+        // What a reader between this and `scan` made of a failure says less.
+        unpacking.failure.map_or(Ok(()), Err)?;
+        Ok((unpacking.spool.finish()?, scanned?))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -112,8 +115,7 @@ impl ByteFile {
 
     /// Reads bytes from an offset on.
     pub(super) fn read_into(&self, offset: u64, bytes: &mut [u8]) -> Result<(), DataError> {
-        part("reading", || self.file.read_exact_at(bytes, offset))
-            .map_err(|error| DataError::Read { path: self.path.clone(), error })
+        part("reading", || self.file.read_exact_at(bytes, offset)).map_err(DataError::read(&self.path))
     }
 
     /// Reads the file from its start, and moves nothing that others see.
@@ -163,56 +165,24 @@ pub(super) struct Unpacking<'a> {
     failure: Option<DataError>,
 }
 
-impl Unpacking<'_> {
-    /// Reads some bytes; none at the end.
-    fn some(&mut self, bytes: &mut [u8]) -> Result<usize, DataError> {
-        loop {
-            match self.content.read(bytes) {
-                Ok(count) => return Ok(count),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => {
-                    let problem = format!("cannot be unpacked: {error}; fetch it again");
-                    return Err(DataError::File { path: self.path.into(), problem });
-                }
-            }
-        }
-    }
-
-    /// Reads up to `count` bytes, fewer at the end, and shows them to `see` block by block. Returns how many there were.
-    pub(super) fn pass(&mut self, count: u64, mut see: impl FnMut(&[u8])) -> Result<u64, DataError> {
-        let mut block = vec![0; count.min(BLOCK as u64) as usize];
-        let mut passed = 0;
-        while passed < count {
-            let most = (count - passed).min(BLOCK as u64) as usize;
-            let some = self.some(&mut block[..most])?;
-            if some == 0 {
-                break;
-            }
-            self.spool.write(&block[..some])?;
-            see(&block[..some]);
-            passed += some as u64;
-        }
-        Ok(passed)
-    }
-
-    /// What was read, once all the rest has been unpacked too: its checksum is at its end.
-    fn finish(mut self) -> Result<ByteFile, DataError> {
-        let mut block = vec![0; BLOCK];
-        while self.some(&mut block)? > 0 {}
-        self.spool.finish()
-    }
-}
-
-/// For readers of other crates, which pass errors on as their own.
+/// For readers that pass errors on as their own.
 impl Read for Unpacking<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let read = self.some(bytes).and_then(|count| self.spool.write(&bytes[..count]).map(|()| count));
+        let read = match self.content.read(bytes) {
+            Ok(count) => self.spool.write(&bytes[..count]).map(|()| count),
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
+            Err(error) => Err(corrupt(self.path, &error)),
+        };
         read.map_err(|error| {
             let told = io::Error::other(error.to_string());
             self.failure = Some(error);
             told
         })
     }
+}
+
+fn corrupt(path: &Path, error: &io::Error) -> DataError {
+    DataError::file(path, format!("cannot be unpacked: {error}; fetch it again"))
 }
 
 /// Copies what `path` contains to an unnamed temporary file.
@@ -224,7 +194,7 @@ fn spooled(path: &Path, content: &mut File) -> Result<ByteFile, DataError> {
             Ok(0) => return spool.finish(),
             Ok(count) => spool.write(&block[..count])?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(DataError::Read { path: path.into(), error }),
+            Err(error) => return Err(DataError::read(path)(error)),
         }
     }
 }
@@ -266,8 +236,7 @@ impl Spool {
 
     /// Refuses to fill the disk to the brim, which would fail other programs too.
     fn check_room(&self) -> Result<(), DataError> {
-        let Disk { free, size } =
-            Disk::of_file(self.file.get_ref()).map_err(|error| no_room(&self.path, &error))?;
+        let [free, size] = room(self.file.get_ref()).map_err(|error| no_room(&self.path, &error))?;
         if free < RESERVE.min(size / 20) {
             let left = format!("only {} would be left free there", amount(free));
             return Err(no_room(&self.path, &left));
@@ -289,7 +258,7 @@ fn no_room(path: &Path, why: &dyn std::fmt::Display) -> DataError {
         "does not fit, unpacked, into a temporary file in `{}`: {why}; set TMPDIR to a directory with more room",
         std::env::temp_dir().display()
     );
-    DataError::File { path: path.into(), problem }
+    DataError::file(path, problem)
 }
 
 #[cfg(test)]

@@ -6,14 +6,15 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::augment::Augmentation;
-use crate::colour::ColourImages;
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
+use crate::normalization::{Normalize, Sums};
 use crate::schema::Schema;
 use crate::source::Options;
-use crate::split::Split;
+use crate::stored::{Content, Images, Labels, Levels, StoredSamples};
 
 const SIDE: usize = 32;
 const CHANNELS: usize = 3;
@@ -25,17 +26,13 @@ const TEST: &str = "test_batch.bin";
 const NAMES: &str = "batches.meta.txt";
 
 /// Reads the data set in `directory`. Classes are named if there is a file with their names.
-///
-/// # Errors
-///
-/// If a file of the data set is missing, unreadable or cut off, or has a label above 9.
 pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataError> {
     if !directory.is_dir() {
-        return Err(DataError::NoDirectory { path: directory.into() });
+        return Err(DataError::file(directory, "is not a directory"));
     }
     let parts = (1..=5).map(|part| directory.join(part_name(part)));
     let parts: Vec<PathBuf> = parts.filter(|file| file.exists()).collect();
-    let missing = |names: &str| DataError::NoFile { path: directory.into(), names: names.to_owned() };
+    let missing = |names: &str| DataError::file(directory, format!("contains no {names}: expected it there"));
     // Those that there are, without a gap.
     if let Some(gap) = (1..=parts.len().max(1)).find(|part| !directory.join(part_name(*part)).exists()) {
         return Err(missing(&part_name(gap)));
@@ -43,16 +40,21 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
     if !directory.join(TEST).exists() {
         return Err(missing(TEST));
     }
-    let train = images(&parts, options.augmentation.clone())?;
-    let test = images(&[directory.join(TEST)], Augmentation::default())?;
-    let resolved =
-        options.normalize.as_ref().map(|normalize| normalize.resolved(CHANNELS, || Ok(train.sums())));
-    let normalization = resolved.transpose()?;
-    let [train, test] = [train, test].map(|images| images.normalized_by(normalization.clone()));
+    let ([train, train_labels], test) = (images(&parts)?, images(&[directory.join(TEST)])?);
+    let measured = || Ok(Sums::of(&train, CHANNELS));
+    let normalization = Normalize::resolved(options.normalize.as_ref(), CHANNELS, measured)?;
+    let part = |[levels, labels]: [Vec<u8>; 2], augmentation| {
+        let (count, normalization) = (labels.len(), normalization.clone());
+        let images = Images::new(Levels::Memory(levels.into()), [SIDE, SIDE, CHANNELS]);
+        let images = Content::Images(Images { augmentation, normalization, ..images });
+        StoredSamples::new(images, &Arc::new(Labels::Bytes(labels)), (0..count).collect())
+    };
+    let test = part(test, Augmentation::default());
+    let train = part([train, train_labels], options.augmentation.clone());
     let classes = names(&directory.join(NAMES))?;
     let kind = Kind::Images { height: SIDE, width: SIDE, channels: CHANNELS, classes: CLASSES.into() };
     let schema = Schema { classes, normalization, ..Schema::default() };
-    Ok(Dataset { kind, train: Split::Colour(train), test: Split::Colour(test), schema })
+    Ok(Dataset { kind, train, test, schema })
 }
 
 fn part_name(part: usize) -> String {
@@ -64,7 +66,7 @@ fn names(path: &Path) -> Result<Vec<String>, DataError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(DataError::Read { path: path.into(), error }),
+        Err(error) => return Err(DataError::read(path)(error)),
     };
     let names: Vec<_> =
         text.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
@@ -72,21 +74,21 @@ fn names(path: &Path) -> Result<Vec<String>, DataError> {
         return Ok(names);
     }
     let problem = format!("has {} names of classes: expected {CLASSES}, one on each line", names.len());
-    Err(DataError::Image { path: path.into(), problem })
+    Err(DataError::file(path, problem))
 }
 
-/// The images of these files.
-fn images(files: &[PathBuf], augmentation: Augmentation) -> Result<ColourImages, DataError> {
-    let mut images = ColourImages::new([SIDE, SIDE], augmentation);
+/// The levels and the labels of the images in these files.
+fn images(files: &[PathBuf]) -> Result<[Vec<u8>; 2], DataError> {
+    let mut images = [vec![], vec![]];
     for path in files {
-        let bytes = fs::read(path).map_err(|error| DataError::Read { path: path.clone(), error })?;
-        add(&mut images, &bytes).map_err(|problem| DataError::Image { path: path.clone(), problem })?;
+        let bytes = fs::read(path).map_err(DataError::read(path))?;
+        add(&mut images, &bytes).map_err(|problem| DataError::file(path, problem))?;
     }
     Ok(images)
 }
 
 /// Adds the records of a file; the error describes the problem.
-fn add(images: &mut ColourImages, bytes: &[u8]) -> Result<(), String> {
+fn add([levels, labels]: &mut [Vec<u8>; 2], bytes: &[u8]) -> Result<(), String> {
     let length = bytes.len();
     if length == 0 || !length.is_multiple_of(RECORD) {
         return Err(format!(
@@ -100,7 +102,8 @@ fn add(images: &mut ColourImages, bytes: &[u8]) -> Result<(), String> {
         }
         let level = |pixel: usize, channel: usize| planes[channel * SIDE * SIDE + pixel];
         let of_pixel = |pixel: usize| (0..CHANNELS).map(move |channel| level(pixel, channel));
-        images.push(label, (0..SIDE * SIDE).flat_map(of_pixel));
+        labels.push(label);
+        levels.extend((0..SIDE * SIDE).flat_map(of_pixel));
     }
     Ok(())
 }
@@ -110,6 +113,7 @@ mod tests {
     use super::*;
     use crate::batch::{Inputs, Pass};
     use crate::normalization::GREY;
+    use crate::split::Split;
 
     /// Writes records whose image is of one colour: the label ten times, for red, green and blue.
     fn write(file: &Path, labels: &[u8]) {
@@ -120,7 +124,7 @@ mod tests {
         fs::write(file, labels.iter().flat_map(record).collect::<Vec<_>>()).unwrap();
     }
 
-    fn levels(split: &Split, samples: &[usize], pass: Pass) -> (Vec<u8>, Vec<u32>) {
+    fn levels(split: &Arc<dyn Split>, samples: &[usize], pass: Pass) -> (Vec<u8>, Vec<u32>) {
         let batch = split.batch(samples, pass).unwrap();
         let Inputs::Pixels(pixels) = batch.inputs else { panic!("not pixels") };
         let levels = pixels.iter().map(|level| ((level * GREY.1 + GREY.0) * 255.0).round() as u8).collect();

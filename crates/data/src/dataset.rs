@@ -1,5 +1,7 @@
 //! A data set, and the kind of its samples.
 
+use std::sync::Arc;
+
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::DataError;
@@ -9,14 +11,14 @@ use crate::split::Split;
 /// A data set: the kind of its samples, the training samples and the held-out samples.
 ///
 /// Threads share it behind an [`Arc`](std::sync::Arc).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Dataset {
     /// The kind of a sample.
     pub kind: Kind,
     /// The training samples.
-    pub train: Split,
+    pub train: Arc<dyn Split>,
     /// The held-out samples.
-    pub test: Split,
+    pub test: Arc<dyn Split>,
     /// The names of classes and columns.
     pub schema: Schema,
 }
@@ -24,10 +26,7 @@ pub struct Dataset {
 impl Dataset {
     /// The notes for the user on how images in files are read, one line each: how many are resized, which files are skipped.
     pub fn notices(&self) -> &[String] {
-        match &self.train {
-            Split::Encoded(images) => images.notices(),
-            _ => &[],
-        }
+        self.train.notices()
     }
 
     /// A hash that detects changed data: of all samples or, if images stay in their files, of what is known
@@ -41,6 +40,14 @@ impl Dataset {
         self.train.hash(&mut hasher)?;
         self.test.hash(&mut hasher)?;
         Ok(hasher.digest())
+    }
+}
+
+impl PartialEq for Dataset {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.kind, &self.schema) == (&other.kind, &other.schema)
+            && *self.train == *other.train
+            && *self.test == *other.test
     }
 }
 

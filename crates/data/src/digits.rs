@@ -15,7 +15,7 @@ use crate::error::DataError;
 use crate::random::{TEST_DIGIT, TRAIN_DIGIT, keyed_rng};
 use crate::schema::Schema;
 use crate::source::Options;
-use crate::split::Split;
+use crate::stored::StoredSamples;
 
 /// Pixels along each side of an image.
 const SIDE: usize = 28;
@@ -91,21 +91,17 @@ const GLYPHS: [&[&[Stroke]]; 10] = [
 ];
 
 /// Draws the data set of digits.
-///
-/// # Errors
-///
-/// If a split would have no samples.
 pub(super) fn draw(options: &Options) -> Result<Dataset, DataError> {
     let split = |samples, purpose, option| {
         if samples == 0 {
-            return Err(DataError::Zero { option });
+            return Err(DataError::zero(option));
         }
         let mut pixels = vec![0; samples * SIDE * SIDE];
         let images = pixels.par_chunks_exact_mut(SIDE * SIDE).enumerate();
         let labels = images
             .map(|(i, image)| draw_digit(&mut keyed_rng(options.seed, purpose, i as u64), image))
             .collect();
-        Ok(Split::Images { pixels, labels })
+        Ok(StoredSamples::images([SIDE, SIDE, 1], pixels, labels))
     };
     Ok(Dataset {
         kind: Kind::Images { height: SIDE, width: SIDE, channels: 1, classes: GLYPHS.len() },
@@ -251,23 +247,33 @@ fn distance(p: Point, a: Point, b: Point) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Arc;
 
-    fn images(seed: u64, train_samples: usize, test_samples: usize) -> (Split, Split) {
+    use super::*;
+    use crate::batch::{Pass, Values};
+    use crate::split::Split;
+
+    fn images(seed: u64, train_samples: usize, test_samples: usize) -> (Arc<dyn Split>, Arc<dyn Split>) {
         let options = Options { seed, train_samples, test_samples, ..Options::default() };
         let data = draw(&options).unwrap();
         (data.train, data.test)
     }
 
-    fn first(split: &Split, samples: usize) -> (&[u8], &[u8]) {
-        let Split::Images { pixels, labels } = split else { panic!("not images") };
-        (&pixels[..samples * SIDE * SIDE], &labels[..samples])
+    fn first(split: &Arc<dyn Split>, samples: usize) -> (Vec<u8>, Vec<u32>) {
+        let all: Vec<_> = (0..samples).collect();
+        let (Values::Levels(levels), labels) = split.gather(&all, Pass::Evaluation).unwrap() else {
+            panic!("not images")
+        };
+        (levels, labels)
     }
 
     #[test]
     fn the_seed_alone_decides() {
-        assert_eq!(images(1, 30, 10), images(1, 30, 10));
-        assert_ne!(images(1, 30, 10), images(2, 30, 10));
+        let of = |seed| {
+            draw(&Options { seed, train_samples: 30, test_samples: 10, ..Options::default() }).unwrap()
+        };
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1), of(2));
     }
 
     #[test]
@@ -279,7 +285,7 @@ mod tests {
     #[test]
     fn an_image_does_not_depend_on_the_threads() {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-        assert_eq!(pool.install(|| images(1, 40, 20)), images(1, 40, 20));
+        assert_eq!(pool.install(|| first(&images(1, 40, 20).0, 40)), first(&images(1, 40, 20).0, 40));
     }
 
     #[test]
@@ -292,7 +298,7 @@ mod tests {
     fn every_digit_is_drawn_with_enough_ink() {
         let (train, _) = images(1, 500, 1);
         let (pixels, labels) = first(&train, 500);
-        for digit in 0..GLYPHS.len() as u8 {
+        for digit in 0..GLYPHS.len() as u32 {
             assert!(labels.iter().filter(|&&label| label == digit).count() > 20, "{digit} is rare");
         }
         for image in pixels.chunks_exact(SIDE * SIDE) {

@@ -2,35 +2,13 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
 
-use rustix::fs::{StatVfs, fstatvfs, statvfs};
+use rustix::fs::fstatvfs;
 
-/// The bytes of a file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Disk {
-    /// Those that this user may still fill.
-    pub(crate) free: u64,
-    pub(crate) size: u64,
-}
-
-impl Disk {
-    /// The file system of a path.
-    pub(crate) fn of(path: &Path) -> io::Result<Self> {
-        Ok(statvfs(path)?.into())
-    }
-
-    /// The file system of an open file, which may have no path.
-    pub(crate) fn of_file(file: impl AsFd) -> io::Result<Self> {
-        Ok(fstatvfs(file)?.into())
-    }
-}
-
-impl From<StatVfs> for Disk {
-    fn from(found: StatVfs) -> Self {
-        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-        Self { free: bytes(found.f_bavail), size: bytes(found.f_blocks) }
-    }
+/// The bytes of the file system of an open file or directory: those that this user may still fill, and all.
+pub(crate) fn room(file: impl AsFd) -> io::Result<[u64; 2]> {
+    let found = fstatvfs(file)?;
+    Ok([found.f_bavail, found.f_blocks].map(|blocks| blocks.saturating_mul(found.f_frsize)))
 }
 
 /// So many bytes, to be read.

@@ -1,6 +1,7 @@
 //! Images that stay in their files, and are read and decoded when a batch needs them.
 
 use std::fs;
+use std::hash::Hasher;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use crate::pipeline::part;
 use crate::pixels::Image;
 use crate::snapshot::{Plan, Snapshot, Work};
 use crate::source::Options;
+use crate::split::Split;
 
 /// Images of one split that stay in their files.
 ///
@@ -31,7 +33,8 @@ pub struct EncodedImages {
     store: Arc<Store>,
     /// The indices of these images in the store.
     samples: Vec<usize>,
-    size: Size,
+    /// Height and width, and the values of a pixel: 1 if they are grey, 3 for red, green and blue.
+    shape: [usize; 3],
     /// The augmentation in training.
     augmentation: Augmentation,
     normalization: Option<Normalization>,
@@ -40,15 +43,6 @@ pub struct EncodedImages {
     /// Where they are decoded already.
     snapshot: Option<Arc<Snapshot>>,
     bad: BadSamples,
-}
-
-/// Height and width of an image, in pixels, and the values of a pixel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Size {
-    pub(super) height: usize,
-    pub(super) width: usize,
-    /// 1 if they are grey, 3 for red, green and blue.
-    pub(super) channels: usize,
 }
 
 /// The location of the images.
@@ -68,8 +62,7 @@ impl Store {
         match self {
             Self::Files(files) => {
                 let (path, label) = &files[index];
-                let bytes = part("reading", || fs::read(path))
-                    .map_err(|error| DataError::Read { path: path.clone(), error })?;
+                let bytes = part("reading", || fs::read(path)).map_err(DataError::read(path))?;
                 Ok((Raw::Encoded(bytes), *label))
             }
             Self::Records(records) => records.raw(index),
@@ -81,7 +74,7 @@ impl Store {
     fn read(&self, index: usize, channels: usize) -> Result<(Image, u32), DataError> {
         let (raw, label) = self.raw(index)?;
         let image = part("decoding", || raw.decode(channels)).map_err(|problem| match self {
-            Self::Files(files) => DataError::Image { path: files[index].0.clone(), problem },
+            Self::Files(files) => DataError::file(files[index].0.clone(), problem),
             Self::Records(records) => records.damaged(index, problem),
             Self::Members(members) => members.damaged(index, &problem),
         })?;
@@ -105,24 +98,19 @@ impl Store {
 }
 
 impl EncodedImages {
-    /// Images in separate files, to be resized and cropped to `height` x `width` pixels of one value (grey) or three (red, green, blue),
-    /// and normalised by these statistics or else by those of MNIST. Their classes are unknown, and reported as 0.
-    pub fn of_files(
-        files: &[PathBuf],
-        [height, width, channels]: [usize; 3],
-        normalization: Option<Normalization>,
-    ) -> Self {
+    /// Images in separate files, to be resized and cropped to this height and width, with one value a pixel (grey) or three (red, green,
+    /// blue), and normalised by these statistics or else by those of MNIST. Their classes are unknown, and reported as 0.
+    pub fn of_files(files: &[PathBuf], shape: [usize; 3], normalization: Option<Normalization>) -> Self {
         let store = Arc::new(Store::Files(files.iter().map(|file| (file.clone(), 0)).collect()));
-        let size = Size { height, width, channels };
-        let of_size = Self::new(store, (0..files.len()).collect(), size, OnBadSample::default());
-        Self { normalization, ..of_size }
+        let images = Self::new(store, (0..files.len()).collect(), shape, OnBadSample::default());
+        Self { normalization, ..images }
     }
 
-    fn new(store: Arc<Store>, samples: Vec<usize>, size: Size, on_bad_sample: OnBadSample) -> Self {
+    fn new(store: Arc<Store>, samples: Vec<usize>, shape: [usize; 3], on_bad_sample: OnBadSample) -> Self {
         Self {
             store,
             samples,
-            size,
+            shape,
             augmentation: Augmentation::default(),
             normalization: None,
             notices: Vec::new(),
@@ -132,24 +120,21 @@ impl EncodedImages {
     }
 
     /// The images to train on and those held out, given by their indices in the store, and their size.
-    ///
-    /// # Errors
-    ///
-    /// If no image to train on can be read, or the normalisation is not for their channels.
     pub(super) fn both(
         store: Store,
         (train, test): (Vec<usize>, Vec<usize>),
         options: &Options,
-    ) -> Result<(Self, Self, Size), DataError> {
+        notice: Option<String>,
+    ) -> Result<(Self, Self, [usize; 3]), DataError> {
         if options.image_size.is_some_and(|sides| sides.contains(&0)) {
-            return Err(DataError::Zero { option: "a side of images" });
+            return Err(DataError::zero("a side of images"));
         }
         let surveys = [&train, &test].map(|samples| store.survey(samples));
         let Some(median) = surveys[0].median() else { return Err(store.unreadable(&train)) };
         let [height, width] = options.image_size.unwrap_or(median);
         let has_colour = || surveys[0].has_colour(|sample| store.has_colour(sample));
         let channels = if options.colour.unwrap_or_else(has_colour) { 3 } else { 1 };
-        let size = Size { height, width, channels };
+        let shape = [height, width, channels];
         let parts = surveys.iter().zip(["training", "held-out"]);
         let mut notices: Vec<_> =
             parts.filter_map(|(survey, part)| survey.notice(part, [height, width])).collect();
@@ -158,16 +143,15 @@ impl EncodedImages {
         }
         let store = Arc::new(store);
         let [mut train, mut test] =
-            [train, test].map(|samples| Self::new(Arc::clone(&store), samples, size, options.on_bad_sample));
-        let resolved =
-            options.normalize.as_ref().map(|normalize| normalize.resolved(channels, || train.sums()));
-        let normalization = resolved.transpose()?;
+            [train, test].map(|samples| Self::new(Arc::clone(&store), samples, shape, options.on_bad_sample));
+        let normalization = Normalize::resolved(options.normalize.as_ref(), channels, || train.sums())?;
         if let (Some(Normalize::Measured), Some(measured)) = (&options.normalize, &normalization) {
             notices.push(format!("images are normalised by the measured means and deviations {measured}"));
         }
+        notices.extend(notice);
         test.normalization.clone_from(&normalization);
         train = Self { normalization, augmentation: options.augmentation.clone(), notices, ..train };
-        Ok((train, test, size))
+        Ok((train, test, shape))
     }
 
     /// The sums over the levels of all images, or of some at equal distances.
@@ -183,44 +167,92 @@ impl EncodedImages {
         all.into_iter().try_fold(Sums::default(), |sum, own| Ok(sum.and(own?)))
     }
 
-    /// Adds a note on how they are read.
-    pub(super) fn add_notice(&mut self, notice: String) {
-        self.notices.push(notice);
+    /// An image in the colours and the size of all, and its class.
+    fn image(&self, sample: usize) -> Result<(Image, u32), DataError> {
+        if let Some(snapshot) = &self.snapshot {
+            let record = part("reading", || snapshot.record(sample))?;
+            return self.image_of(&record).ok_or_else(|| {
+                let problem = format!("sample {sample} was damaged when this was written");
+                DataError::file(snapshot.directory(), problem)
+            });
+        }
+        let [height, width, channels] = self.shape;
+        let (image, label) = self.store.read(self.samples[sample], channels)?;
+        Ok((part("resizing", || fitted(image, [height, width])), label))
     }
 
-    /// The notes for the user on how they are read.
-    pub(super) fn notices(&self) -> &[String] {
-        &self.notices
+    /// Writes what is missing of a snapshot of these images, before they are augmented, and reads them from there.
+    pub(super) fn read_from(&self, plan: &Plan<'_>) -> Result<(Self, Work), DataError> {
+        let record = |sample| match self.image(sample) {
+            Ok((image, label)) => Ok([&label.to_le_bytes()[..], &image.levels].concat()),
+            // An empty record.
+            Err(error) => self.bad.judge(sample, None, error).map(|()| Vec::new()),
+        };
+        let (snapshot, work) = plan.make(record)?;
+        Ok((Self { snapshot: Some(Arc::new(snapshot)), ..self.clone() }, work))
     }
 
-    /// The statistics that they are normalised by, if they are not those of MNIST.
-    pub(super) fn normalization(&self) -> Option<&Normalization> {
-        self.normalization.as_ref()
+    /// The size of an image's record in a snapshot.
+    pub(super) fn record_bytes(&self) -> usize {
+        size_of::<u32>() + self.values()
     }
 
-    /// Number of images.
-    pub fn len(&self) -> usize {
+    /// The size of the snapshot that they are read from.
+    pub(super) fn snapshot_bytes(&self) -> u64 {
+        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes())
+    }
+
+    /// Adds everything to a hash that decoded images follow from: besides [what is known](Self::hash) of their files, when their inodes
+    /// last changed. Programs that copy files can preserve the time of modification, but not that one.
+    pub(super) fn hash_state(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
+        self.hash(hasher)?;
+        self.shape.iter().for_each(|side| hasher.update(&side.to_le_bytes()));
+        let changed = |path: &Path, hasher: &mut Xxh3| {
+            let file = fs::metadata(path).map_err(DataError::read(path))?;
+            hasher.update(&file.ctime().to_le_bytes());
+            hasher.update(&file.ctime_nsec().to_le_bytes());
+            Ok(())
+        };
+        match &*self.store {
+            Store::Files(files) => {
+                self.samples.iter().try_for_each(|&sample| changed(&files[sample].0, hasher))
+            }
+            Store::Members(members) => members.paths().try_for_each(|path| changed(path, hasher)),
+            // They have checksums.
+            Store::Records(_) => Ok(()),
+        }
+    }
+
+    /// The number of values of an image.
+    fn values(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The image and the class of a snapshot's record; `None` for one of a damaged image.
+    fn image_of(&self, record: &[u8]) -> Option<(Image, u32)> {
+        let (label, levels) = record.split_first_chunk()?;
+        let image = (levels.len() == self.values()).then(|| Image::new(self.shape, levels.to_vec()))?;
+        Some((image, u32::from_le_bytes(*label)))
+    }
+}
+
+impl Split for EncodedImages {
+    fn len(&self) -> usize {
         self.samples.len()
     }
 
-    /// Whether there are no images.
-    pub fn is_empty(&self) -> bool {
-        self.samples.is_empty()
-    }
-
     /// Adds the names and sizes of files and members, or the checksums of records, to a hash.
-    pub(super) fn hash(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
+    fn hash(&self, hasher: &mut dyn Hasher) -> Result<(), DataError> {
         for &sample in &self.samples {
             match &*self.store {
                 Store::Files(files) => {
                     let (path, label) = &files[sample];
-                    let metadata =
-                        fs::metadata(path).map_err(|error| DataError::Read { path: path.clone(), error })?;
-                    hasher.update(path.file_name().unwrap_or_default().as_encoded_bytes());
-                    hasher.update(&metadata.len().to_le_bytes());
-                    hasher.update(&label.to_le_bytes());
+                    let metadata = fs::metadata(path).map_err(DataError::read(path))?;
+                    hasher.write(path.file_name().unwrap_or_default().as_encoded_bytes());
+                    hasher.write(&metadata.len().to_le_bytes());
+                    hasher.write(&label.to_le_bytes());
                 }
-                Store::Records(records) => hasher.update(&records.stored_checksum(sample)?),
+                Store::Records(records) => hasher.write(&records.stored_checksum(sample)?),
                 Store::Members(members) => members.hash(sample, hasher),
             }
         }
@@ -228,8 +260,8 @@ impl EncodedImages {
     }
 
     /// Reads, decodes and, for training, augments these images, but for damaged ones that may be skipped.
-    pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
-        let mut levels = Vec::with_capacity(samples.len() * self.size.values());
+    fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
+        let mut levels = Vec::with_capacity(samples.len() * self.values());
         let mut targets = Vec::with_capacity(samples.len());
         for &sample in samples {
             let (image, label) = match self.image(sample) {
@@ -245,90 +277,15 @@ impl EncodedImages {
         Ok((Values::Levels(levels), targets))
     }
 
-    /// An image in the colours and the size of all, and its class.
-    fn image(&self, sample: usize) -> Result<(Image, u32), DataError> {
-        if let Some(snapshot) = &self.snapshot {
-            let record = part("reading", || snapshot.record(sample))?;
-            return self.size.image_of(&record).ok_or_else(|| {
-                let problem = format!("sample {sample} was damaged when this was written");
-                DataError::Snapshot { path: snapshot.directory().into(), problem }
-            });
-        }
-        let Size { height, width, channels } = self.size;
-        let (image, label) = self.store.read(self.samples[sample], channels)?;
-        Ok((part("resizing", || fitted(image, [height, width])), label))
+    fn normalization(&self) -> Option<&Normalization> {
+        self.normalization.as_ref()
     }
 
-    /// Writes what is missing of a snapshot of these images, before they are augmented, and reads them from there.
-    pub(super) fn read_from(self, plan: &Plan<'_>) -> Result<(Self, Work), DataError> {
-        let record = |sample| match self.image(sample) {
-            Ok((image, label)) => Ok([&label.to_le_bytes()[..], &image.levels].concat()),
-            // An empty record.
-            Err(error) => self.bad.judge(sample, None, error).map(|()| Vec::new()),
-        };
-        let (snapshot, work) = plan.make(record)?;
-        Ok((Self { snapshot: Some(Arc::new(snapshot)), ..self }, work))
-    }
-
-    /// The size of an image's record in a snapshot.
-    pub(super) fn record_bytes(&self) -> usize {
-        size_of::<u32>() + self.size.values()
-    }
-
-    /// The size of the snapshot that they are read from.
-    pub(super) fn snapshot_bytes(&self) -> u64 {
-        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes())
-    }
-
-    /// Adds everything to a hash that decoded images follow from: besides [what is known](Self::hash) of their files, when their inodes
-    /// last changed. Programs that copy files can preserve the time of modification, but not that one.
-    pub(super) fn hash_state(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
-        self.hash(hasher)?;
-        let Size { height, width, channels } = self.size;
-        for side in [height, width, channels] {
-            hasher.update(&side.to_le_bytes());
-        }
-        let changed = |path: &Path, hasher: &mut Xxh3| {
-            let file = fs::metadata(path).map_err(|error| DataError::Read { path: path.into(), error })?;
-            hasher.update(&file.ctime().to_le_bytes());
-            hasher.update(&file.ctime_nsec().to_le_bytes());
-            Ok(())
-        };
-        match &*self.store {
-            Store::Files(files) => {
-                self.samples.iter().try_for_each(|&sample| changed(&files[sample].0, hasher))
-            }
-            Store::Members(members) => members.paths().try_for_each(|path| changed(path, hasher)),
-            // They have checksums.
-            Store::Records(_) => Ok(()),
-        }
-    }
-
-    /// See [`Split::skipped`](crate::Split::skipped).
-    pub(super) fn skipped(&self, epoch: u64) -> Skipped {
+    fn skipped(&self, epoch: u64) -> Skipped {
         self.bad.news(epoch)
     }
-}
 
-impl Size {
-    /// The number of values of an image.
-    fn values(self) -> usize {
-        self.height * self.width * self.channels
-    }
-
-    /// The image and the class of a snapshot's record; `None` for one of a damaged image.
-    fn image_of(self, record: &[u8]) -> Option<(Image, u32)> {
-        let (label, levels) = record.split_first_chunk()?;
-        let shape = [self.height, self.width, self.channels];
-        let image = (levels.len() == self.values()).then(|| Image::new(shape, levels.to_vec()))?;
-        Some((image, u32::from_le_bytes(*label)))
-    }
-}
-
-/// Other images of the same store.
-impl PartialEq for EncodedImages {
-    fn eq(&self, other: &Self) -> bool {
-        let is_one_store = Arc::ptr_eq(&self.store, &other.store);
-        is_one_store && (&self.samples, &self.augmentation) == (&other.samples, &other.augmentation)
+    fn notices(&self) -> &[String] {
+        &self.notices
     }
 }

@@ -15,10 +15,6 @@ const MOST_NAMES: usize = 1_000_000;
 /// for all that is between, so these files must exist; then `*`, `?`, `[…]` and `**` match what exists, sorted by name.
 ///
 /// A path that exists means itself, whatever characters are in it. A list keeps its order.
-///
-/// # Errors
-///
-/// If nothing matches a pattern, a file is named twice, or braces stand for too many names.
 pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
     let Some(text) = name.to_str().filter(|_| !name.exists()) else { return Ok(vec![name.into()]) };
     let mut files = vec![];
@@ -29,7 +25,7 @@ pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
         }
         let names = unbraced(element).ok_or_else(|| {
             let expected = format!("at most {MOST_NAMES} names between its braces");
-            DataError::NoMatch { pattern: element.to_owned(), expected }
+            no_match(element, &expected)
         })?;
         for name in names {
             match is_pattern(&name) && !Path::new(&name).exists() {
@@ -43,7 +39,7 @@ pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
         None => Ok(files),
         Some(twice) => {
             let problem = format!("is named twice in `{text}`: expected every file once");
-            Err(DataError::File { path: twice.clone(), problem })
+            Err(DataError::file(twice.clone(), problem))
         }
     }
 }
@@ -67,9 +63,9 @@ fn is_pattern(name: &str) -> bool {
 
 /// The existing files that match, sorted. As in a shell, `*` matches no file whose name starts with a point.
 fn matches(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
-    let none = |expected: String| DataError::NoMatch { pattern: pattern.into(), expected };
+    let none = |expected: &str| no_match(pattern, expected);
     let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::default() };
-    let found = glob_with(pattern, options).map_err(|error| none(format!("a valid pattern: {error}")))?;
+    let found = glob_with(pattern, options).map_err(|error| none(&format!("a valid pattern: {error}")))?;
     let mut files = vec![];
     for file in found {
         let file =
@@ -79,7 +75,11 @@ fn matches(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
         }
     }
     files.sort();
-    if files.is_empty() { Err(none("a path, or a pattern of existing files".into())) } else { Ok(files) }
+    if files.is_empty() { Err(none("a path, or a pattern of existing files")) } else { Ok(files) }
+}
+
+fn no_match(pattern: &str, expected: &str) -> DataError {
+    DataError::other(format!("no file matches `{pattern}`: expected {expected}"))
 }
 
 /// What a name with braces stands for: `{a,b}` for each of its elements, `{08..11}` for each number, as wide as the first.
@@ -130,7 +130,7 @@ pub(super) fn entries(
     directory: &Path,
     is_wanted: impl Fn(&Path) -> bool,
 ) -> Result<Vec<PathBuf>, DataError> {
-    let unreadable = |error| DataError::Read { path: directory.into(), error };
+    let unreadable = DataError::read(directory);
     let mut entries = vec![];
     for entry in fs::read_dir(directory).map_err(unreadable)? {
         let path = entry.map_err(unreadable)?.path();
@@ -143,10 +143,6 @@ pub(super) fn entries(
 }
 
 /// The files that `name` means, a directory standing for those in it whose lowercase names match.
-///
-/// # Errors
-///
-/// As [`named`]; also if a directory contains no file that matches: `expected` describes one.
 pub(super) fn named_or_in(
     name: &Path,
     is_wanted: impl Fn(&str) -> bool,
@@ -160,7 +156,7 @@ pub(super) fn named_or_in(
         }
         let within = entries(&path, |file| is_wanted(&lowercase_name(file)) && file.is_file())?;
         if within.is_empty() {
-            return Err(DataError::Empty { path, expected });
+            return Err(DataError::file(path, format!("contains no {expected}")));
         }
         files.extend(within);
     }

@@ -12,17 +12,11 @@ use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::schema::Schema;
 use crate::source::Options;
-use crate::split::Split;
 
 /// Finds the images in `directory`, and reads the first of them for its size. Classes have the numbers of the schema and the
 /// number of classes in `known`, or else their index in the order of names.
 ///
 /// Skips files with other extensions than those of images, and tells so; hidden ones silently.
-///
-/// # Errors
-///
-/// If there are no classes, a class has no images or is unknown, or there are too few images for testing; if a directory or
-/// the first image is unreadable.
 pub(super) fn read(
     directory: &Path,
     options: &Options,
@@ -63,7 +57,7 @@ pub(super) fn read(
             let Ok(place) = folders.binary_search(&class) else {
                 let problem =
                     format!("is not a class of `{}`: expected the same classes", to_train.display());
-                return Err(DataError::Image { path, problem });
+                return Err(DataError::file(path, problem));
             };
             let first = images.len();
             images.extend(files(&path, &mut skipped)?.into_iter().map(|file| (file, labels[place])));
@@ -73,18 +67,14 @@ pub(super) fn read(
     if test.is_empty() {
         let found = images.len();
         let what = "images, but too few in every class to hold out every tenth";
-        return Err(DataError::TooShort { path: directory.into(), what, found, expected: 10 });
+        return Err(DataError::too_short(directory, what, found, 10));
     }
-    let mut dataset = image_files::dataset(Store::Files(images), (train, test), options, (classes, schema))?;
-    if let (Split::Encoded(images), [first, more @ ..]) = (&mut dataset.train, &skipped[..]) {
+    let notice = skipped.split_first().map(|(first, more)| {
         let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-        images.add_notice(format!(
-            "`{}`{more} skipped: expected files whose names end in {}",
-            first.display(),
-            extensions()
-        ));
-    }
-    Ok(dataset)
+        let expected = extensions();
+        format!("`{}`{more} skipped: expected files whose names end in {expected}", first.display())
+    });
+    image_files::dataset(Store::Files(images), (train, test), options, (classes, schema), notice)
 }
 
 /// The numbers of these classes in a model.
@@ -101,7 +91,7 @@ fn known_labels(
                 false => list(schema.classes.iter().map(String::as_str)),
             };
             let problem = format!("is not a class that the model knows: expected {known}");
-            DataError::Image { path: root.join(folder), problem }
+            DataError::file(root.join(folder), problem)
         })
     };
     folders.iter().map(number).collect()
@@ -113,10 +103,7 @@ fn classes(root: &Path) -> Result<Vec<PathBuf>, DataError> {
     let names: Vec<PathBuf> =
         folders.iter().filter_map(|folder| folder.file_name()).map(Into::into).collect();
     if names.is_empty() {
-        return Err(DataError::Empty {
-            path: root.into(),
-            expected: "directory: expected one for each class",
-        });
+        return Err(DataError::file(root, "contains no directory: expected one for each class"));
     }
     Ok(names)
 }
@@ -132,7 +119,7 @@ fn files(class: &Path, skipped: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, DataE
     skipped.extend(others.into_iter().filter(|path| !is_hidden(path)));
     if files.is_empty() {
         let problem = format!("contains no image: expected files whose names end in {}", extensions());
-        return Err(DataError::File { path: class.into(), problem });
+        return Err(DataError::file(class, problem));
     }
     Ok(files)
 }

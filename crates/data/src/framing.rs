@@ -12,24 +12,28 @@ pub const FOOTER_BYTES: usize = 4;
 
 /// The checksum of `bytes`, as in a frame.
 pub fn checksum(bytes: &[u8]) -> u32 {
-    let mut sum = Checksum::default();
-    sum.add(bytes);
-    sum.value()
+    Checksum(crc32c::crc32c(bytes)).value()
 }
 
-/// A checksum of bytes that arrive in blocks.
+/// A checksum of the bytes that are written to it.
 #[derive(Debug, Default)]
 pub(crate) struct Checksum(u32);
 
 impl Checksum {
-    /// Adds a block.
-    pub(crate) fn add(&mut self, block: &[u8]) {
-        self.0 = crc32c::crc32c_append(self.0, block);
-    }
-
     /// The checksum of all blocks, as in a frame.
     pub(crate) fn value(&self) -> u32 {
         self.0.rotate_right(15).wrapping_add(0xa282_ead8)
+    }
+}
+
+impl Write for Checksum {
+    fn write(&mut self, block: &[u8]) -> io::Result<usize> {
+        self.0 = crc32c::crc32c_append(self.0, block);
+        Ok(block.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -9,10 +9,6 @@ use crate::split::nine_to_one;
 
 /// Divides the samples of `files`, which `add` counts, into training and held-out ones: those of files with the word `test`,
 /// `val` or `validation` in their names are held out. If there is none, or `path` is a single file, every tenth sample is.
-///
-/// # Errors
-///
-/// Those of `add`; and if one of the parts is empty: `what` is counted.
 pub(super) fn divided(
     path: &Path,
     files: Vec<PathBuf>,
@@ -30,7 +26,7 @@ pub(super) fn divided(
     }
     if train.is_empty() || test.is_empty() {
         let found = train.len() + test.len();
-        return Err(DataError::TooShort { path: path.into(), what, found, expected: 10 });
+        return Err(DataError::too_short(path, what, found, 10));
     }
     Ok((train, test))
 }

@@ -1,15 +1,17 @@
 //! Data sets whose samples are decoded once, and kept in a [snapshot](crate::snapshot).
 
+use std::any::Any;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::dataset::Dataset;
-use crate::disk::{Disk, amount};
+use crate::disk::{amount, room};
 use crate::encoded::EncodedImages;
 use crate::error::DataError;
 use crate::snapshot::{FORMAT, Plan, SnapshotOptions, Work};
@@ -84,12 +86,13 @@ impl Dataset {
         source: &Source,
         options: &SnapshotOptions,
     ) -> Result<(Self, SnapshotReport), DataError> {
-        let (Split::Encoded(train), Split::Encoded(test)) = (self.train, self.test) else {
+        let encoded = |split| (split as &dyn Any).downcast_ref::<EncodedImages>();
+        let Some((train, test)) = encoded(&*self.train).zip(encoded(&*self.test)) else {
             return Err(DataError::other(format!(
                 "a snapshot of {source} would have no effect: its samples are not decoded in every epoch"
             )));
         };
-        let key = key(&train, &test, options)?;
+        let key = key(train, test, options)?;
         let directory = options.directory.join(&key);
         let plan = |name, images: &EncodedImages| Plan {
             directory: &directory,
@@ -99,9 +102,8 @@ impl Dataset {
             records: images.len(),
             record_bytes: images.record_bytes(),
         };
-        let (of_train, of_test) = (plan("train", &train), plan("test", &test));
-        fs::create_dir_all(&directory)
-            .map_err(|error| DataError::Write { path: directory.clone(), error })?;
+        let (of_train, of_test) = (plan("train", train), plan("test", test));
+        fs::create_dir_all(&directory).map_err(DataError::write(&directory))?;
         check_room(&directory, of_train.missing_bytes() + of_test.missing_bytes())?;
         let samples = train.len() + test.len();
         let (train, of_train) = train.read_from(&of_train)?;
@@ -117,7 +119,7 @@ impl Dataset {
             others: others(&options.directory, &directory, &about.source),
             directory,
         };
-        Ok((Self { train: Split::Encoded(train), test: Split::Encoded(test), ..self }, report))
+        Ok((Self { train: Arc::new(train), test: Arc::new(test), ..self }, report))
     }
 }
 
@@ -133,8 +135,7 @@ fn key(train: &EncodedImages, test: &EncodedImages, options: &SnapshotOptions) -
 
 /// Refuses a snapshot for which the file system has no room.
 fn check_room(directory: &Path, bytes: u64) -> Result<(), DataError> {
-    let unknown = |error| DataError::Write { path: directory.into(), error };
-    let Disk { free, .. } = Disk::of(directory).map_err(unknown)?;
+    let [free, _] = File::open(directory).and_then(room).map_err(DataError::write(directory))?;
     if bytes <= free {
         return Ok(());
     }
@@ -143,7 +144,7 @@ fn check_room(directory: &Path, bytes: u64) -> Result<(), DataError> {
         amount(bytes),
         amount(free)
     );
-    Err(DataError::Snapshot { path: directory.into(), problem })
+    Err(DataError::file(directory, problem))
 }
 
 /// Says in the directory of a snapshot what it is of.
@@ -153,7 +154,7 @@ fn say(directory: &Path, about: &About) -> Result<(), DataError> {
         return Ok(());
     }
     let text = serde_json::to_vec_pretty(about).expect("words and numbers");
-    fs::write(&path, text).map_err(|error| DataError::Write { path, error })
+    fs::write(&path, text).map_err(DataError::write(&path))
 }
 
 fn read(path: &Path) -> Option<About> {

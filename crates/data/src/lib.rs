@@ -34,7 +34,6 @@ mod dataset;
 mod error;
 mod load;
 mod schema;
-mod served;
 mod source;
 mod split;
 
@@ -51,7 +50,6 @@ mod webdataset;
 
 // Shared by formats: samples in memory, samples in files, and damaged ones.
 mod bad;
-mod colour;
 mod encoded;
 mod example;
 mod held_out;
@@ -95,7 +93,6 @@ pub use augment::{Affine, Augmentation, Crop, Erase, Jitter, Mirror, Transform};
 pub use bad::{OnBadSample, Skipped};
 pub use batch::{Batch, Inputs, Pass, Values};
 pub use cache::Cache;
-pub use colour::ColourImages;
 pub use dataset::{Dataset, Kind};
 pub use encoded::EncodedImages;
 pub use error::DataError;
@@ -106,7 +103,6 @@ pub use pipeline::{Depth, Pipeline, Threads};
 pub use pixels::Image;
 pub use random::Random;
 pub use schema::{Column, Schema};
-pub use served::{Maker, ServedSplit};
 pub use snapshot::{Compression, SnapshotOptions, Snapshotted};
 pub use source::{Options, Source};
 pub use split::{Split, order};

@@ -16,29 +16,7 @@ use crate::{cifar, digits, folder, idx, npy, table, text, tfrecord, webdataset};
 /// without samples; if a server or the cache fails; if the source needs a feature that is not compiled in, or is a
 /// [`Source::Service`], which `unisono_data_service::load` reads.
 pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
-    refuse_normalization(source, options)?;
-    match &*local(source, &options.cache)? {
-        Source::Digits => digits::draw(options),
-        Source::Idx(directory) => idx::read(directory, options),
-        Source::Text(files) => text::read(files, options),
-        Source::Csv(files) => table::read(Format::Csv, files, options),
-        #[cfg(feature = "parquet")]
-        Source::Parquet(files) => table::read(Format::Parquet, files, options),
-        #[cfg(feature = "arrow")]
-        Source::Arrow(files) => table::read(Format::Arrow, files, options),
-        Source::TfRecord(path) => tfrecord::read(path, options),
-        Source::WebDataset(path) => webdataset::read(path, options),
-        Source::Npy(directory) => npy::read(directory, options, None),
-        Source::Images(directory) => folder::read(directory, options, None),
-        Source::Cifar(directory) => cifar::read(directory, options),
-        Source::Service(_) => Err(DataError::other(format!(
-            "`{source}` is not on this machine: load it with `unisono_data_service`"
-        ))),
-        #[cfg(not(all(feature = "parquet", feature = "arrow")))]
-        Source::Parquet(_) | Source::Arrow(_) => {
-            unreachable!("`local` refuses sources whose features are missing")
-        }
-    }
+    read(source, options, None)
 }
 
 /// Loads data for a model that was trained with `schema`: classes have its numbers, whatever their order here, and the
@@ -53,27 +31,38 @@ pub fn load_as(
     kind: &Kind,
     schema: &Schema,
 ) -> Result<Dataset, DataError> {
+    let known = match *kind {
+        Kind::Table { classes, .. } if source.is_table() || matches!(source, Source::Npy(_)) => classes,
+        Kind::Images { classes, .. } if matches!(source, Source::Images(_)) => classes,
+        _ => return load(source, options),
+    };
+    read(source, options, Some((schema, known)))
+}
+
+/// Reads a data set, for a model with a known schema and number of classes or of its own.
+fn read(source: &Source, options: &Options, known: Option<(&Schema, usize)>) -> Result<Dataset, DataError> {
     refuse_normalization(source, options)?;
-    let source = &*local(source, &options.cache)?;
-    match (source, kind) {
-        (Source::Csv(files), &Kind::Table { classes, .. }) => {
-            table::read_as(Format::Csv, files, options, schema, classes)
-        }
+    match &*local(source, &options.cache)? {
+        Source::Digits => digits::draw(options),
+        Source::Idx(directory) => idx::read(directory, options),
+        Source::Text(files) => text::read(files, options),
+        Source::Csv(files) => table::read(Format::Csv, files, options, known),
         #[cfg(feature = "parquet")]
-        (Source::Parquet(files), &Kind::Table { classes, .. }) => {
-            table::read_as(Format::Parquet, files, options, schema, classes)
-        }
+        Source::Parquet(files) => table::read(Format::Parquet, files, options, known),
         #[cfg(feature = "arrow")]
-        (Source::Arrow(files), &Kind::Table { classes, .. }) => {
-            table::read_as(Format::Arrow, files, options, schema, classes)
+        Source::Arrow(files) => table::read(Format::Arrow, files, options, known),
+        Source::TfRecord(path) => tfrecord::read(path, options),
+        Source::WebDataset(path) => webdataset::read(path, options),
+        Source::Npy(directory) => npy::read(directory, options, known),
+        Source::Images(directory) => folder::read(directory, options, known),
+        Source::Cifar(directory) => cifar::read(directory, options),
+        Source::Service(_) => Err(DataError::other(format!(
+            "`{source}` is not on this machine: load it with `unisono_data_service`"
+        ))),
+        #[cfg(not(all(feature = "parquet", feature = "arrow")))]
+        Source::Parquet(_) | Source::Arrow(_) => {
+            unreachable!("`local` refuses sources whose features are missing")
         }
-        (Source::Npy(directory), &Kind::Table { classes, .. }) => {
-            npy::read(directory, options, Some((schema, classes)))
-        }
-        (Source::Images(directory), &Kind::Images { classes, .. }) => {
-            folder::read(directory, options, Some((schema, classes)))
-        }
-        _ => load(source, options),
     }
 }
 

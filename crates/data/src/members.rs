@@ -1,13 +1,13 @@
 //! Samples in tar files, as WebDataset writes them. Loading reads only the headers of members and their classes; images are read
 //! when a sample is made.
 
+use std::hash::Hasher;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tar::{Archive, Entries, EntryType};
-use xxhash_rust::xxh3::Xxh3;
 
 use super::byte_file::{ByteFile, Compression};
 use super::decoding::{EXTENSIONS, Raw, extensions};
@@ -46,7 +46,7 @@ impl Members {
     /// Finds the samples of another file, and returns their indices. A gzipped file is unpacked as its headers are read.
     pub(super) fn add(&mut self, path: PathBuf) -> Result<Range<usize>, DataError> {
         let file = ByteFile::open(path.clone())?;
-        let damaged = |problem: String| DataError::File { path: path.clone(), problem };
+        let damaged = |problem: String| DataError::file(path.clone(), problem);
         let (file, found) = if file.is_gzipped()? {
             file.unpacked(Compression::Gzip, |content| found_in(&path, Archive::new(content).entries()))?
         } else {
@@ -102,11 +102,11 @@ impl Members {
     }
 
     /// Adds what is known without reading the image of a sample to a hash.
-    pub(super) fn hash(&self, index: usize, hasher: &mut Xxh3) {
+    pub(super) fn hash(&self, index: usize, hasher: &mut dyn Hasher) {
         let Sample { key, image, label, .. } = &self.samples[index];
-        hasher.update(key.as_bytes());
-        hasher.update(&image.length.to_le_bytes());
-        hasher.update(&label.to_le_bytes());
+        hasher.write(key.as_bytes());
+        hasher.write(&image.length.to_le_bytes());
+        hasher.write(&label.to_le_bytes());
     }
 }
 
@@ -120,7 +120,7 @@ struct Found {
 
 /// Finds the members of samples in a tar file.
 fn found_in<R: Read>(path: &Path, entries: io::Result<Entries<'_, R>>) -> Result<Found, DataError> {
-    let damaged = |problem: String| DataError::File { path: path.into(), problem };
+    let damaged = |problem: String| DataError::file(path, problem);
     let broken = |error| damaged(format!("is not a tar file, or damaged: {error}; fetch it again"));
     let mut found = Found::default();
     for entry in entries.map_err(broken)? {
@@ -147,7 +147,7 @@ fn found_in<R: Read>(path: &Path, entries: io::Result<Entries<'_, R>>) -> Result
 }
 
 fn damaged(path: &Path, key: &str, problem: &str) -> DataError {
-    DataError::File { path: path.into(), problem: format!("sample `{key}`: {problem}") }
+    DataError::file(path, format!("sample `{key}`: {problem}"))
 }
 
 /// The key and the extension of a member, divided at the first point of its base name. `None` if it has none, or starts with a

@@ -41,16 +41,17 @@ pub enum Normalize {
 impl Eq for Normalize {}
 
 impl Normalize {
-    /// The statistics for images of so many channels.
+    /// The statistics for images of so many channels, if any were asked for.
     pub(crate) fn resolved(
-        &self,
+        asked: Option<&Self>,
         channels: usize,
         sums: impl FnOnce() -> Result<Sums, DataError>,
-    ) -> Result<Normalization, DataError> {
-        match self {
-            Self::By(given) => given.check(channels).map(|()| given.clone()),
-            Self::Measured => Ok(sums()?.normalization(channels)),
-        }
+    ) -> Result<Option<Normalization>, DataError> {
+        Ok(match asked {
+            None => None,
+            Some(Self::By(given)) => given.check(channels).map(|()| Some(given.clone()))?,
+            Some(Self::Measured) => Some(sums()?.normalization(channels)),
+        })
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::augment::Augmentation;
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
-use crate::normalization::Sums;
-use crate::rows::{FileRows, Rows};
+use crate::normalization::{Normalize, Sums};
+use crate::rows::Rows;
 use crate::schema::Schema;
 use crate::source::Options;
-use crate::split::{Split, nine_to_one};
-use crate::stored::{Content, FileImages, Labels, StoredSamples};
+use crate::split::nine_to_one;
+use crate::stored::{Content, Images, Labels, StoredSamples};
 use crate::survey::{self, spread};
 
 mod array;
@@ -27,10 +27,6 @@ const TEST: [&str; 2] = ["x_test.npy", "y_test.npy"];
 ///
 /// Rows are standardised by the mean and the standard deviation of the training rows, or by those of `known`, a model's schema
 /// and its number of classes.
-///
-/// # Errors
-///
-/// If an array is missing, unreadable, or of another shape or type; if a label is not a class, or a number not finite.
 pub(super) fn read(
     directory: &Path,
     options: &Options,
@@ -46,7 +42,7 @@ pub(super) fn read(
     };
     if held_out.is_empty() {
         let (path, found) = (train.path, train.count);
-        return Err(DataError::TooShort { path, what: "samples", found, expected: 10 });
+        return Err(DataError::too_short(&path, "samples", found, 10));
     }
     let pairs = || [Some(&train), test.as_ref()].into_iter().flatten();
     pairs().try_for_each(|pair| pair.check_shape(&train))?;
@@ -55,21 +51,21 @@ pub(super) fn read(
         None => pairs().map(Pair::highest).max().unwrap_or_default() as usize + 1,
     };
     let (kind, schema) = match &train.samples {
-        Samples::Images(FileImages { shape: [height, width, channels], .. }) => {
+        Content::Images(Images { shape: [height, width, channels], .. }) => {
             let (height, width, channels) = (*height, *width, *channels);
             let measured = || train.sums(&training);
-            let resolved = options.normalize.as_ref().map(|normalize| normalize.resolved(channels, measured));
-            let schema = Schema { normalization: resolved.transpose()?, ..Schema::default() };
+            let normalization = Normalize::resolved(options.normalize.as_ref(), channels, measured)?;
+            let schema = Schema { normalization, ..Schema::default() };
             (Kind::Images { height, width, channels, classes }, schema)
         }
-        Samples::Rows(rows) => {
+        Content::Rows(rows, _) => {
             let features = rows.width;
             let schema = match known {
                 Some((schema, _)) if schema.columns.len() == features => schema.clone(),
                 Some((schema, _)) => {
                     let expected = schema.columns.len();
                     let problem = format!("has {features} columns: expected {expected}, as in training");
-                    return Err(DataError::File { path: train.path, problem });
+                    return Err(DataError::file(train.path, problem));
                 }
                 None => train.schema(rows, &training)?,
             };
@@ -88,16 +84,11 @@ pub(super) fn read(
 struct Pair {
     /// The file of samples.
     path: PathBuf,
-    samples: Samples,
+    samples: Content,
     count: usize,
     /// The file of labels.
     path_of_labels: PathBuf,
     labels: Arc<Labels>,
-}
-
-enum Samples {
-    Images(FileImages),
-    Rows(Arc<FileRows>),
 }
 
 impl Pair {
@@ -109,13 +100,13 @@ impl Pair {
             let problem = format!(
                 "contains no `{missing}`: expected {others}, and where a part is held out `x_test.npy` with `y_test.npy`"
             );
-            return Err(DataError::File { path: directory.into(), problem });
+            return Err(DataError::file(directory, problem));
         }
         let array = Array::open(path.clone())?;
         let labels = Array::open(path_of_labels.clone())?.labels()?;
         let (found, expected) = (labels.len(), array.shape[0]);
         if found != expected {
-            return Err(DataError::Count { path: path_of_labels, found, images: path, expected });
+            return Err(DataError::labels(&path_of_labels, found, &path, expected));
         }
         let labels = Arc::new(Labels::new(labels));
         Ok(Self { path, samples: array.samples()?, count: found, path_of_labels, labels })
@@ -137,35 +128,35 @@ impl Pair {
             Some(record) => {
                 let (label, highest) = (self.labels.get(record), classes.saturating_sub(1));
                 let problem = format!("is the label {label}: expected one from 0 to {highest}");
-                Err(DataError::Record { path: self.path_of_labels.clone(), record, problem })
+                Err(DataError::record(&self.path_of_labels, record, problem))
             }
         }
     }
 
     /// Refuses samples of another shape.
     fn check_shape(&self, expected: &Self) -> Result<(), DataError> {
-        let shape = |samples: &Samples| match samples {
-            Samples::Images(images) => format!("images of the shape {:?}", images.shape),
-            Samples::Rows(rows) => format!("rows of {} numbers", rows.width),
+        let shape = |samples: &Content| match samples {
+            Content::Images(images) => format!("images of the shape {:?}", images.shape),
+            Content::Rows(rows, _) => format!("rows of {} numbers", rows.width),
         };
         let (found, expected) = (shape(&self.samples), shape(&expected.samples));
         if found == expected {
             return Ok(());
         }
         let problem = format!("has {found}: expected {expected}, as in training");
-        Err(DataError::File { path: self.path.clone(), problem })
+        Err(DataError::file(self.path.clone(), problem))
     }
 
     /// The statistics of the columns, which are called by their numbers.
-    fn schema(&self, rows: &Arc<FileRows>, training: &[usize]) -> Result<Schema, DataError> {
+    fn schema(&self, rows: &Rows, training: &[usize]) -> Result<Schema, DataError> {
         let names: Vec<_> = (0..rows.width).map(|column| column.to_string()).collect();
-        let columns = Rows::File(Arc::clone(rows)).statistics(&names, training)?;
+        let columns = rows.statistics(&names, training)?;
         Ok(Schema { columns, ..Schema::default() })
     }
 
     /// The sums over the levels of these images, or of some of them at equal distances.
     fn sums(&self, training: &[usize]) -> Result<Sums, DataError> {
-        let Samples::Images(images) = &self.samples else { return Ok(Sums::default()) };
+        let Content::Images(images) = &self.samples else { return Ok(Sums::default()) };
         let channels = images.shape[2];
         let own = |image| images.read(image).map(|levels| Sums::of(&levels, channels));
         spread(training, survey::MOST)
@@ -173,16 +164,16 @@ impl Pair {
             .try_fold(Sums::default(), |sum, image| Ok(sum.and(own(image)?)))
     }
 
-    fn split(&self, samples: Vec<usize>, schema: &Schema, options: &Options) -> Split {
+    fn split(&self, samples: Vec<usize>, schema: &Schema, options: &Options) -> Arc<StoredSamples> {
         let content = match &self.samples {
-            Samples::Images(images) => {
+            Content::Images(images) => {
                 let (augmentation, normalization) =
                     (options.augmentation.clone(), schema.normalization.clone());
-                Content::Images(FileImages { augmentation, normalization, ..images.clone() })
+                Content::Images(Images { augmentation, normalization, ..images.clone() })
             }
-            Samples::Rows(rows) => Content::Rows(Arc::clone(rows), schema.columns.as_slice().into()),
+            Content::Rows(rows, _) => Content::Rows(Arc::clone(rows), schema.columns.as_slice().into()),
         };
-        Split::Stored(StoredSamples::new(content, &self.labels, samples))
+        StoredSamples::new(content, &self.labels, samples)
     }
 }
 

@@ -19,20 +19,8 @@ const STALLED: Duration = Duration::from_secs(600);
 /// How long it sleeps between two looks.
 const NAP: Duration = Duration::from_millis(10);
 
-/// What became of a file.
-enum Attempt<S> {
-    /// It is there.
-    There(S),
-    /// Another process makes it.
-    Elsewhere,
-}
-
 /// Makes the files that `open` does not find to be as they should, and opens all. Several processes that call it with the same
 /// files share the work, a file at a time.
-///
-/// # Errors
-///
-/// An error of `make`, or of the system; or if other processes hold files for ten minutes without writing more of them.
 pub(crate) fn make_all<S>(
     paths: &[PathBuf],
     open: impl Fn(usize, &Path) -> Option<S>,
@@ -45,10 +33,8 @@ pub(crate) fn make_all<S>(
         for (index, path) in paths.iter().enumerate().filter(|(index, _)| *index >= missing) {
             if found[index].is_none() {
                 let open = |path: &Path| open(index, path);
-                if let Attempt::There(file) = attempt(path, open, |file| make(index, file))? {
-                    found[index] = Some(file);
-                    has_new = true;
-                }
+                found[index] = attempt(path, open, |file| make(index, file))?;
+                has_new |= found[index].is_some();
             }
         }
         // Another process writes the first that is missing.
@@ -59,7 +45,7 @@ pub(crate) fn make_all<S>(
                 "another process has written nothing more of it for {} s: end that one, or use another directory",
                 STALLED.as_secs()
             );
-            return Err(DataError::Snapshot { path: paths[missing].clone(), problem });
+            return Err(DataError::file(paths[missing].clone(), problem));
         }
         if !has_new {
             thread::sleep(NAP);
@@ -68,44 +54,39 @@ pub(crate) fn make_all<S>(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// Makes the file, unless it is there or another process makes it.
+/// Makes the file, unless it is there. Returns `None` if another process makes it.
 fn attempt<S>(
     path: &Path,
     open: impl Fn(&Path) -> Option<S>,
     make: impl FnOnce(&mut File) -> Result<(), DataError>,
-) -> Result<Attempt<S>, DataError> {
+) -> Result<Option<S>, DataError> {
     if let Some(there) = open(path) {
-        return Ok(Attempt::There(there));
+        return Ok(Some(there));
     }
     let part = part_of(path);
-    let unwritten = |error| DataError::Write { path: part.clone(), error };
+    let unwritten = DataError::write(&part);
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(false).open(&part).map_err(unwritten)?;
     match file.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Ok(Attempt::Elsewhere),
+        Err(TryLockError::WouldBlock) => return Ok(None),
         Err(TryLockError::Error(error)) => return Err(unwritten(error)),
     }
     if !is_at(&file, &part).map_err(unwritten)? {
         // Its maker has finished or failed since it was opened.
-        return Ok(Attempt::Elsewhere);
+        return Ok(None);
     }
-    let written = match open(path) {
+    let there = match open(path) {
         Some(there) => Ok(Some(there)),
         None => write(&mut file, &part, path, make).map(|()| None),
     };
-    match written {
-        Ok(None) => {}
-        other => {
-            // Whoever waits for this lock sees that the name is gone.
-            fs::remove_file(&part).map_err(unwritten)?;
-            return other.map(|there| there.map_or(Attempt::Elsewhere, Attempt::There));
-        }
+    if !matches!(there, Ok(None)) {
+        // Whoever waits for this lock sees that the name is gone.
+        fs::remove_file(&part).map_err(unwritten)?;
+        return there;
     }
-    open(path).map(Attempt::There).ok_or_else(|| {
-        let problem = "was written, and is not as it was written: check the disk".to_owned();
-        DataError::Snapshot { path: path.into(), problem }
-    })
+    let problem = "was written, and is not as it was written: check the disk";
+    open(path).map(Some).ok_or_else(|| DataError::file(path, problem))
 }
 
 fn write(
@@ -114,7 +95,7 @@ fn write(
     path: &Path,
     make: impl FnOnce(&mut File) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
-    let unwritten = |error| DataError::Write { path: part.into(), error };
+    let unwritten = DataError::write(part);
     // What a process left that was killed.
     file.set_len(0).map_err(unwritten)?;
     make(file)?;

@@ -37,7 +37,6 @@ mod watch;
 use std::fmt;
 use std::iter;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -45,11 +44,12 @@ use crate::error::DataError;
 use ahead::Ahead;
 pub use cache::Cached;
 use epochs::Item;
-use groups::{Group, Groups};
+use groups::{Group, groups};
 use interleave::Interleave;
 pub use sharding::{Shard, Sharding};
 use shuffle::Shuffle;
 use watch::Counters;
+pub(crate) use watch::lock;
 pub use watch::{StageReport, Watch, bottleneck, part};
 
 /// The number of threads of a stage.
@@ -104,29 +104,10 @@ fn cores() -> usize {
 pub struct Pipeline<T> {
     /// `None` once it has ended, and its threads with it.
     elements: Option<Elements<T>>,
-    clock: Clock,
     watch: Watch,
 }
 
 type Elements<T> = Box<dyn Iterator<Item = Result<Item<T>, DataError>> + Send>;
-
-/// A sum of times, counted by some threads and read by others, such as how long a consumer has waited.
-#[derive(Debug, Clone, Default)]
-struct Clock(Arc<AtomicU64>);
-
-impl Clock {
-    fn add(&self, waited: Duration) {
-        self.0.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
-    }
-
-    fn read(&self) -> Duration {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed))
-    }
-
-    fn set(&self, waited: Duration) {
-        self.0.store(waited.as_nanos() as u64, Ordering::Relaxed);
-    }
-}
 
 impl<T: Send + 'static> Pipeline<T> {
     /// The elements, or errors, of an iterator.
@@ -135,7 +116,7 @@ impl<T: Send + 'static> Pipeline<T> {
         I: IntoIterator<Item = Result<T, DataError>, IntoIter: Send + 'static>,
     {
         let elements = elements.into_iter().map(|element| element.map(Item::Element));
-        Self::stage(elements, Clock::default(), Watch::default())
+        Self::stage(elements, Watch::default())
     }
 
     /// The elements of an iterator that cannot fail, such as a list of files.
@@ -161,7 +142,7 @@ impl<T: Send + 'static> Pipeline<T> {
     {
         assert!(at_once > 0, "at least one source is open at a time");
         let before = self.watch();
-        let start = |clock, counters| Interleave::new(self, at_once, open, clock, counters);
+        let start = |counters| Interleave::new(self, at_once, open, counters);
         Pipeline::on_threads("interleave", at_once, before, start)
     }
 
@@ -179,9 +160,7 @@ impl<T: Send + 'static> Pipeline<T> {
     {
         let f = move |number, element| f(element).map_err(|error| error.in_element(number));
         let before = self.watch();
-        Pipeline::on_threads("map", 1, before, |clock, counters| {
-            Ahead::map(self, threads, f, clock, counters)
-        })
+        Pipeline::on_threads("map", 1, before, |counters| Ahead::map(self, threads, f, counters))
     }
 
     /// [`map`](Self::map), [`batch`](Self::batch) and a `map` of whole batches in one stage: a
@@ -208,10 +187,8 @@ impl<T: Send + 'static> Pipeline<T> {
             }
         };
         let before = self.watch();
-        let groups = Pipeline::stage(Groups::new(self, size).map(Ok), Clock::default(), Watch::default());
-        Pipeline::on_threads("map", 1, before, |clock, counters| {
-            Ahead::map(groups, threads, whole, clock, counters)
-        })
+        let grouped = Pipeline::stage(groups(self, size).map(Ok), Watch::default());
+        Pipeline::on_threads("map", 1, before, |counters| Ahead::map(grouped, threads, whole, counters))
     }
 
     /// Shuffles elements by seed and epoch: keeps a buffer of `buffer` elements, and returns a random one
@@ -227,8 +204,8 @@ impl<T: Send + 'static> Pipeline<T> {
     /// If `buffer` is 0.
     pub fn shuffle(self, buffer: usize, seed: u64, epoch: u64) -> Self {
         assert!(buffer > 0, "the buffer holds at least one element");
-        let (clock, watch) = (self.clock.clone(), self.watch());
-        Self::stage(Shuffle::new(self, buffer, seed, epoch), clock, watch)
+        let watch = self.watch();
+        Self::stage(Shuffle::new(self, buffer, seed, epoch), watch)
     }
 
     /// Groups elements by `size`; the last group of an epoch may be smaller.
@@ -237,12 +214,12 @@ impl<T: Send + 'static> Pipeline<T> {
     ///
     /// If `size` is 0.
     pub fn batch(self, size: usize) -> Pipeline<Vec<T>> {
-        let (clock, watch) = (self.clock.clone(), self.watch());
+        let watch = self.watch();
         let whole = |group: Item<Group<T>>| match group {
             Item::Element(Group { error: Some(error), .. }) => Err(error),
             group => Ok(group.map(|group| group.elements)),
         };
-        Pipeline::stage(Groups::new(self, size).map(whole), clock, watch)
+        Pipeline::stage(groups(self, size).map(whole), watch)
     }
 
     /// Prefetches elements on a background thread.
@@ -252,9 +229,7 @@ impl<T: Send + 'static> Pipeline<T> {
     /// If the depth is 0.
     pub fn prefetch(self, depth: Depth) -> Self {
         let before = self.watch();
-        Self::on_threads("prefetch", 1, before, |clock, counters| {
-            Ahead::prefetch(self, depth, clock, counters)
-        })
+        Self::on_threads("prefetch", 1, before, |counters| Ahead::prefetch(self, depth, counters))
     }
 
     /// Skips the first `count` elements, which are still produced. Forwards an error among them.
@@ -269,7 +244,7 @@ impl<T: Send + 'static> Pipeline<T> {
 
     /// Ends after `count` elements.
     pub fn take(mut self, count: usize) -> Self {
-        let (mut left, clock, watch) = (count, self.clock.clone(), self.watch());
+        let (mut left, watch) = (count, self.watch());
         let next = move || {
             if left == 0 {
                 return None;
@@ -278,7 +253,7 @@ impl<T: Send + 'static> Pipeline<T> {
             left -= usize::from(!matches!(item, Ok(Item::EndOfEpoch)));
             Some(item)
         };
-        Self::stage(iter::from_fn(next), clock, watch)
+        Self::stage(iter::from_fn(next), watch)
     }
 
     /// Keeps the elements of `rank` among `ranks`: element i of an epoch belongs to rank `i % ranks`. An error reaches all ranks.
@@ -303,22 +278,21 @@ impl<T: Send + 'static> Pipeline<T> {
 
     /// Keeps what `is_wanted`, and errors.
     fn keep(self, mut is_wanted: impl FnMut(&Item<T>) -> bool + Send + 'static) -> Self {
-        let (clock, watch) = (self.clock.clone(), self.watch());
+        let watch = self.watch();
         let mut this = self;
         let next = move || {
             iter::from_fn(|| this.next_item()).find(|item| item.as_ref().map_or(true, &mut is_wanted))
         };
-        Self::stage(iter::from_fn(next), clock, watch)
+        Self::stage(iter::from_fn(next), watch)
     }
 }
 
 impl<T> Pipeline<T> {
     fn stage(
         elements: impl Iterator<Item = Result<Item<T>, DataError>> + Send + 'static,
-        clock: Clock,
         watch: Watch,
     ) -> Self {
-        Self { elements: Some(Box::new(elements)), clock, watch }
+        Self { elements: Some(Box::new(elements)), watch }
     }
 
     /// A stage that `start` starts threads for.
@@ -326,14 +300,14 @@ impl<T> Pipeline<T> {
         name: &'static str,
         streams: usize,
         before: Watch,
-        start: impl FnOnce(Clock, Arc<Counters>) -> I,
+        start: impl FnOnce(Arc<Counters>) -> I,
     ) -> Self
     where
         I: Iterator<Item = Result<Item<T>, DataError>> + Send + 'static,
     {
-        let (clock, counters) = (Clock::default(), Counters::new(name, &before, streams));
+        let counters = Counters::new(name, &before, streams);
         let watch = before.then(&counters);
-        Self::stage(start(clock.clone(), counters), clock, watch)
+        Self::stage(start(counters), watch)
     }
 
     /// Names the last stage with threads in its [report](StageReport), instead of `map`, `interleave` or `prefetch`.
@@ -351,11 +325,9 @@ impl<T> Pipeline<T> {
     ///
     /// Zero if no stage has any: then the consumer's own thread does all the work.
     pub fn stalled(&self) -> Duration {
-        self.clock.read()
+        self.watch.waited()
     }
-}
 
-impl<T> Pipeline<T> {
     /// The next element, or the end of an epoch.
     fn next_item(&mut self) -> Option<Result<Item<T>, DataError>> {
         // Not put back after an error, the end or a panic, so that the threads end and nothing follows.

@@ -1,11 +1,12 @@
 //! TensorFlow's records in files. Loading reads only their frames; their bytes are read and verified when a sample is made.
 
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use super::byte_file::{ByteFile, Compression, Unpacking};
+use super::byte_file::{ByteFile, Compression, Reader, Unpacking};
 use super::decoding::Raw;
 use super::example::Example;
 use super::framing::{self, Checksum, FOOTER_BYTES, HEADER_BYTES};
@@ -49,10 +50,15 @@ impl Records {
         let is_plain = start.first_chunk().is_some_and(|&header| framing::length(header).is_some());
         let (file, frames) = match Compression::of(&start).filter(|_| !is_plain) {
             Some(compression) => {
-                file.unpacked(compression, |content| frames(&path, content, skips_damaged))?
+                file.unpacked(compression, |content| frames(&path, content, verified, skips_damaged))?
             }
             None => {
-                let frames = frames(&path, &mut Plain { file: &file, position: 0 }, skips_damaged)?;
+                // Its records are verified when they are read.
+                let pass = |content: &mut Reader<_>, length| {
+                    let end = content.seek(SeekFrom::Current(length as i64 + FOOTER_BYTES as i64))?;
+                    Ok((end <= file.length()).then_some(true))
+                };
+                let frames = frames(&path, &mut file.reader(), pass, skips_damaged)?;
                 (file, frames)
             }
         };
@@ -111,101 +117,45 @@ impl Records {
     /// The error for a record that is damaged.
     pub(super) fn damaged(&self, index: usize, problem: String) -> DataError {
         let place = self.places[index];
-        DataError::Record { path: self.files[place.file].path().into(), record: place.record, problem }
+        DataError::record(self.files[place.file].path(), place.record, problem)
     }
 }
 
-/// The content of a file of records, from its start to its end.
-trait Content {
-    /// Fills `bytes`, or less of them at the end. Returns how many.
-    fn read(&mut self, bytes: &mut [u8]) -> Result<usize, DataError>;
-
-    /// Passes over a record and its checksum; `None` if the content ends before.
-    fn pass(&mut self, length: u64) -> Result<Option<Passed>, DataError>;
+/// Reads a record and its checksum. Returns whether they match; `None` if the content ends before.
+fn verified(content: &mut Unpacking<'_>, length: u64) -> io::Result<Option<bool>> {
+    let (mut sum, mut footer) = (Checksum::default(), vec![]);
+    let read = io::copy(&mut content.take(length), &mut sum)?;
+    content.take(FOOTER_BYTES as u64).read_to_end(&mut footer)?;
+    let is_whole = read == length && footer.len() == FOOTER_BYTES;
+    Ok(is_whole.then(|| sum.value().to_le_bytes() == *footer))
 }
 
-/// A record that was passed over.
-#[derive(Debug, PartialEq, Eq)]
-enum Passed {
-    /// Its bytes are verified when they are read.
-    Unread,
-    Good,
-    Damaged,
-}
-
-/// A file that is not compressed: its records are not read.
-struct Plain<'a> {
-    file: &'a ByteFile,
-    position: u64,
-}
-
-impl Content for Plain<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> Result<usize, DataError> {
-        let count = (self.file.length() - self.position).min(bytes.len() as u64) as usize;
-        self.file.read_into(self.position, &mut bytes[..count])?;
-        self.position += count as u64;
-        Ok(count)
-    }
-
-    fn pass(&mut self, length: u64) -> Result<Option<Passed>, DataError> {
-        let end = self.position.checked_add(length).and_then(|end| end.checked_add(FOOTER_BYTES as u64));
-        let Some(end) = end.filter(|&end| end <= self.file.length()) else { return Ok(None) };
-        self.position = end;
-        Ok(Some(Passed::Unread))
-    }
-}
-
-impl Content for Unpacking<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> Result<usize, DataError> {
-        let mut filled = 0;
-        self.pass(bytes.len() as u64, |block| {
-            bytes[filled..filled + block.len()].copy_from_slice(block);
-            filled += block.len();
-        })?;
-        Ok(filled)
-    }
-
-    fn pass(&mut self, length: u64) -> Result<Option<Passed>, DataError> {
-        let mut sum = Checksum::default();
-        let passed = Self::pass(self, length, |block| sum.add(block))?;
-        let mut footer = [0; FOOTER_BYTES];
-        if passed < length || Content::read(self, &mut footer)? < FOOTER_BYTES {
-            return Ok(None);
-        }
-        let is_good = sum.value().to_le_bytes() == footer;
-        Ok(Some(if is_good { Passed::Good } else { Passed::Damaged }))
-    }
-}
-
-/// Offset and length of each record.
-fn frames(
+/// Offset and length of each record; `pass` passes over one as [`verified`] does.
+fn frames<R: Read>(
     path: &Path,
-    content: &mut impl Content,
+    content: &mut R,
+    mut pass: impl FnMut(&mut R, u64) -> io::Result<Option<bool>>,
     skips_damaged: bool,
 ) -> Result<Vec<(u64, usize)>, DataError> {
     let (mut frames, mut start) = (vec![], 0);
     loop {
-        let damaged = |problem: &str| DataError::Record {
-            path: path.into(),
-            record: frames.len(),
-            problem: problem.into(),
-        };
+        let damaged = |problem: &str| DataError::record(path, frames.len(), problem);
         let cut_off = || damaged("the file ends within it; fetch it again");
-        let mut header = [0; HEADER_BYTES];
-        match content.read(&mut header)? {
-            0 => return Ok(frames),
-            HEADER_BYTES => {}
-            _ => return Err(cut_off()),
+        let mut header = vec![];
+        content.take(HEADER_BYTES as u64).read_to_end(&mut header).map_err(DataError::read(path))?;
+        if header.is_empty() {
+            return Ok(frames);
         }
+        let header = header.try_into().map_err(|_| cut_off())?;
         let length = framing::length(header).ok_or_else(|| {
             damaged("its header's checksum is wrong: the file is damaged, or not a TFRecord file")
         })?;
         if length > MOST_RECORD_BYTES {
             return Err(damaged(&format!("it has {length} bytes: expected at most {MOST_RECORD_BYTES}")));
         }
-        match content.pass(length)?.ok_or_else(cut_off)? {
-            Passed::Damaged if !skips_damaged => return Err(damaged(WRONG_CHECKSUM)),
-            _ => {}
+        let is_good = pass(content, length).map_err(DataError::read(path))?.ok_or_else(cut_off)?;
+        if !is_good && !skips_damaged {
+            return Err(damaged(WRONG_CHECKSUM));
         }
         let offset = start + HEADER_BYTES as u64;
         frames.push((offset, length as usize));

@@ -27,13 +27,13 @@ enum Wanted {
 }
 
 /// The source to read: this one, or if it is on a server its mirror in the cache, which is brought up to date.
-///
-/// # Errors
-/// [`DataError::MissingFeatures`] if the source needs a feature that is not compiled in; if a server or the cache fails.
 pub(crate) fn local<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Source>, DataError> {
     let features = source.missing_features();
     if !features.is_empty() {
-        return Err(DataError::MissingFeatures { name: source.to_string(), features });
+        return Err(DataError::other(format!(
+            "`{source}` cannot be read: this program was built without `--features {}`",
+            features.join(",")
+        )));
     }
     mirrored(source, cache)
 }
@@ -47,7 +47,8 @@ fn mirrored<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Source>, Da
         Source::Idx(_) | Source::Images(_) | Source::Cifar(_) => Wanted::Folder,
         _ => Wanted::Either,
     };
-    let path = mirror::mirrored(&url, wanted, cache).map_err(|problem| DataError::Remote { url, problem })?;
+    let path = mirror::mirrored(&url, wanted, cache)
+        .map_err(|problem| DataError::other(format!("`{url}`: {problem}")))?;
     Ok(Cow::Owned(source.moved_to(path)))
 }
 

@@ -1,37 +1,74 @@
 //! Rows of numbers, in memory or in a file, and their statistics.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use crate::byte_file::{ByteFile, Spool};
 use crate::error::DataError;
 use crate::schema::Column;
 
-/// Rows of equally many numbers.
+/// Rows of equally many numbers, one after the other.
 #[derive(Debug)]
-pub(super) enum Rows {
-    /// One after the other.
-    Memory { width: usize, values: Vec<f32> },
-    /// In a file.
-    File(Arc<FileRows>),
+pub(super) struct Rows {
+    /// Numbers in a row.
+    pub(super) width: usize,
+    pub(super) count: usize,
+    numbers: Numbers,
+}
+
+#[derive(Debug)]
+enum Numbers {
+    Memory(Vec<f32>),
+    /// Little-endian numbers in a file, from this offset on, of 64 bits if they are wide and of 32 if not.
+    File {
+        file: ByteFile,
+        offset: u64,
+        is_wide: bool,
+    },
 }
 
 impl Rows {
-    /// The number of rows.
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Memory { width, values } => values.len() / width.max(&1),
-            Self::File(rows) => rows.count,
-        }
+    pub(super) fn in_memory(width: usize, values: Vec<f32>) -> Self {
+        Self { width, count: values.len() / width.max(1), numbers: Numbers::Memory(values) }
     }
 
-    /// Appends a row to `values`.
-    pub(super) fn read(&self, row: usize, into: &mut Vec<f32>) -> Result<(), DataError> {
-        match self {
-            Self::Memory { width, values } => into.extend(&values[row * width..][..*width]),
-            Self::File(rows) => rows.read(row, into)?,
+    pub(super) fn in_file(file: ByteFile, offset: u64, [count, width]: [usize; 2], is_wide: bool) -> Self {
+        Self { width, count, numbers: Numbers::File { file, offset, is_wide } }
+    }
+
+    /// Appends a row to `values`, standardised by the columns if there are any.
+    pub(super) fn read(
+        &self,
+        row: usize,
+        columns: &[Column],
+        values: &mut Vec<f32>,
+    ) -> Result<(), DataError> {
+        let start = values.len();
+        match &self.numbers {
+            Numbers::Memory(all) => values.extend_from_slice(&all[row * self.width..][..self.width]),
+            Numbers::File { file, offset, is_wide } => {
+                let size = self.width * if *is_wide { 8 } else { 4 };
+                let bytes = file.read(offset + (row * size) as u64, size)?;
+                match is_wide {
+                    true => values
+                        .extend(bytes.as_chunks().0.iter().map(|&eight| f64::from_le_bytes(eight) as f32)),
+                    false => values.extend(bytes.as_chunks().0.iter().map(|&four| f32::from_le_bytes(four))),
+                }
+                if let Some(column) = values[start..].iter().position(|value| !value.is_finite()) {
+                    let value = values[start + column];
+                    let problem = format!("has {value} in column {column}: expected a finite 32-bit number");
+                    return Err(DataError::record(file.path(), row, problem));
+                }
+            }
         }
+        standardise(&mut values[start..], columns);
         Ok(())
+    }
+
+    /// The same rows with numbers in memory standardised, and the columns that standardise them when they are read.
+    pub(super) fn standardised(mut self, columns: &[Column]) -> (Self, &[Column]) {
+        let Numbers::Memory(values) = &mut self.numbers else { return (self, columns) };
+        values.chunks_exact_mut(self.width.max(1)).for_each(|row| standardise(row, columns));
+        (self, &[])
     }
 
     /// The columns of these names, with their statistics over `rows`.
@@ -42,61 +79,27 @@ impl Rows {
             let mut values = vec![];
             for &row in rows {
                 values.clear();
-                self.read(row, &mut values)?;
+                self.read(row, &[], &mut values)?;
                 for (column, (sum, &value)) in sums.iter_mut().zip(&values).enumerate() {
                     *sum += term(column, f64::from(value));
                 }
             }
-            Ok(sums.into_iter().map(|sum| sum / rows.len() as f64).collect::<Vec<_>>())
+            Ok::<_, DataError>(sums.into_iter().map(|sum| sum / rows.len() as f64).collect::<Vec<_>>())
         };
         let means = mean_of(&|_, value| value)?;
         let squares = mean_of(&|column, value| (value - means[column]).powi(2))?;
-        let column = |((name, mean), square): ((&String, f64), f64)| Column {
+        let columns = names.iter().zip(means.iter().zip(squares));
+        let column = |(name, (&mean, square)): (&String, (&f64, f64))| Column {
             name: name.clone(),
             mean,
             deviation: square.sqrt(),
         };
-        Ok(names.iter().zip(means.iter().copied()).zip(squares).map(column).collect())
+        Ok(columns.map(column).collect())
     }
 }
 
-/// Rows in a file, one after the other, each number little-endian.
-#[derive(Debug)]
-pub(super) struct FileRows {
-    pub(super) file: ByteFile,
-    /// The offset of the first row.
-    pub(super) offset: u64,
-    /// Numbers in a row.
-    pub(super) width: usize,
-    /// Rows.
-    pub(super) count: usize,
-    /// Whether a number has 64 bits, and not 32.
-    pub(super) is_wide: bool,
-}
-
-impl FileRows {
-    /// Appends a row to `values`.
-    ///
-    /// # Errors
-    ///
-    /// If the file cannot be read, or a number is not finite.
-    pub(super) fn read(&self, row: usize, values: &mut Vec<f32>) -> Result<(), DataError> {
-        let size = self.width * if self.is_wide { 8 } else { 4 };
-        let bytes = self.file.read(self.offset + (row * size) as u64, size)?;
-        let start = values.len();
-        match self.is_wide {
-            true => values.extend(bytes.as_chunks().0.iter().map(|&bytes| f64::from_le_bytes(bytes) as f32)),
-            false => values.extend(bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes))),
-        }
-        match values[start..].iter().position(|value| !value.is_finite()) {
-            None => Ok(()),
-            Some(column) => {
-                let value = values[start + column];
-                let problem = format!("has {value} in column {column}: expected a finite 32-bit number");
-                Err(DataError::Record { path: self.file.path().into(), record: row, problem })
-            }
-        }
-    }
+fn standardise(row: &mut [f32], columns: &[Column]) {
+    row.iter_mut().zip(columns).for_each(|(value, column)| *value = column.standardised(*value));
 }
 
 /// Collects rows: in memory up to a limit, and beyond it in an unnamed temporary file.
@@ -117,31 +120,24 @@ impl<'a> RowWriter<'a> {
         Self { path, width, in_memory_bytes, values: vec![], spool: None, count: 0 }
     }
 
-    /// Adds a row.
     pub(super) fn push(&mut self, row: &[f32]) -> Result<(), DataError> {
         debug_assert_eq!(row.len(), self.width);
         self.count += 1;
-        if let Some(spool) = &mut self.spool {
-            return spool.write_numbers(row);
-        }
         self.values.extend(row);
-        if size_of_val(&*self.values) as u64 > self.in_memory_bytes {
-            self.spool.insert(Spool::new(self.path)?).write_numbers(&std::mem::take(&mut self.values))?;
+        if self.spool.is_none() && size_of_val(&*self.values) as u64 > self.in_memory_bytes {
+            self.spool = Some(Spool::new(self.path)?);
+        }
+        if let Some(spool) = &mut self.spool {
+            self.values.drain(..).try_for_each(|number| spool.write(&number.to_le_bytes()))?;
         }
         Ok(())
     }
 
     /// The rows, to be read.
     pub(super) fn finish(self) -> Result<Rows, DataError> {
-        let Self { width, count, values, .. } = self;
-        let Some(spool) = self.spool else { return Ok(Rows::Memory { width, values }) };
-        let file = spool.finish()?;
-        Ok(Rows::File(Arc::new(FileRows { file, offset: 0, width, count, is_wide: false })))
-    }
-}
-
-impl Spool {
-    fn write_numbers(&mut self, numbers: &[f32]) -> Result<(), DataError> {
-        numbers.iter().try_for_each(|number| self.write(&number.to_le_bytes()))
+        Ok(match self.spool {
+            None => Rows::in_memory(self.width, self.values),
+            Some(spool) => Rows::in_file(spool.finish()?, 0, [self.count, self.width], false),
+        })
     }
 }

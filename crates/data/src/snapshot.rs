@@ -168,16 +168,11 @@ impl Plan<'_> {
     }
 
     /// Writes what is missing or damaged, with other processes that do the same, and opens all.
-    ///
-    /// # Errors
-    ///
-    /// An error of `make`, which makes a record; or if a file cannot be written. Shards that are finished stay.
     pub(crate) fn make(
         &self,
         make: impl Fn(usize) -> Result<Vec<u8>, DataError> + Sync,
     ) -> Result<(Snapshot, Work), DataError> {
-        fs::create_dir_all(self.directory)
-            .map_err(|error| DataError::Write { path: self.directory.into(), error })?;
+        fs::create_dir_all(self.directory).map_err(DataError::write(self.directory))?;
         let (began, written, paths) = (Instant::now(), AtomicU64::new(0), self.paths());
         let shards = make_all(
             &paths,
@@ -187,7 +182,7 @@ impl Plan<'_> {
                     self.of_shard(shard).into_par_iter().map(&make).collect::<Result<_, _>>()?;
                 written.fetch_add(records.len() as u64, Ordering::Relaxed);
                 shard::write(file, self.key, self.compression, &records)
-                    .map_err(|error| DataError::Write { path: paths[shard].clone(), error })
+                    .map_err(DataError::write(&paths[shard]))
             },
         )?;
         let work = Work { written: written.into_inner(), took: began.elapsed() };
@@ -199,10 +194,6 @@ impl Plan<'_> {
 
 impl Snapshot {
     /// A record.
-    ///
-    /// # Errors
-    ///
-    /// If it is damaged.
     pub(crate) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
         let shard = self.starts.partition_point(|&start| start <= index) - 1;
         self.shards[shard].record(index - self.starts[shard])

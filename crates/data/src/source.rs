@@ -123,50 +123,24 @@ impl Source {
 
     /// Its path, or its URL.
     pub(super) fn path(&self) -> Option<&Path> {
-        self.parts().1
+        match self {
+            Self::Digits | Self::Service(_) => None,
+            Self::Idx(path) | Self::Npy(path) | Self::Images(path) | Self::Cifar(path) => Some(path),
+            Self::Text(path) | Self::Csv(path) | Self::Parquet(path) | Self::Arrow(path) => Some(path),
+            Self::TfRecord(path) | Self::WebDataset(path) => Some(path),
+        }
     }
 
     /// The same format at another path.
     #[cfg(feature = "remote")]
     pub(super) fn moved_to(&self, path: PathBuf) -> Self {
-        Self::of(self.parts().0, path).unwrap_or_else(|| self.clone())
+        self.format().map_or_else(|| self.clone(), |(_, with_path)| with_path(path))
     }
 
-    /// The source with this word, and a path.
-    fn of(word: &str, path: PathBuf) -> Option<Self> {
-        let with_path = match word {
-            "idx" => Self::Idx,
-            "npy" => Self::Npy,
-            "text" => Self::Text,
-            "csv" => Self::Csv,
-            "parquet" => Self::Parquet,
-            "arrow" => Self::Arrow,
-            "tfrecord" => Self::TfRecord,
-            "webdataset" => Self::WebDataset,
-            "images" => Self::Images,
-            "cifar" => Self::Cifar,
-            _ => return None,
-        };
-        Some(with_path(path))
-    }
-
-    /// Its word, and its path.
-    fn parts(&self) -> (&'static str, Option<&Path>) {
-        let (word, path) = match self {
-            Self::Digits => return ("digits", None),
-            Self::Service(_) => return ("service", None),
-            Self::Idx(path) => ("idx", path),
-            Self::Npy(path) => ("npy", path),
-            Self::Text(path) => ("text", path),
-            Self::Csv(path) => ("csv", path),
-            Self::Parquet(path) => ("parquet", path),
-            Self::Arrow(path) => ("arrow", path),
-            Self::TfRecord(path) => ("tfrecord", path),
-            Self::WebDataset(path) => ("webdataset", path),
-            Self::Images(path) => ("images", path),
-            Self::Cifar(path) => ("cifar", path),
-        };
-        (word, Some(path))
+    fn format(&self) -> Option<&Format> {
+        let is_own =
+            |with_path: fn(PathBuf) -> Self| discriminant(&with_path("".into())) == discriminant(self);
+        FORMATS.iter().find(|(_, with_path)| is_own(*with_path))
     }
 
     /// The bytes in its files, as far as they can be found.
@@ -184,20 +158,31 @@ impl Source {
 
     /// The files and directories that it names.
     fn paths(&self) -> Result<Vec<PathBuf>, DataError> {
-        match self {
-            Self::Digits | Self::Service(_) => Ok(vec![]),
-            Self::Text(path)
-            | Self::Csv(path)
-            | Self::Parquet(path)
-            | Self::Arrow(path)
-            | Self::TfRecord(path)
-            | Self::WebDataset(path) => files::named(path),
-            Self::Idx(path) | Self::Npy(path) | Self::Images(path) | Self::Cifar(path) => {
-                Ok(vec![path.clone()])
+        match (self, self.path()) {
+            (_, None) => Ok(vec![]),
+            (Self::Idx(_) | Self::Npy(_) | Self::Images(_) | Self::Cifar(_), Some(path)) => {
+                Ok(vec![path.into()])
             }
+            (_, Some(path)) => files::named(path),
         }
     }
 }
+
+type Format = (&'static str, fn(PathBuf) -> Source);
+
+/// The sources that have a path, by the word before it.
+const FORMATS: [Format; 10] = [
+    ("idx", Source::Idx),
+    ("npy", Source::Npy),
+    ("text", Source::Text),
+    ("csv", Source::Csv),
+    ("parquet", Source::Parquet),
+    ("arrow", Source::Arrow),
+    ("tfrecord", Source::TfRecord),
+    ("webdataset", Source::WebDataset),
+    ("images", Source::Images),
+    ("cifar", Source::Cifar),
+];
 
 impl FromStr for Source {
     type Err = DataError;
@@ -208,18 +193,26 @@ impl FromStr for Source {
             ("digits", _) => Some(Self::Digits),
             _ if path.is_empty() => None,
             (_, "service") => return path.parse().map(Self::Service),
-            _ => Self::of(word, path.into()),
+            _ => {
+                FORMATS.iter().find(|(known, _)| *known == word).map(|(_, with_path)| with_path(path.into()))
+            }
         };
-        found.ok_or_else(|| DataError::UnknownSource { name: name.into() })
+        found.ok_or_else(|| {
+            DataError::other(format!(
+                "unknown data set `{name}`: expected `digits`, `idx:DIR`, `text:FILES`, `csv:FILES`, `parquet:FILES`, `arrow:FILES`, \
+                 `tfrecord:FILES_OR_DIR`, `webdataset:FILES_OR_DIR`, `npy:DIR`, `images:DIR`, `cifar:DIR` or \
+                 `service:HOST:PORT,…`"
+            ))
+        })
     }
 }
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self, self.parts()) {
-            (Self::Service(service), (word, _)) => write!(f, "{word}:{service}"),
-            (_, (word, Some(path))) => write!(f, "{word}:{}", path.display()),
-            (_, (word, None)) => f.write_str(word),
+        match (self, self.format().zip(self.path())) {
+            (Self::Service(service), _) => write!(f, "service:{service}"),
+            (_, Some(((word, _), path))) => write!(f, "{word}:{}", path.display()),
+            (_, None) => f.write_str("digits"),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Samples of equal size that stay in a file, and are read when a batch needs them.
+//! Samples of equal size, images or rows of numbers, in memory or in a file from which batches are read.
 
+use std::borrow::Cow;
+use std::hash::Hasher;
 use std::sync::Arc;
-
-use xxhash_rust::xxh3::Xxh3;
 
 use crate::augment::Augmentation;
 use crate::batch::{Pass, Values};
@@ -10,39 +10,45 @@ use crate::byte_file::ByteFile;
 use crate::error::DataError;
 use crate::normalization::Normalization;
 use crate::pixels::Image;
-use crate::rows::FileRows;
+use crate::rows::Rows;
 use crate::schema::Column;
+use crate::split::Split;
 
-/// Samples of one split, images or rows of numbers, that stay in a file; their classes are in memory.
+/// Samples of equal size, and their classes, which are in memory.
 #[derive(Debug, Clone)]
 pub struct StoredSamples {
     content: Content,
-    /// The classes of all samples of the file.
+    /// The classes of all samples of the content.
     labels: Arc<Labels>,
-    /// The indices of these samples in the file.
+    /// The indices of these samples in the content.
     samples: Vec<usize>,
 }
 
-/// What a file holds.
+/// Samples, one after the other.
 #[derive(Debug, Clone)]
 pub(super) enum Content {
-    /// Images, the channels of a pixel side by side.
-    Images(FileImages),
+    Images(Images),
     /// Rows of numbers, which these columns standardise.
-    Rows(Arc<FileRows>, Arc<[Column]>),
+    Rows(Arc<Rows>, Arc<[Column]>),
 }
 
-/// Images in a file, one after the other.
+/// Images, the channels of a pixel side by side.
 #[derive(Debug, Clone)]
-pub(super) struct FileImages {
-    pub(super) file: Arc<ByteFile>,
-    /// The offset of the first.
-    pub(super) offset: u64,
+pub(super) struct Images {
+    pub(super) levels: Levels,
     /// Height, width and channels.
     pub(super) shape: [usize; 3],
     /// The augmentation in training.
     pub(super) augmentation: Augmentation,
     pub(super) normalization: Option<Normalization>,
+}
+
+/// The levels of images.
+#[derive(Debug, Clone)]
+pub(super) enum Levels {
+    Memory(Arc<[u8]>),
+    /// In a file, from this offset on.
+    File(Arc<ByteFile>, u64),
 }
 
 /// Classes in as few bytes as they need.
@@ -55,7 +61,6 @@ pub(super) enum Labels {
 }
 
 impl Labels {
-    /// These labels.
     pub(super) fn new(labels: Vec<u32>) -> Self {
         let bytes: Result<Vec<u8>, _> = labels.iter().map(|&label| label.try_into()).collect();
         bytes.map_or(Self::Words(labels), Self::Bytes)
@@ -70,47 +75,78 @@ impl Labels {
     }
 }
 
-impl StoredSamples {
-    /// The samples with these indices in a file, whose samples all have a label.
-    pub(super) fn new(content: Content, labels: &Arc<Labels>, samples: Vec<usize>) -> Self {
-        Self { content, labels: Arc::clone(labels), samples }
+impl Images {
+    pub(super) fn new(levels: Levels, shape: [usize; 3]) -> Self {
+        Self { levels, shape, augmentation: Augmentation::default(), normalization: None }
     }
 
-    /// Number of samples.
-    pub fn len(&self) -> usize {
+    pub(super) fn read(&self, image: usize) -> Result<Cow<'_, [u8]>, DataError> {
+        let size: usize = self.shape.iter().product();
+        match &self.levels {
+            Levels::Memory(levels) => Ok(levels[image * size..][..size].into()),
+            Levels::File(file, offset) => Ok(file.read(offset + (image * size) as u64, size)?.into()),
+        }
+    }
+}
+
+impl StoredSamples {
+    /// The samples with these indices in the content, whose samples all have a label.
+    pub(super) fn new(content: Content, labels: &Arc<Labels>, samples: Vec<usize>) -> Arc<Self> {
+        Arc::new(Self { content, labels: Arc::clone(labels), samples })
+    }
+
+    /// Images in memory, of this height, width and number of channels, with one class each.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many levels as these images have.
+    pub fn images(shape: [usize; 3], levels: Vec<u8>, labels: Vec<u8>) -> Arc<Self> {
+        assert_eq!(levels.len(), shape.iter().product::<usize>() * labels.len(), "levels of other images");
+        let samples = (0..labels.len()).collect();
+        let content = Content::Images(Images::new(Levels::Memory(levels.into()), shape));
+        Self::new(content, &Arc::new(Labels::Bytes(labels)), samples)
+    }
+
+    /// Rows of numbers in memory, one after the other, with one class each, or the [bits](f32::to_bits) of one number.
+    ///
+    /// # Panics
+    ///
+    /// If there are no rows, or they differ in length.
+    pub fn table(values: Vec<f32>, labels: Vec<u32>) -> Arc<Self> {
+        assert!(values.len().is_multiple_of(labels.len()), "rows of different lengths");
+        let (count, samples) = (labels.len(), (0..labels.len()).collect());
+        let rows = Arc::new(Rows::in_memory(values.len() / count, values));
+        Self::new(Content::Rows(rows, [].into()), &Arc::new(Labels::Words(labels)), samples)
+    }
+}
+
+impl Split for StoredSamples {
+    fn len(&self) -> usize {
         self.samples.len()
     }
 
-    /// Whether there are no samples.
-    pub fn is_empty(&self) -> bool {
-        self.samples.is_empty()
-    }
-
-    /// Adds the samples to a hash, as if they were in memory.
-    pub(super) fn hash(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
+    fn hash(&self, hasher: &mut dyn Hasher) -> Result<(), DataError> {
         let mut row = vec![];
         for &sample in &self.samples {
             match &self.content {
-                Content::Images(images) => hasher.update(&images.read(sample)?),
+                Content::Images(images) => hasher.write(&images.read(sample)?),
                 Content::Rows(rows, columns) => {
                     row.clear();
-                    rows.read(sample, &mut row)?;
-                    standardise(&mut row, columns);
-                    hasher.update(bytemuck::cast_slice(&row));
+                    rows.read(sample, columns, &mut row)?;
+                    hasher.write(bytemuck::cast_slice(&row));
                 }
             }
         }
         for &sample in &self.samples {
             match &*self.labels {
-                Labels::Bytes(labels) => hasher.update(&labels[sample..=sample]),
-                Labels::Words(labels) => hasher.update(bytemuck::cast_slice(&labels[sample..=sample])),
+                Labels::Bytes(labels) => hasher.write(&labels[sample..=sample]),
+                Labels::Words(labels) => hasher.write(bytemuck::cast_slice(&labels[sample..=sample])),
             }
         }
         Ok(())
     }
 
-    /// The statistics that images are normalised by, if they are not those of MNIST.
-    pub(super) fn normalization(&self) -> Option<&Normalization> {
+    fn normalization(&self) -> Option<&Normalization> {
         match &self.content {
             Content::Images(images) => images.normalization.as_ref(),
             Content::Rows(..) => None,
@@ -118,49 +154,28 @@ impl StoredSamples {
     }
 
     /// Reads and, for training, augments these samples.
-    pub(super) fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
+    fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
         let values = match &self.content {
             Content::Images(images) => {
-                let mut levels = vec![];
+                let mut levels = Vec::with_capacity(samples.len() * images.shape.iter().product::<usize>());
                 for &sample in samples {
                     let own = images.read(self.samples[sample])?;
-                    levels.extend(
-                        images.augmentation.apply(Image::new(images.shape, own), pass, sample).levels,
-                    );
+                    if images.augmentation.is_empty() {
+                        levels.extend_from_slice(&own);
+                    } else {
+                        let image = Image::new(images.shape, own.into_owned());
+                        levels.extend(images.augmentation.apply(image, pass, sample).levels);
+                    }
                 }
                 Values::Levels(levels)
             }
             Content::Rows(rows, columns) => {
                 let mut values = vec![];
-                for &sample in samples {
-                    let start = values.len();
-                    rows.read(self.samples[sample], &mut values)?;
-                    standardise(&mut values[start..], columns);
-                }
+                samples.iter().try_for_each(|&at| rows.read(self.samples[at], columns, &mut values))?;
                 Values::Numbers(values)
             }
         };
         let targets = samples.iter().map(|&sample| self.labels.get(self.samples[sample])).collect();
         Ok((values, targets))
-    }
-}
-
-fn standardise(row: &mut [f32], columns: &[Column]) {
-    for (value, column) in row.iter_mut().zip(columns) {
-        *value = column.standardised(*value);
-    }
-}
-
-impl FileImages {
-    pub(super) fn read(&self, image: usize) -> Result<Vec<u8>, DataError> {
-        let size: usize = self.shape.iter().product();
-        self.file.read(self.offset + (image * size) as u64, size)
-    }
-}
-
-/// Other samples of the same file.
-impl PartialEq for StoredSamples {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.labels, &other.labels) && self.samples == other.samples
     }
 }

@@ -1,97 +1,71 @@
-//! A text that stays in its files, and whose windows are read when a batch needs them.
+//! A text in memory, or in files from which windows are read when a batch needs them.
 
+use std::hash::Hasher;
+use std::ops::Range;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::Xxh3;
-
-use crate::batch::Values;
+use crate::batch::{Pass, Values};
 use crate::byte_file::ByteFile;
 use crate::error::DataError;
+use crate::split::Split;
 
 /// Characters between two marks.
-const STRIDE: usize = 256;
+const STRIDE: usize = 1024;
 
-/// The offsets of every 256th character, so that each can be found.
+/// The offsets of every 1024th character, so that each can be found.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// Empty as long as all characters are one byte.
     offsets: Vec<u64>,
-    characters: usize,
+    pub(super) characters: usize,
     bytes: u64,
 }
 
 impl Marks {
     /// Notes the next character.
     pub(super) fn pass(&mut self, character: char) {
-        if !character.is_ascii() && self.offsets.is_empty() {
-            self.offsets = (0..=self.characters / STRIDE).map(|mark| (mark * STRIDE) as u64).collect();
-        }
-        let is_marked = self.characters.is_multiple_of(STRIDE) && !self.offsets.is_empty();
-        if is_marked && self.offsets.len() == self.characters / STRIDE {
+        if self.characters.is_multiple_of(STRIDE) {
             self.offsets.push(self.bytes);
         }
         self.characters += 1;
         self.bytes += character.len_utf8() as u64;
     }
+}
 
-    /// The number of characters.
-    pub(super) fn characters(&self) -> usize {
-        self.characters
-    }
-
-    /// The offset of the last mark at or before a character, and how many characters are between.
-    fn before(&self, character: usize) -> (u64, usize) {
-        match self.offsets.get(character / STRIDE) {
-            Some(&offset) => (offset, character % STRIDE),
-            None => (character as u64, 0),
-        }
-    }
-
-    /// The offset of the first mark at or after a character, or of the end.
-    fn after(&self, character: usize) -> u64 {
-        match self.offsets.is_empty() {
-            true => character as u64,
-            false => self.offsets.get(character.div_ceil(STRIDE)).copied().unwrap_or(self.bytes),
-        }
-    }
+/// Characters, as their places in a vocabulary.
+#[derive(Debug)]
+pub(super) enum Characters {
+    Memory(Vec<u32>),
+    Files(TextFiles),
 }
 
 /// The files of a text.
 #[derive(Debug)]
 pub(super) struct TextFiles {
-    /// In order, each with its offset in the text; a character is within one of them.
-    files: Vec<(u64, ByteFile)>,
-    marks: Marks,
+    /// In order; a character is within one of them.
+    pub(super) files: Vec<ByteFile>,
+    pub(super) marks: Marks,
     /// The distinct characters, sorted.
-    vocabulary: Vec<char>,
+    pub(super) vocabulary: Vec<char>,
 }
 
 impl TextFiles {
-    pub(super) fn new(files: Vec<ByteFile>, marks: Marks, vocabulary: Vec<char>) -> Self {
-        let mut end = 0;
-        let place = |file: ByteFile| {
-            let start = end;
-            end += file.length();
-            (start, file)
-        };
-        Self { files: files.into_iter().map(place).collect(), marks, vocabulary }
-    }
-
     /// The places in the vocabulary of so many characters, from the character `first` on.
-    fn read(&self, first: usize, count: usize) -> Result<Vec<usize>, DataError> {
-        let (begin, mut skipped) = self.marks.before(first);
-        let end = self.marks.after(first + count);
-        let mut places = Vec::with_capacity(count);
-        for (start, file) in &self.files {
-            let (from, to) = (begin.max(*start), end.min(start + file.length()));
+    fn read(&self, first: usize, count: usize) -> Result<Vec<u32>, DataError> {
+        let marks = &self.marks;
+        let (begin, mut skipped) = (marks.offsets[first / STRIDE], first % STRIDE);
+        let end = marks.offsets.get((first + count).div_ceil(STRIDE)).copied().unwrap_or(marks.bytes);
+        let (mut places, mut start) = (Vec::with_capacity(count), 0);
+        for file in &self.files {
+            let (from, to) = (begin.max(start), end.min(start + file.length()));
+            start += file.length();
             if from >= to {
                 continue;
             }
             let changed = |problem: &str| {
                 let problem = format!("{problem}: the file has changed since it was loaded; start again");
-                DataError::File { path: file.path().into(), problem }
+                DataError::file(file.path(), problem)
             };
-            let bytes = file.read(from - start, (to - from) as usize)?;
+            let bytes = file.read(from + file.length() - start, (to - from) as usize)?;
             let text = std::str::from_utf8(&bytes).map_err(|_| changed("is no longer UTF-8"))?;
             for character in text.chars() {
                 if skipped > 0 {
@@ -99,7 +73,7 @@ impl TextFiles {
                 } else if places.len() < count {
                     let place = self.vocabulary.binary_search(&character);
                     let unknown = |_| changed(&format!("contains `{character}`, which was not there"));
-                    places.push(place.map_err(unknown)?);
+                    places.push(place.map_err(unknown)? as u32);
                 }
             }
             if places.len() < count && to == end {
@@ -110,14 +84,12 @@ impl TextFiles {
     }
 }
 
-/// A part of a text that stays in its files, divided into windows that do not overlap.
+/// A part of a text, divided into windows that do not overlap.
 #[derive(Debug, Clone)]
 pub struct StoredText {
-    files: Arc<TextFiles>,
-    /// The first character.
-    start: usize,
-    /// Characters.
-    length: usize,
+    characters: Arc<Characters>,
+    /// The characters of this part.
+    range: Range<usize>,
     /// Tokens in a window.
     context: usize,
     /// The token of each character of the vocabulary.
@@ -125,58 +97,61 @@ pub struct StoredText {
 }
 
 impl StoredText {
-    pub(super) fn new(files: &Arc<TextFiles>, start: usize, length: usize, context: usize) -> Self {
-        let tokens = (0..files.vocabulary.len() as u32).collect();
-        Self { files: Arc::clone(files), start, length, context, tokens }
+    pub(super) fn new(
+        characters: &Arc<Characters>,
+        range: Range<usize>,
+        context: usize,
+        vocabulary: usize,
+    ) -> Arc<Self> {
+        let tokens = (0..vocabulary as u32).collect();
+        Arc::new(Self { characters: Arc::clone(characters), range, context, tokens })
     }
 
-    /// The number of characters.
-    pub(crate) fn length(&self) -> usize {
-        self.length
+    /// Reads the tokens of so many characters from the character `first` on.
+    fn read(&self, first: usize, count: usize) -> Result<Vec<u32>, DataError> {
+        let first = self.range.start + first;
+        let token = |&place: &u32| self.tokens[place as usize];
+        Ok(match &*self.characters {
+            Characters::Memory(places) => places[first..][..count].iter().map(token).collect(),
+            Characters::Files(files) => files.read(first, count)?.iter().map(token).collect(),
+        })
+    }
+}
+
+impl Split for StoredText {
+    fn len(&self) -> usize {
+        (self.range.len() / self.context).saturating_sub(1)
     }
 
-    /// Tokens in a window.
-    pub fn context(&self) -> usize {
-        self.context
-    }
-
-    /// The same text with `tokens[i]` in place of token `i`.
-    pub(crate) fn renumbered(&self, tokens: &[u32]) -> Self {
-        let tokens = self.tokens.iter().map(|&token| tokens[token as usize]).collect();
-        Self { tokens, ..self.clone() }
-    }
-
-    fn read(&self, start: usize, count: usize) -> Result<impl Iterator<Item = u32>, DataError> {
-        let places = self.files.read(self.start + start, count)?;
-        Ok(places.into_iter().map(|place| self.tokens[place]))
-    }
-
-    /// Adds all tokens to a hash.
-    pub(crate) fn hash(&self, hasher: &mut Xxh3) -> Result<(), DataError> {
+    fn hash(&self, hasher: &mut dyn Hasher) -> Result<(), DataError> {
         const AT_ONCE: usize = 1 << 16;
-        for start in (0..self.length).step_by(AT_ONCE) {
-            let tokens: Vec<_> = self.read(start, AT_ONCE.min(self.length - start))?.collect();
-            hasher.update(bytemuck::cast_slice(&tokens));
+        for start in (0..self.range.len()).step_by(AT_ONCE) {
+            let tokens = self.read(start, AT_ONCE.min(self.range.len() - start))?;
+            hasher.write(bytemuck::cast_slice(&tokens));
         }
         Ok(())
     }
 
-    /// Reads windows, all moved by `shift`.
-    pub(crate) fn gather(&self, samples: &[usize], shift: usize) -> Result<(Values, Vec<u32>), DataError> {
+    fn context(&self) -> Option<usize> {
+        Some(self.context)
+    }
+
+    fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError> {
+        let shift = match pass {
+            Pass::Training { seed, epoch } => self.shift(seed, epoch),
+            Pass::Evaluation => 0,
+        };
         let (mut inputs, mut targets) = (vec![], vec![]);
         for sample in samples {
-            let tokens: Vec<_> = self.read(shift + sample * self.context, self.context + 1)?.collect();
-            inputs.extend(&tokens[..self.context]);
-            targets.extend(&tokens[1..]);
+            let tokens = self.read(shift + sample * self.context, self.context + 1)?;
+            inputs.extend_from_slice(&tokens[..self.context]);
+            targets.extend_from_slice(&tokens[1..]);
         }
         Ok((Values::Tokens(inputs), targets))
     }
-}
 
-/// Another part of the same text, or other tokens.
-impl PartialEq for StoredText {
-    fn eq(&self, other: &Self) -> bool {
-        let place = |text: &Self| (text.start, text.length, text.context);
-        Arc::ptr_eq(&self.files, &other.files) && place(self) == place(other) && self.tokens == other.tokens
+    fn renumbered(&self, tokens: &[u32]) -> Arc<dyn Split> {
+        let tokens = self.tokens.iter().map(|&token| tokens[token as usize]).collect();
+        Arc::new(Self { tokens, ..self.clone() })
     }
 }

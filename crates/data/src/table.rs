@@ -11,7 +11,6 @@ use crate::files;
 use crate::rows::{RowWriter, Rows};
 use crate::schema::{Column, Schema};
 use crate::source::Options;
-use crate::split::Split;
 use crate::stored::{Content, Labels, StoredSamples};
 
 #[cfg(feature = "arrow")]
@@ -44,38 +43,29 @@ pub(super) enum Format {
 /// The classes are the distinct labels in order, as numbers if all are whole numbers and as words otherwise. Features, and the
 /// target of a regression, are standardised by the mean and the standard deviation of the training rows.
 ///
-/// # Errors
-///
-/// If a file is unreadable, has another header, no column besides the label's, or too few rows; if a row and the header differ
-/// in length, a value is missing, or a feature is not a finite number; if the header is missing, or the label is not a class.
-pub(super) fn read(format: Format, path: &Path, options: &Options) -> Result<Dataset, DataError> {
+/// For a `known` schema and number of classes, finds columns by name, standardises them by its statistics, and numbers classes
+/// as it does. Ignores other columns. If there is no column for the label, no row is held out, and all labels are 0. The table
+/// that the schema is of gives the same samples as without it.
+pub(super) fn read(
+    format: Format,
+    path: &Path,
+    options: &Options,
+    known: Option<(&Schema, usize)>,
+) -> Result<Dataset, DataError> {
     let files = files::named(path)?;
     let target = options.target.as_deref();
-    let table = table(format, path, &files, options, |header| Layout::of(header, target))?;
+    let layout = |header: &[String]| match known {
+        Some((schema, _)) => Layout::by(header, schema),
+        None => Layout::of(header, target),
+    };
+    let table = table(format, path, &files, options, layout)?;
+    if let Some((schema, classes)) = known {
+        return table.dataset_as(path, schema, classes);
+    }
     if format == Format::Csv {
         header::check(&files[0], &table)?;
     }
     table.dataset(path, target.is_some())
-}
-
-/// Reads the table in the files that `path` names for a model: finds columns by name, standardises them by the given
-/// statistics, and numbers classes as given. Ignores other columns.
-///
-/// If it has no column for the label, no row is held out, and all labels are 0. The same table gives the same samples as
-/// [`read`].
-///
-/// # Errors
-///
-/// If a file is unreadable, lacks a column, or has no row or an unknown label.
-pub(super) fn read_as(
-    format: Format,
-    path: &Path,
-    options: &Options,
-    known: &Schema,
-    classes: usize,
-) -> Result<Dataset, DataError> {
-    let layout = |header: &[String]| Layout::by(header, known);
-    table(format, path, &files::named(path)?, options, layout)?.dataset_as(path, known, classes)
 }
 
 /// The table in these files.
@@ -117,10 +107,10 @@ impl Table {
     /// The table as a data set of its own, for a regression or a classification.
     fn dataset(self, path: &Path, is_regression: bool) -> Result<Dataset, DataError> {
         let labels = self.labels.as_ref().expect("the last column, if none has this name");
-        let rows = self.rows.len();
+        let rows = self.rows.count;
         let (train, test) = nine_to_one(rows);
         if test.is_empty() {
-            return Err(DataError::TooShort { path: path.into(), what: "rows", found: rows, expected: 10 });
+            return Err(DataError::too_short(path, "rows", rows, 10));
         }
         let columns = self.rows.statistics(&self.features, &train)?;
         let features = columns.len();
@@ -142,9 +132,9 @@ impl Table {
 
     /// The table as data for a model that knows other data.
     fn dataset_as(self, path: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
-        let rows = self.rows.len();
+        let rows = self.rows.count;
         if rows == 0 {
-            return Err(DataError::TooShort { path: path.into(), what: "rows", found: 0, expected: 1 });
+            return Err(DataError::too_short(path, "rows", 0, 1));
         }
         let number = |label: &str| {
             if let Some(target) = &known.target {
@@ -190,27 +180,21 @@ impl Table {
     }
 
     fn column_problem(&self, path: &Path, problem: String) -> DataError {
-        DataError::Column { path: path.into(), column: self.label_name().into(), problem }
+        DataError::column(path, self.label_name(), problem)
     }
 }
 
 /// Parts of a table, given by the indices of their rows, as the input of a model.
-pub(super) fn splits(rows: Rows, columns: &[Column], labels: Vec<u32>, parts: [Vec<usize>; 2]) -> [Split; 2] {
-    match rows {
-        Rows::Memory { width, values } => parts.map(|part| {
-            let row = |&row: &usize| {
-                let row = &values[row * width..][..width];
-                row.iter().zip(columns).map(|(value, column)| column.standardised(*value))
-            };
-            let values = part.iter().flat_map(row).collect();
-            Split::Table { values, labels: part.iter().map(|&row| labels[row]).collect() }
-        }),
-        Rows::File(rows) => {
-            let (columns, labels) = (columns.into(), Arc::new(Labels::Words(labels)));
-            let content = Content::Rows(rows, columns);
-            parts.map(|part| Split::Stored(StoredSamples::new(content.clone(), &labels, part)))
-        }
-    }
+fn splits(
+    rows: Rows,
+    columns: &[Column],
+    labels: Vec<u32>,
+    parts: [Vec<usize>; 2],
+) -> [Arc<StoredSamples>; 2] {
+    let (rows, columns) = rows.standardised(columns);
+    let content = Content::Rows(Arc::new(rows), columns.into());
+    let labels = Arc::new(Labels::Words(labels));
+    parts.map(|part| StoredSamples::new(content.clone(), &labels, part))
 }
 
 fn finite(cell: &str) -> Option<f32> {

@@ -1,6 +1,6 @@
 //! A text as a sequence of characters: the first 90 % for training, the rest held out.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::byte_file::ByteFile;
@@ -9,24 +9,19 @@ use crate::error::DataError;
 use crate::files;
 use crate::schema::Schema;
 use crate::source::Options;
-use crate::split::Split;
-use crate::stored_text::{Marks, StoredText, TextFiles};
+use crate::stored_text::{Characters, Marks, StoredText, TextFiles};
 
 /// Bytes that are read at a time.
 const BLOCK: usize = 1 << 16;
 
 /// Reads the text in the files that `path` names, one after the other, for windows of `context` characters.
-///
-/// # Errors
-///
-/// If `context` is 0, or a file is unreadable or not UTF-8, or the text is too short for a held-out window.
 pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let context = options.context;
     if context == 0 {
-        return Err(DataError::Zero { option: "the context" });
+        return Err(DataError::zero("the context"));
     }
     let files = files::named(path)?.into_iter().map(ByteFile::open).collect::<Result<Vec<_>, _>>()?;
-    let mut seen = Characters::default();
+    let mut seen = Seen::default();
     let mut marks = Marks::default();
     for file in &files {
         each_character(file, |character| {
@@ -34,29 +29,30 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
             marks.pass(character);
         })?;
     }
-    let found = marks.characters();
-    let (train, test) = (found - found / 10, found / 10);
-    if (test / context).saturating_sub(1) == 0 {
+    let found = marks.characters;
+    let train = found - found / 10;
+    if ((found / 10) / context).saturating_sub(1) == 0 {
         // A sample needs twice the context (see `Split::len`), and a tenth is held out.
-        let (path, expected) = (path.into(), context.saturating_mul(20));
-        return Err(DataError::TooShort { path, what: "characters", found, expected });
+        let expected = context.saturating_mul(20);
+        return Err(DataError::too_short(path, "characters", found, expected));
     }
     let vocabulary = seen.sorted();
     let bytes = found as u64 * size_of::<u32>() as u64;
-    let (train, test) = if bytes > options.in_memory_bytes {
-        let files = Arc::new(TextFiles::new(files, marks, vocabulary.clone()));
-        let part = |start, length| Split::Text(StoredText::new(&files, start, length, context));
-        (part(0, train), part(train, test))
+    let size = vocabulary.len();
+    let characters = if bytes > options.in_memory_bytes {
+        Characters::Files(TextFiles { files, marks, vocabulary: vocabulary.clone() })
     } else {
-        let mut tokens = Vec::with_capacity(found);
+        let mut places = Vec::with_capacity(found);
         for file in &files {
             each_character(file, |character| {
-                tokens.push(vocabulary.partition_point(|&known| known < character) as u32);
+                places.push(vocabulary.partition_point(|&known| known < character) as u32);
             })?;
         }
-        let test = Split::Windows { tokens: tokens.split_off(train), context };
-        (Split::Windows { tokens, context }, test)
+        Characters::Memory(places)
     };
+    let characters = Arc::new(characters);
+    let part = |range| StoredText::new(&characters, range, context, size);
+    let (train, test) = (part(0..train), part(train..found));
     Ok(Dataset { kind: Kind::Text { context, vocabulary }, train, test, schema: Schema::default() })
 }
 
@@ -76,7 +72,8 @@ fn each_character(file: &ByteFile, mut each: impl FnMut(char)) -> Result<(), Dat
             Err(error) if error.error_len().is_none() && offset < file.length() => error.valid_up_to(),
             Err(error) => {
                 let position = offset as usize - block.len() + error.valid_up_to();
-                return Err(DataError::NotUtf8 { path: PathBuf::from(file.path()), position });
+                let problem = format!("is not UTF-8 text: no valid character at byte {position}");
+                return Err(DataError::file(file.path(), problem));
             }
         };
         let (text, _) = block.split_at(valid);
@@ -88,12 +85,12 @@ fn each_character(file: &ByteFile, mut each: impl FnMut(char)) -> Result<(), Dat
 
 /// A set of characters.
 #[derive(Default)]
-struct Characters {
+struct Seen {
     /// A bit for each, as far as one was seen.
     bits: Vec<u64>,
 }
 
-impl Characters {
+impl Seen {
     fn add(&mut self, character: char) {
         let (word, bit) = (character as usize / 64, character as usize % 64);
         if word >= self.bits.len() {

@@ -12,23 +12,18 @@ use crate::source::Options;
 
 /// Reads the frames of the records in the files that `path` names, or in its directories. Files with `tfrec` in their names are
 /// those of a directory.
-///
-/// # Errors
-///
-/// If a file is unreadable or damaged, or there are too few records for training and testing; if the number of classes is
-/// not given, also if a record is damaged or has no label.
 pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let (mut records, skips_damaged) = (Records::default(), options.on_bad_sample.skips());
     let files = files::named_or_in(path, |name| name.contains("tfrec"), "file with `tfrec` in its name")?;
     let parts = held_out::divided(path, files, "records", |file| records.add(file, skips_damaged))?;
     let classes = match options.classes {
-        Some(0) => return Err(DataError::Zero { option: "the number of classes" }),
+        Some(0) => return Err(DataError::zero("the number of classes")),
         Some(classes) => classes,
         None => records.count_classes(skips_damaged)?,
     };
     records.set_classes(classes);
     // The classes are numbered by the writer of the records.
-    image_files::dataset(Store::Records(records), parts, options, (classes, Schema::default()))
+    image_files::dataset(Store::Records(records), parts, options, (classes, Schema::default()), None)
 }
 
 #[cfg(test)]

@@ -11,11 +11,6 @@ use crate::schema::Schema;
 use crate::source::Options;
 
 /// Reads the headers of the tar files that `path` names, or of those in its directories.
-///
-/// # Errors
-///
-/// If a file is unreadable or damaged, a sample has no image or no class, or there are too few samples for training and
-/// testing.
 pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let is_shard = |name: &str| [".tar", ".tar.gz", ".tgz"].iter().any(|end| name.ends_with(end));
     let files = files::named_or_in(path, is_shard, "file whose name ends in .tar, .tar.gz or .tgz")?;
@@ -23,5 +18,5 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     let parts = held_out::divided(path, files, "samples", |file| members.add(file))?;
     let classes = members.classes(options.classes)?;
     // The classes are numbered by the writer of the files.
-    image_files::dataset(Store::Members(members), parts, options, (classes, Schema::default()))
+    image_files::dataset(Store::Members(members), parts, options, (classes, Schema::default()), None)
 }

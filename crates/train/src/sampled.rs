@@ -211,10 +211,10 @@ impl<S: BatchSource<B>, B: Send + 'static> AnyShare for Sampled<S, B> {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use unisono_data::{Inputs, Kind, Schema, Split};
+    use unisono_data::{Inputs, Kind, Schema, StoredSamples};
 
     fn feed(rank: usize, ranks: usize) -> Sampled {
-        let split = Split::Images { pixels: (0..101).collect(), labels: vec![0; 101] };
+        let split = StoredSamples::images([1, 1, 1], (0..101).collect(), vec![0; 101]);
         let kind = Kind::Images { height: 1, width: 1, channels: 1, classes: 1 };
         let dataset =
             Arc::new(Dataset { kind, train: split.clone(), test: split, schema: Schema::default() });

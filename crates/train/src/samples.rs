@@ -1,6 +1,6 @@
 //! Samples, and how a feed makes batches of them.
 
-use unisono_data::{Batch, DataError, Dataset, Pass, Skipped, Split, Threads};
+use unisono_data::{Batch, DataError, Dataset, Pass, Skipped, Threads};
 
 /// Samples by their numbers, as a `Dataset` of PyTorch.
 ///
@@ -106,7 +106,7 @@ impl<B: From<Batch>> BatchSource<B> for Dataset {
     }
 
     fn skipped(&self, epoch: u64) -> Skipped {
-        let [train, test] = [&self.train, &self.test].map(|split: &Split| split.skipped(epoch));
+        let [train, test] = [&self.train, &self.test].map(|split| split.skipped(epoch));
         Skipped { count: train.count + test.count, problems: [train.problems, test.problems].concat() }
     }
 }

@@ -199,7 +199,7 @@ impl Config {
         if classes == 1 && dataset.schema.target.is_none() {
             return refuse(format!("{} has one class alone: there is nothing to learn", self.data));
         }
-        metrics::check(&self.metrics(), Some(classes))?;
+        metrics::check(&self.metrics(dataset.schema.target.is_some()), Some(classes))?;
         let samples = dataset.train.len();
         if global_batch > samples {
             return refuse(format!(

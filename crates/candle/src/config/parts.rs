@@ -189,9 +189,9 @@ impl Config {
     }
 
     /// The metrics that are asked for, or those that take the place of accuracy in a regression.
-    pub(super) fn metrics(&self) -> Metrics {
+    pub(super) fn metrics(&self, is_regression: bool) -> Metrics {
         let measures_only_loss = self.strategy == Some(StrategyKind::ParameterServer);
-        if self.target.is_some() && self.metrics.is_empty() && !measures_only_loss {
+        if is_regression && self.metrics.is_empty() && !measures_only_loss {
             return vec![Arc::new(Regression::R2), Arc::new(Regression::Mae)];
         }
         self.metrics.iter().map(|Named(metric)| Arc::clone(metric)).collect()
@@ -277,7 +277,7 @@ impl Config {
             clip_norm: self.clip_norm,
             verify_replicas_every: self.verify_replicas_every,
             straggler_every: self.straggler_every,
-            metrics: self.metrics(),
+            metrics: self.metrics(self.target.is_some()),
             evaluate_every: self.evaluate_every,
             early_stopping: self
                 .patience

@@ -168,6 +168,8 @@ impl Config {
             computes,
             strategy,
             wire_choice,
+            // A data server knows the target, and this configuration may not.
+            metrics: chosen.metrics(dataset.schema.target.is_some()),
             input: input_lines(&dataset, kept),
             description,
             ..chosen.run_settings(global_batch, steps, chosen.scaled_rate(global_batch))

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::{Part, Saved};
 use unisono_data::{Dataset, EncodedImages, Kind, Normalization, Normalize, Options, Source, Split};
@@ -116,14 +117,14 @@ impl Saved {
     ///
     /// # Errors
     /// [`TrainError::Setting`] if the model is not for images. The files are read later, batch by batch.
-    pub fn images(&self, files: &[PathBuf]) -> Result<Split, TrainError> {
+    pub fn images(&self, files: &[PathBuf]) -> Result<Arc<dyn Split>, TrainError> {
         let Kind::Images { height, width, channels, .. } = self.kind else {
             let known = Described(&self.kind);
             let why = format!("the model in `{}` was trained on {known}, not on images", self.path.display());
             return Err(TrainError::Setting(why));
         };
         let shape = [height, width, channels];
-        Ok(Split::Encoded(EncodedImages::of_files(files, shape, self.normalization())))
+        Ok(Arc::new(EncodedImages::of_files(files, shape, self.normalization())))
     }
 
     /// The statistics that the images of the training were normalised by, if they are not those of MNIST.

@@ -1,5 +1,7 @@
 //! Predictions that ranks share.
 
+use std::sync::Arc;
+
 use super::predictor::{Guess, Predictor};
 use unisono::Communicator;
 use unisono_data::{Batch, DataError, Pass, Pipeline, Split, Threads};
@@ -39,7 +41,7 @@ impl Predictor {
     pub fn predict_shared(
         &self,
         comm: &mut Communicator,
-        split: Split,
+        split: Arc<dyn Split>,
         count: usize,
         mut each: impl FnMut(Guess, u32) -> bool,
     ) -> Result<bool, TrainError> {

@@ -24,7 +24,7 @@ fn every_call_needs_the_token() {
         ..right.clone()
     };
     let refused =
-        Client::connect(&wrong, Duration::from_secs(1), Waiting::default()).unwrap_err().to_string();
+        Client::connect(&wrong, Duration::from_secs(1), &Options::default()).unwrap_err().to_string();
     assert_eq!(refused, format!("data server `{}`: the token is not that of the server", server.address()));
     let none = Service { token_file: None, ..right };
     let refused = load(&Source::Service(none), &Options::default()).unwrap_err().to_string();
@@ -59,7 +59,7 @@ fn a_recorded_connection_does_not_open_another() {
     let server = fixture.serve(&Source::Digits);
     let (proxy, recording) = recorded(server.address());
     let service = Service { servers: vec![proxy.to_string()], ..fixture.service(&[&server]) };
-    let client = Client::connect(&service, Duration::from_secs(10), Waiting::default()).unwrap();
+    let client = Client::connect(&service, Duration::from_secs(10), &Options::default()).unwrap();
     drop(client);
     let sent = recording.join().unwrap();
     let mut again = TcpStream::connect(server.address()).unwrap();
@@ -213,7 +213,7 @@ fn an_address_that_is_taken_or_nobody_s_is_named() {
     assert!(refused.starts_with(&format!("data server `{listen}`: cannot listen there: ")), "{refused}");
     let service = Service { servers: vec!["127.0.0.1:1".to_owned()], ..fixture.service(&[]) };
     let refused =
-        Client::connect(&service, Duration::from_millis(300), Waiting::default()).unwrap_err().to_string();
+        Client::connect(&service, Duration::from_millis(300), &Options::default()).unwrap_err().to_string();
     assert!(refused.starts_with("no data server has answered for 0 s; `127.0.0.1:1`: "), "{refused}");
     assert!(refused.contains("refused"), "{refused}");
     let settings = ServerSettings { join: Some("host".to_owned()), ..fixture.settings() };

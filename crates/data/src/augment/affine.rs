@@ -1,7 +1,6 @@
 //! Small shifts and rotations.
 
 use super::Transform;
-use crate::error::DataError;
 use crate::pixels::Image;
 use crate::random::Random;
 
@@ -14,18 +13,9 @@ pub struct Affine {
     pub degrees: u32,
 }
 
-impl Affine {
-    pub(super) const NAME: &'static str = "affine";
-
-    /// By default little enough that a digit remains recognisable.
-    pub(super) fn of(amounts: &[u32]) -> Result<Self, DataError> {
-        super::amounts(Self::NAME, amounts, [2, 10]).map(|[pixels, degrees]| Self { pixels, degrees })
-    }
-}
-
 impl Transform for Affine {
     fn name(&self) -> String {
-        format!("{}:{}:{}", Self::NAME, self.pixels, self.degrees)
+        format!("affine:{}:{}", self.pixels, self.degrees)
     }
 
     fn apply(&self, image: Image, random: &mut Random) -> Image {

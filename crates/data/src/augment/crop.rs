@@ -1,7 +1,6 @@
 //! Crops at a random place.
 
 use super::Transform;
-use crate::error::DataError;
 use crate::pixels::Image;
 use crate::random::Random;
 
@@ -12,18 +11,9 @@ pub struct Crop {
     pub padding: u32,
 }
 
-impl Crop {
-    pub(super) const NAME: &'static str = "crop";
-
-    /// By default as is usual for images of 32x32 pixels (He et al., "Deep residual learning for image recognition", 2015, section 4.2).
-    pub(super) fn of(amounts: &[u32]) -> Result<Self, DataError> {
-        super::amounts(Self::NAME, amounts, [4]).map(|[padding]| Self { padding })
-    }
-}
-
 impl Transform for Crop {
     fn name(&self) -> String {
-        format!("{}:{}", Self::NAME, self.padding)
+        format!("crop:{}", self.padding)
     }
 
     fn apply(&self, image: Image, random: &mut Random) -> Image {

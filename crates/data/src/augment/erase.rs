@@ -1,7 +1,6 @@
 //! Random erasing.
 
 use super::Transform;
-use crate::error::DataError;
 use crate::pixels::Image;
 use crate::random::Random;
 
@@ -12,17 +11,9 @@ pub struct Erase {
     pub percent: u32,
 }
 
-impl Erase {
-    pub(super) const NAME: &'static str = "erase";
-
-    pub(super) fn of(amounts: &[u32]) -> Result<Self, DataError> {
-        super::amounts(Self::NAME, amounts, [50]).map(|[percent]| Self { percent: percent.min(100) })
-    }
-}
-
 impl Transform for Erase {
     fn name(&self) -> String {
-        format!("{}:{}", Self::NAME, self.percent)
+        format!("erase:{}", self.percent)
     }
 
     fn apply(&self, mut image: Image, random: &mut Random) -> Image {

@@ -1,7 +1,6 @@
 //! Changes of brightness, contrast and colour.
 
 use super::Transform;
-use crate::error::DataError;
 use crate::pixels::Image;
 use crate::random::Random;
 
@@ -12,17 +11,9 @@ pub struct Jitter {
     pub percent: u32,
 }
 
-impl Jitter {
-    pub(super) const NAME: &'static str = "jitter";
-
-    pub(super) fn of(amounts: &[u32]) -> Result<Self, DataError> {
-        super::amounts(Self::NAME, amounts, [40]).map(|[percent]| Self { percent })
-    }
-}
-
 impl Transform for Jitter {
     fn name(&self) -> String {
-        format!("{}:{}", Self::NAME, self.percent)
+        format!("jitter:{}", self.percent)
     }
 
     fn apply(&self, mut image: Image, random: &mut Random) -> Image {

@@ -1,7 +1,6 @@
 //! Mirrored images.
 
 use super::Transform;
-use crate::error::DataError;
 use crate::pixels::Image;
 use crate::random::Random;
 
@@ -9,17 +8,9 @@ use crate::random::Random;
 #[derive(Debug, Clone, Copy)]
 pub struct Mirror;
 
-impl Mirror {
-    pub(super) const NAME: &'static str = "mirror";
-
-    pub(super) fn of(amounts: &[u32]) -> Result<Self, DataError> {
-        super::amounts(Self::NAME, amounts, []).map(|[]| Self)
-    }
-}
-
 impl Transform for Mirror {
     fn name(&self) -> String {
-        Self::NAME.into()
+        "mirror".into()
     }
 
     fn apply(&self, mut image: Image, random: &mut Random) -> Image {

@@ -1,6 +1,7 @@
 //! Valid and invalid folders of images.
 
 use std::fs;
+use std::sync::Arc;
 
 use image::{GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 
@@ -10,6 +11,7 @@ use super::super::{Batch, Inputs, Pass, Pipeline, Threads};
 use super::*;
 use crate::dataset::Kind;
 use crate::normalization::Normalize;
+use crate::split::Split;
 
 /// Writes a plain image of this size and grey level.
 fn image(directory: &TestDirectory, name: &str, (width, height): (u32, u32), grey: u8) {
@@ -18,7 +20,7 @@ fn image(directory: &TestDirectory, name: &str, (width, height): (u32, u32), gre
     GrayImage::from_pixel(width, height, Luma([grey])).save(path).unwrap();
 }
 
-fn pixels(split: &Split, samples: &[usize], pass: Pass) -> Vec<f32> {
+fn pixels(split: &Arc<dyn Split>, samples: &[usize], pass: Pass) -> Vec<f32> {
     match split.batch(samples, pass).unwrap().inputs {
         Inputs::Pixels(pixels) => pixels,
         Inputs::Tokens(_) => panic!("not pixels"),

@@ -5,12 +5,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::Samples;
-use crate::augment::Augmentation;
 use crate::byte_file::ByteFile;
 use crate::error::DataError;
-use crate::rows::FileRows;
-use crate::stored::FileImages;
+use crate::rows::Rows;
+use crate::stored::{Content, Images, Levels};
 
 /// The longest header that is read, as in NumPy.
 const MOST_OF_HEADER: usize = 10_000;
@@ -30,7 +28,7 @@ impl Array {
     /// Reads the header of a file.
     pub(super) fn open(path: PathBuf) -> Result<Self, DataError> {
         let file = ByteFile::open(path)?;
-        let refused = |problem: String| DataError::File { path: file.path().into(), problem };
+        let refused = |problem: String| DataError::file(file.path(), problem);
         let broken = |problem: &str| refused(format!("{problem}: the file is damaged, or not a .npy file"));
         let start = file.start()?;
         let (before, length) = match *start {
@@ -87,16 +85,17 @@ impl Array {
     /// An error with what the array is.
     fn refused(&self, problem: &str) -> DataError {
         let problem = format!("is an array of `{}` with the shape {:?}: {problem}", self.kind, self.shape);
-        DataError::File { path: self.file.path().into(), problem }
+        DataError::file(self.file.path(), problem)
     }
 
     /// The array as samples.
-    pub(super) fn samples(self) -> Result<Samples, DataError> {
+    pub(super) fn samples(self) -> Result<Content, DataError> {
         let shape = match (&*self.kind, &*self.shape) {
             ("f4" | "f8", &[count, width]) => {
                 let is_wide = self.kind == "f8";
                 let Self { file, offset, .. } = self;
-                return Ok(Samples::Rows(Arc::new(FileRows { file, offset, width, count, is_wide })));
+                let rows = Rows::in_file(file, offset, [count, width], is_wide);
+                return Ok(Content::Rows(Arc::new(rows), [].into()));
             }
             ("u1", &[_, height, width]) => [height, width, 1],
             ("u1", &[_, height, width, channels @ (1 | 3)]) => [height, width, channels],
@@ -108,19 +107,17 @@ impl Array {
             }
         };
         let Self { file, offset, .. } = self;
-        Ok(Samples::Images(FileImages {
-            file: Arc::new(file),
-            offset,
-            shape,
-            augmentation: Augmentation::default(),
-            normalization: None,
-        }))
+        Ok(Content::Images(Images::new(Levels::File(Arc::new(file), offset), shape)))
     }
 
     /// The array as labels.
     pub(super) fn labels(&self) -> Result<Vec<u32>, DataError> {
-        let &(_, width, is_signed) =
-            KINDS.iter().find(|(kind, ..)| *kind == self.kind).ok_or_else(|| self.refused(LABELS))?;
+        let (is_signed, width) = match self.kind.split_at_checked(1) {
+            Some((sign @ ("u" | "i"), width @ ("1" | "2" | "4" | "8"))) => {
+                (sign == "i", width.parse::<usize>().expect("it is a digit"))
+            }
+            _ => return Err(self.refused(LABELS)),
+        };
         let ([count] | [count, 1]) = *self.shape else { return Err(self.refused(LABELS)) };
         let bytes = self.file.read(self.offset, count * width)?;
         let labels = bytes.chunks_exact(width).enumerate().map(|(record, bytes)| {
@@ -128,24 +125,12 @@ impl Array {
             let number = bytes.iter().rev().fold(0_u64, |number, &byte| number << 8 | u64::from(byte));
             u32::try_from(number).ok().filter(|_| !is_negative).ok_or_else(|| {
                 let problem = format!("is no class: expected a number from 0 to {}", u32::MAX);
-                DataError::Record { path: self.file.path().into(), record, problem }
+                DataError::record(self.file.path(), record, problem)
             })
         });
         labels.collect()
     }
 }
-
-/// The types of whole numbers, their bytes, and whether they are signed.
-const KINDS: [(&str, usize, bool); 8] = [
-    ("u1", 1, false),
-    ("u2", 2, false),
-    ("u4", 4, false),
-    ("u8", 8, false),
-    ("i1", 1, true),
-    ("i2", 2, true),
-    ("i4", 4, true),
-    ("i8", 8, true),
-];
 
 const LABELS: &str = "expected labels, whole numbers with the shape [N]";
 

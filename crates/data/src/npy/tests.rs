@@ -138,7 +138,7 @@ fn what_does_not_fit_is_named() {
             npy("<f4", "(20,)", &[0; 80]),
             "y_train.npy`: is an array of `f4` with the shape [20]: expected labels",
         ),
-        (right.clone(), npy("|u1", "(19,)", &[0; 19]), "y_train.npy` has 19 labels for the 20 images of `"),
+        (right.clone(), npy("|u1", "(19,)", &[0; 19]), "y_train.npy`: has 19 labels for the 20 images of `"),
         (right.clone(), npy("|i1", "(20,)", &[255; 20]), "y_train.npy`, record 0: is no class"),
         (
             npy("<f4", "(20, 2)", &nan),

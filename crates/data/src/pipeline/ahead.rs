@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use super::epochs::Item;
 use super::governor::{Governor, MOST_READY, Reserve};
-use super::watch::Counters;
-use super::{Clock, DataError, Depth, Pipeline, Threads, cores};
+use super::watch::{Counters, Sum, lock};
+use super::{DataError, Depth, Pipeline, Threads, cores};
 
 /// The outcome of an element (or of the end of an epoch, which only keeps its place): a result, or a panic that resumes in the
 /// consumer.
@@ -29,7 +29,6 @@ pub(super) struct Ahead<T, U, F> {
     failure: Option<io::Error>,
     /// Decides how many threads work, unless the number is fixed.
     governor: Option<Governor>,
-    clock: Clock,
 }
 
 struct Shared<T, U, F> {
@@ -73,13 +72,7 @@ where
     F: Fn(u64, T) -> Result<U, DataError> + Send + Sync + 'static,
 {
     /// Starts threads that map the numbered elements of `source`.
-    pub(super) fn map(
-        source: Pipeline<T>,
-        threads: Threads,
-        make: F,
-        clock: Clock,
-        counters: Arc<Counters>,
-    ) -> Self {
+    pub(super) fn map(source: Pipeline<T>, threads: Threads, make: F, counters: Arc<Counters>) -> Self {
         let (count, most) = match threads {
             Threads::Auto => (1, cores()),
             Threads::AtMost(most) => (most.min(1), most.min(cores())),
@@ -90,11 +83,11 @@ where
         counters.most_threads.store(most, Ordering::Relaxed);
         let reserve = Reserve::fixed(room(count));
         let shared = Shared::new(source, make, count, reserve, counters);
-        Self::start(shared, count, governor, clock)
+        Self::start(shared, count, governor)
     }
 
-    fn start(shared: Shared<T, U, F>, count: usize, governor: Option<Governor>, clock: Clock) -> Self {
-        let mut this = Self { shared: Arc::new(shared), threads: vec![], failure: None, governor, clock };
+    fn start(shared: Shared<T, U, F>, count: usize, governor: Option<Governor>) -> Self {
+        let mut this = Self { shared: Arc::new(shared), threads: vec![], failure: None, governor };
         this.employ(count);
         this
     }
@@ -129,7 +122,7 @@ where
 
 impl<T: Send + 'static> Ahead<T, T, fn(u64, T) -> Result<T, DataError>> {
     /// Starts one thread that passes elements on unchanged.
-    pub(super) fn prefetch(source: Pipeline<T>, depth: Depth, clock: Clock, counters: Arc<Counters>) -> Self {
+    pub(super) fn prefetch(source: Pipeline<T>, depth: Depth, counters: Arc<Counters>) -> Self {
         let reserve = match depth {
             Depth::Auto => Reserve::growing(MOST_READY),
             Depth::AtMost(most) => Reserve::growing(most),
@@ -137,7 +130,7 @@ impl<T: Send + 'static> Ahead<T, T, fn(u64, T) -> Result<T, DataError>> {
         };
         assert!(reserve.room() > 0, "at least one element is prefetched");
         let shared = Shared::new(source, (|_, element| Ok(element)) as fn(u64, T) -> _, 1, reserve, counters);
-        Self::start(shared, 1, None, clock)
+        Self::start(shared, 1, None)
     }
 }
 
@@ -174,9 +167,11 @@ where
             self.shared.has_room.notify_one();
         }
         drop(state);
-        self.clock.add(waited);
+        let counters = &self.shared.counters;
+        counters.spent(Sum::Waited, waited);
         if !matches!(outcome, Ok(Ok(Item::EndOfEpoch))) {
-            self.shared.counters.took(ready);
+            counters.add(Sum::Taken, 1);
+            counters.add(Sum::Ready, ready as u64);
             self.govern(waited, ready);
         }
         Some(outcome.unwrap_or_else(|panic| resume_unwind(panic)))
@@ -254,7 +249,7 @@ impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
             state = wait(&self.has_room, state);
             // An idle thread is not held up by the consumer.
             if is_active {
-                self.counters.full.add(began.elapsed());
+                self.counters.spent(Sum::Full, began.elapsed());
             }
         }
     }
@@ -266,8 +261,8 @@ impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
         let (place, began) = (source.pulled, Instant::now());
         // After an error or a panic the source has ended, so the next pull returns `None`.
         let item = catch_unwind(AssertUnwindSafe(|| source.elements.next_item())).transpose();
-        self.counters.pulled.add(began.elapsed());
-        self.counters.starved.add(asked.elapsed());
+        self.counters.spent(Sum::Pulled, began.elapsed());
+        self.counters.spent(Sum::Starved, asked.elapsed());
         let Some(item) = item else {
             lock(&self.state).end = Some(place);
             self.has_next.notify_one();
@@ -294,11 +289,6 @@ impl<U> State<U> {
 /// threads.
 fn room(threads: usize) -> usize {
     (2 * threads).min(MOST_READY + threads)
-}
-
-/// Locks a mutex. No thread panics while it holds the lock.
-fn lock<S>(mutex: &Mutex<S>) -> MutexGuard<'_, S> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for a signal, which always comes: threads deliver a result whatever happens, and a dropped consumer signals the

@@ -1,10 +1,9 @@
 //! Epochs: what runs through the stages of a pipeline, and pipelines that follow each other.
 
 use std::iter;
-use std::time::Duration;
 
-use super::watch::{Current, Watch};
-use super::{Clock, DataError, Pipeline};
+use super::watch::Watch;
+use super::{DataError, Pipeline};
 
 /// What a stage passes on.
 pub(super) enum Item<T> {
@@ -22,48 +21,6 @@ impl<T> Item<T> {
     }
 }
 
-/// One pipeline for each epoch, made when the one before has ended.
-struct Repeat<T, I, F> {
-    epochs: I,
-    make: F,
-    current: Option<Pipeline<T>>,
-    /// How long the consumer waited in the epochs before, and in all of them.
-    before: Duration,
-    clock: Clock,
-    watched: Current,
-}
-
-impl<T, I, F> Iterator for Repeat<T, I, F>
-where
-    T: Send + 'static,
-    I: Iterator<Item = u64>,
-    F: FnMut(u64) -> Result<Pipeline<T>, DataError>,
-{
-    type Item = Result<Item<T>, DataError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.current.is_none() {
-            match (self.make)(self.epochs.next()?) {
-                Ok(epoch) => {
-                    self.watched.begin(epoch.watch());
-                    self.current = Some(epoch);
-                }
-                Err(error) => return Some(Err(error)),
-            }
-        }
-        let epoch = self.current.as_mut()?;
-        let element = epoch.next();
-        self.clock.set(self.before + epoch.stalled());
-        if element.is_none() {
-            self.before = self.clock.read();
-            // The epoch's threads end before the next ones begin.
-            self.current = None;
-            return Some(Ok(Item::EndOfEpoch));
-        }
-        element.map(|element| element.map(Item::Element))
-    }
-}
-
 impl<T: Send + 'static> Pipeline<T> {
     /// Chains pipelines: calls `make` for each epoch when the previous one has ended.
     ///
@@ -72,16 +29,30 @@ impl<T: Send + 'static> Pipeline<T> {
     /// stages in `make` start anew with each.
     ///
     /// Forwards an error of `make`, and ends.
-    pub fn repeat<I, F>(epochs: I, make: F) -> Self
+    pub fn repeat<I, F>(epochs: I, mut make: F) -> Self
     where
         I: IntoIterator<Item = u64, IntoIter: Send + 'static>,
         F: FnMut(u64) -> Result<Self, DataError> + Send + 'static,
     {
-        let (clock, before) = (Clock::default(), Duration::ZERO);
         let (watch, watched) = Watch::repeated();
-        let epochs = epochs.into_iter();
-        let all = Repeat { epochs, make, current: None, before, clock: clock.clone(), watched };
-        Self::stage(all, clock, watch)
+        let (mut epochs, mut current) = (epochs.into_iter(), None::<Self>);
+        let next = move || {
+            if current.is_none() {
+                match make(epochs.next()?) {
+                    Ok(epoch) => watched.begin(current.insert(epoch).watch()),
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+            match current.as_mut()?.next() {
+                Some(element) => Some(element.map(Item::Element)),
+                None => {
+                    // The epoch's threads end before the next ones begin.
+                    current = None;
+                    Some(Ok(Item::EndOfEpoch))
+                }
+            }
+        };
+        Self::stage(iter::from_fn(next), watch)
     }
 }
 

@@ -1,5 +1,8 @@
 //! Groups elements: the beginning of every batch.
 
+use std::iter;
+use std::mem;
+
 use super::epochs::Item;
 use super::{DataError, Pipeline};
 
@@ -12,38 +15,27 @@ pub(super) struct Group<T> {
 }
 
 /// Groups of equal size, but for the last of an epoch.
-pub(super) struct Groups<T> {
-    elements: Pipeline<T>,
+pub(super) fn groups<T: Send + 'static>(
+    mut elements: Pipeline<T>,
     size: usize,
-    taken: u64,
-    /// Whether the epoch has ended, and the stages that follow do not know yet.
-    has_ended: bool,
-}
-
-impl<T: Send + 'static> Groups<T> {
-    pub(super) fn new(elements: Pipeline<T>, size: usize) -> Self {
-        assert!(size > 0, "a batch has at least one element");
-        Self { elements, size, taken: 0, has_ended: false }
-    }
-}
-
-impl<T: Send + 'static> Iterator for Groups<T> {
-    type Item = Item<Group<T>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let mut group = Group { first: self.taken, elements: Vec::with_capacity(self.size), error: None };
-        while !self.has_ended && group.elements.len() < self.size && group.error.is_none() {
-            match self.elements.next_item() {
+) -> impl Iterator<Item = Item<Group<T>>> + Send {
+    assert!(size > 0, "a batch has at least one element");
+    // Whether the epoch has ended, and the stages that follow do not know yet.
+    let (mut first, mut has_ended) = (0, false);
+    iter::from_fn(move || {
+        let mut group = Group { first, elements: Vec::with_capacity(size), error: None };
+        while !has_ended && group.elements.len() < size && group.error.is_none() {
+            match elements.next_item() {
                 Some(Ok(Item::Element(element))) => group.elements.push(element),
-                Some(Ok(Item::EndOfEpoch)) => self.has_ended = true,
+                Some(Ok(Item::EndOfEpoch)) => has_ended = true,
                 Some(Err(error)) => group.error = Some(error),
                 None => break,
             }
         }
-        self.taken += group.elements.len() as u64;
+        first += group.elements.len() as u64;
         if group.error.is_some() || !group.elements.is_empty() {
             return Some(Item::Element(group));
         }
-        std::mem::take(&mut self.has_ended).then_some(Item::EndOfEpoch)
-    }
+        mem::take(&mut has_ended).then_some(Item::EndOfEpoch)
+    })
 }

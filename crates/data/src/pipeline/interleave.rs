@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::ahead::Ahead;
 use super::epochs::Item;
 use super::watch::{Counters, Watch};
-use super::{Clock, DataError, Depth, Pipeline};
+use super::{DataError, Depth, Pipeline};
 
 /// The open files, each with a thread that prefetches, and those still to be opened.
 pub(super) struct Interleave<P, U, F> {
@@ -20,7 +20,6 @@ pub(super) struct Interleave<P, U, F> {
     ends_epoch: bool,
     /// The next file in round-robin order.
     turn: usize,
-    clock: Clock,
     counters: Arc<Counters>,
 }
 
@@ -30,13 +29,7 @@ where
     U: Send + 'static,
     F: Fn(P) -> Result<Pipeline<U>, DataError> + Send + Sync + 'static,
 {
-    pub(super) fn new(
-        files: Pipeline<P>,
-        at_once: usize,
-        open: F,
-        clock: Clock,
-        counters: Arc<Counters>,
-    ) -> Self {
+    pub(super) fn new(files: Pipeline<P>, at_once: usize, open: F, counters: Arc<Counters>) -> Self {
         Self {
             files,
             at_once,
@@ -45,7 +38,6 @@ where
             has_begun: false,
             ends_epoch: false,
             turn: 0,
-            clock,
             counters,
         }
     }
@@ -78,8 +70,8 @@ where
             }
             opened.as_mut()?.next()
         }));
-        let ahead = Ahead::prefetch(elements, Depth::Auto, self.clock.clone(), Arc::clone(&self.counters));
-        Pipeline::stage(ahead, self.clock.clone(), Watch::default())
+        let ahead = Ahead::prefetch(elements, Depth::Auto, Arc::clone(&self.counters));
+        Pipeline::stage(ahead, Watch::default())
     }
 }
 

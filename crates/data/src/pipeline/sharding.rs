@@ -124,7 +124,7 @@ impl Division {
     /// Gives the largest file that is left to the rank that has least (R. L. Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
     fn of(files: &[PathBuf], ranks: usize) -> Result<Self, DataError> {
         let size = |path: &PathBuf| {
-            let found = fs::metadata(path).map_err(|error| DataError::Read { path: path.clone(), error })?;
+            let found = fs::metadata(path).map_err(DataError::read(path))?;
             Ok(found.len())
         };
         let sizes = files.iter().map(size).collect::<Result<Vec<_>, DataError>>()?;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 

@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::Clock;
-
 /// What a stage has done so far. Its threads are busy, starved, or have no room for another result: the three shares add up
 /// to 1 once it has begun.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -102,7 +100,7 @@ impl Watch {
     pub fn stages(&self) -> Vec<StageReport> {
         let reports = self.0.iter().flat_map(|stage| match stage {
             Stage::Threads(counters) => counters.reports(),
-            Stage::Repeated(current) => lock(&current.0).stages(),
+            Stage::Repeated(current) => lock(&current.0).0.stages(),
         });
         reports.collect()
     }
@@ -112,7 +110,7 @@ impl Watch {
         for stage in &self.0 {
             match stage {
                 Stage::Threads(counters) => *lock(&counters.before) = counters.totals(),
-                Stage::Repeated(current) => lock(&current.0).restart(),
+                Stage::Repeated(current) => lock(&current.0).0.restart(),
             }
         }
     }
@@ -136,11 +134,25 @@ impl Watch {
         }
     }
 
+    /// How long the consumer has waited for the last stage with threads.
+    pub(super) fn waited(&self) -> Duration {
+        match self.0.last() {
+            None => Duration::ZERO,
+            Some(Stage::Threads(counters)) => {
+                Duration::from_nanos(counters.sums[Sum::Waited as usize].load(Ordering::Relaxed))
+            }
+            Some(Stage::Repeated(current)) => {
+                let (current, before) = &*lock(&current.0);
+                *before + current.waited()
+            }
+        }
+    }
+
     /// Whether a stage has threads, now.
     fn has_threads(&self) -> bool {
         self.0.iter().any(|stage| match stage {
             Stage::Threads(_) => true,
-            Stage::Repeated(current) => lock(&current.0).has_threads(),
+            Stage::Repeated(current) => lock(&current.0).0.has_threads(),
         })
     }
 }
@@ -151,15 +163,39 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// The stages of one of repeated pipelines.
+/// The stages of one of repeated pipelines, and how long the consumer waited for those before.
 #[derive(Clone, Default)]
-pub(super) struct Current(Arc<Mutex<Watch>>);
+pub(super) struct Current(Arc<Mutex<(Watch, Duration)>>);
 
 impl Current {
     pub(super) fn begin(&self, stages: Watch) {
-        *lock(&self.0) = stages;
+        let (current, before) = &mut *lock(&self.0);
+        *before += std::mem::replace(current, stages).waited();
     }
 }
+
+/// What is summed up: times in nanoseconds, and numbers of elements.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Sum {
+    Elements,
+    Busy,
+    /// How long elements took that were looked at, and how long a processor worked for them.
+    LookedAt,
+    Processor,
+    /// Waiting for an element of the stage before.
+    Starved,
+    /// Waiting in the stage before, the wait for one another left out.
+    Pulled,
+    /// Waiting for room.
+    Full,
+    /// The consumer's wait.
+    Waited,
+    /// Elements that the consumer took, and those that it left.
+    Taken,
+    Ready,
+}
+
+const SUMS: usize = Sum::Ready as usize + 1;
 
 /// What the threads of a stage count.
 #[derive(Debug)]
@@ -171,37 +207,10 @@ pub(super) struct Counters {
     streams: usize,
     pub(super) threads: AtomicUsize,
     pub(super) most_threads: AtomicUsize,
-    elements: AtomicU64,
-    busy: Clock,
-    /// How long elements took that were looked at, and how long a processor worked for them.
-    looked_at: Clock,
-    processor: Clock,
-    /// Waiting for an element of the stage before.
-    pub(super) starved: Clock,
-    /// Waiting in the stage before, the wait for one another left out.
-    pub(super) pulled: Clock,
-    /// Waiting for room.
-    pub(super) full: Clock,
-    taken: AtomicU64,
-    ready: AtomicU64,
+    sums: [AtomicU64; SUMS],
     parts: Mutex<Parts>,
     /// What was counted before the reports [began anew](Watch::restart).
-    before: Mutex<Totals>,
-}
-
-/// Sums of counters, in seconds and in elements.
-#[derive(Debug, Clone, Default)]
-struct Totals {
-    elements: u64,
-    busy: f64,
-    looked_at: f64,
-    processor: f64,
-    starved: f64,
-    pulled: f64,
-    full: f64,
-    taken: u64,
-    ready: u64,
-    parts: Parts,
+    before: Mutex<([u64; SUMS], Parts)>,
 }
 
 impl Counters {
@@ -212,18 +221,18 @@ impl Counters {
             streams,
             threads: AtomicUsize::new(1),
             most_threads: AtomicUsize::new(1),
-            elements: AtomicU64::new(0),
-            busy: Clock::default(),
-            looked_at: Clock::default(),
-            processor: Clock::default(),
-            starved: Clock::default(),
-            pulled: Clock::default(),
-            full: Clock::default(),
-            taken: AtomicU64::new(0),
-            ready: AtomicU64::new(0),
+            sums: Default::default(),
             parts: Mutex::default(),
             before: Mutex::default(),
         })
+    }
+
+    pub(super) fn add(&self, sum: Sum, amount: u64) {
+        self.sums[sum as usize].fetch_add(amount, Ordering::Relaxed);
+    }
+
+    pub(super) fn spent(&self, on: Sum, time: Duration) {
+        self.add(on, time.as_nanos() as u64);
     }
 
     /// Makes an element on this thread, and counts it.
@@ -236,11 +245,11 @@ impl Counters {
         let took = began.elapsed();
         if let Some(before) = processor {
             LOOKED.set(Some(began));
-            self.looked_at.add(took);
-            self.processor.add(processor_time().saturating_sub(before));
+            self.spent(Sum::LookedAt, took);
+            self.spent(Sum::Processor, processor_time().saturating_sub(before));
         }
-        self.busy.add(took);
-        self.elements.fetch_add(1, Ordering::Relaxed);
+        self.spent(Sum::Busy, took);
+        self.add(Sum::Elements, 1);
         PARTS.with_borrow_mut(|parts| {
             if !parts.is_empty() {
                 let mut totals = lock(&self.parts);
@@ -250,53 +259,41 @@ impl Counters {
         result
     }
 
-    /// The consumer took an element, and left `ready`.
-    pub(super) fn took(&self, ready: usize) {
-        self.taken.fetch_add(1, Ordering::Relaxed);
-        self.ready.fetch_add(ready as u64, Ordering::Relaxed);
-    }
-
-    fn totals(&self) -> Totals {
-        let seconds = |clock: &Clock| clock.read().as_secs_f64();
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Totals {
-            elements: count(&self.elements),
-            busy: seconds(&self.busy),
-            looked_at: seconds(&self.looked_at),
-            processor: seconds(&self.processor),
-            starved: seconds(&self.starved),
-            pulled: seconds(&self.pulled),
-            full: seconds(&self.full),
-            taken: count(&self.taken),
-            ready: count(&self.ready),
-            parts: lock(&self.parts).clone(),
-        }
+    fn totals(&self) -> ([u64; SUMS], Parts) {
+        (self.sums.each_ref().map(|sum| sum.load(Ordering::Relaxed)), lock(&self.parts).clone())
     }
 
     /// The report of the stage, after that of the source if nothing else makes its elements.
     fn reports(&self) -> Vec<StageReport> {
-        let Totals { elements, busy, looked_at, processor, starved, pulled, full, taken, ready, parts } =
-            self.totals().since(&lock(&self.before));
-        let all = busy + starved + full;
+        let ((totals, parts), before) = (self.totals(), lock(&self.before));
+        let since = |sum: Sum| totals[sum as usize] - before.0[sum as usize];
         let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
+        let [busy, starved, full] = [Sum::Busy, Sum::Starved, Sum::Full].map(|sum| since(sum) as f64);
+        let all = busy + starved + full;
+        let ratio = |part, of| share(since(part) as f64, since(of) as f64);
+        let part = |(name, took): (&'static str, Duration)| {
+            let known = before.1.iter().find(|(known, _)| *known == name);
+            let took = took.saturating_sub(known.map_or(Duration::ZERO, |(_, took)| *took));
+            (name, share(took.as_nanos() as f64, busy))
+        };
         let threads = self.threads.load(Ordering::Relaxed);
         let own = StageReport {
             name: *lock(&self.name),
             threads: threads * self.streams,
             most_threads: self.most_threads.load(Ordering::Relaxed) * self.streams,
-            elements,
+            elements: since(Sum::Elements),
             busy: share(busy, all),
             starved: share(starved, all),
             full: share(full, all),
-            processor: share(processor, looked_at).min(1.0),
-            ready: share(ready as f64, taken as f64),
-            parts: parts.into_iter().map(|(name, took)| (name, share(took.as_secs_f64(), busy))).collect(),
+            processor: ratio(Sum::Processor, Sum::LookedAt).min(1.0),
+            ready: ratio(Sum::Ready, Sum::Taken),
+            parts: parts.into_iter().map(part).collect(),
         };
         if self.upstream.has_threads() {
             return vec![own];
         }
         // The threads of a stream take turns in the source, so it is busy as often as any of them is in it.
-        let busy = share(pulled * threads as f64, all).min(1.0);
+        let busy = share(since(Sum::Pulled) as f64 * threads as f64, all).min(1.0);
         let source = StageReport {
             name: "source",
             threads: self.streams,
@@ -313,34 +310,14 @@ impl Counters {
     }
 }
 
-impl Totals {
-    fn since(mut self, before: &Self) -> Self {
-        for (name, took) in &mut self.parts {
-            let known = before.parts.iter().find(|(known, _)| known == name);
-            *took = took.saturating_sub(known.map_or(Duration::ZERO, |(_, took)| *took));
-        }
-        Self {
-            elements: self.elements - before.elements,
-            busy: self.busy - before.busy,
-            looked_at: self.looked_at - before.looked_at,
-            processor: self.processor - before.processor,
-            starved: self.starved - before.starved,
-            pulled: self.pulled - before.pulled,
-            full: self.full - before.full,
-            taken: self.taken - before.taken,
-            ready: self.ready - before.ready,
-            parts: self.parts,
-        }
-    }
-}
-
 /// How long a processor has worked for this thread.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-fn lock<S>(mutex: &Mutex<S>) -> MutexGuard<'_, S> {
+/// Locks a mutex. No thread panics while it holds the lock.
+pub(crate) fn lock<S>(mutex: &Mutex<S>) -> MutexGuard<'_, S> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

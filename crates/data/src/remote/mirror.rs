@@ -20,7 +20,7 @@ use super::folder::{Folder, Lock, cannot};
 use super::manifest::{Manifest, Version};
 use super::server::{changed, connect, describe};
 use crate::cache::Cache;
-use crate::disk::{Disk, amount};
+use crate::disk::{amount, room};
 
 /// How many objects are fetched at a time.
 const AT_ONCE: usize = 8;
@@ -146,7 +146,8 @@ impl Mirror<'_> {
 
     fn check_space(&self, bytes: u64) -> Result<(), String> {
         let folder = self.folder.files();
-        let Disk { free, .. } = Disk::of(&folder).map_err(|error| cannot("measure", &folder, &error))?;
+        let room = File::open(&folder).and_then(room);
+        let [free, _] = room.map_err(|error| cannot("measure", &folder, &error))?;
         if bytes > free {
             return Err(format!(
                 "does not fit: {} are to be fetched, and `{}` has {} left: free some, or name another folder by --data-cache",

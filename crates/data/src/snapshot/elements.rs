@@ -10,7 +10,7 @@ use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
 use super::shard::{self, Shard};
-use super::{Compression, FORMAT, SHARD_BYTES, Snapshot, SnapshotOptions};
+use super::{FORMAT, SHARD_BYTES, Snapshot, SnapshotOptions};
 use crate::error::DataError;
 use crate::once::make_all;
 use crate::pipeline::Pipeline;
@@ -55,15 +55,14 @@ impl Pipeline<Vec<u8>> {
         key: &str,
         make: impl FnOnce() -> Result<Self, DataError>,
     ) -> Result<Snapshotted, DataError> {
-        let SnapshotOptions { directory, compression } = options;
-        fs::create_dir_all(directory).map_err(|error| DataError::Write { path: directory.clone(), error })?;
+        let directory = &options.directory;
+        fs::create_dir_all(directory).map_err(DataError::write(directory))?;
         let identity = format!("{FORMAT} {key}");
         let list = [directory.join(format!("{key}.jsonl"))];
         let make = RefCell::new(Some(make));
         let write = |_: usize, file: &mut File| {
             let elements = make.take().expect("there is one list")()?;
-            let compression = *compression;
-            Writer { directory, key, identity: &identity, compression, list: file, shards: 0 }.write(elements)
+            write(options, key, &identity, file, elements)
         };
         let open = |_: usize, path: &Path| open(path, directory, key, &identity);
         let found = make_all(&list, open, write)?.pop().expect("there is one list");
@@ -100,55 +99,49 @@ impl Snapshotted {
     }
 }
 
-/// Writes shards, and the list of them.
-struct Writer<'a> {
-    directory: &'a Path,
-    key: &'a str,
-    identity: &'a str,
-    compression: Compression,
-    list: &'a mut File,
-    shards: usize,
-}
-
-impl Writer<'_> {
-    fn write(mut self, elements: Pipeline<Vec<u8>>) -> Result<(), DataError> {
-        let (mut held, mut bytes) = (Vec::new(), 0);
-        for element in elements {
-            let element = element?;
-            bytes += element.len();
-            held.push(element);
-            if bytes >= SHARD_BYTES {
-                self.shard(&std::mem::take(&mut held))?;
-                bytes = 0;
-            }
-        }
-        if !held.is_empty() {
-            self.shard(&held)?;
-        }
-        self.line(&Line::End { shards: self.shards })
-    }
-
-    /// Writes a shard, and then that it is there: so others see that this process goes on.
-    fn shard(&mut self, elements: &[Vec<u8>]) -> Result<(), DataError> {
-        let path = path_of(self.directory, self.key, self.shards);
+/// Writes shards, and the list of them: a line when a shard is there, so that others see that this process goes on.
+fn write(
+    options: &SnapshotOptions,
+    key: &str,
+    identity: &str,
+    list: &mut File,
+    elements: Pipeline<Vec<u8>>,
+) -> Result<(), DataError> {
+    let SnapshotOptions { directory, compression } = options;
+    let path_of_list = directory.join(format!("{key}.jsonl"));
+    let mut line = |line: &Line| {
+        let text = serde_json::to_string(line).expect("numbers") + "\n";
+        list.write_all(text.as_bytes()).map_err(DataError::write(&path_of_list))
+    };
+    let mut shards = 0;
+    let mut shard = |elements: &[Vec<u8>]| {
+        let path = path_of(directory, key, shards);
         // Not over a file that another process may have mapped.
         let part = path.with_extension("part");
         let write = || {
             let mut file = File::create(&part)?;
-            shard::write(&mut file, self.identity, self.compression, elements)?;
+            shard::write(&mut file, identity, *compression, elements)?;
             file.sync_all()?;
             fs::rename(&part, &path)
         };
-        write().map_err(|error| DataError::Write { path: path.clone(), error })?;
-        self.shards += 1;
-        self.line(&Line::Shard { elements: elements.len() })
+        write().map_err(DataError::write(&path))?;
+        shards += 1;
+        line(&Line::Shard { elements: elements.len() })
+    };
+    let (mut held, mut bytes) = (Vec::new(), 0);
+    for element in elements {
+        let element = element?;
+        bytes += element.len();
+        held.push(element);
+        if bytes >= SHARD_BYTES {
+            shard(&std::mem::take(&mut held))?;
+            bytes = 0;
+        }
     }
-
-    fn line(&mut self, line: &Line) -> Result<(), DataError> {
-        let text = serde_json::to_string(line).expect("numbers") + "\n";
-        let path = || self.directory.join(format!("{}.jsonl", self.key));
-        self.list.write_all(text.as_bytes()).map_err(|error| DataError::Write { path: path(), error })
+    if !held.is_empty() {
+        shard(&held)?;
     }
+    line(&Line::End { shards })
 }
 
 fn path_of(directory: &Path, key: &str, shard: usize) -> PathBuf {
@@ -185,7 +178,7 @@ mod tests {
     use super::*;
 
     fn options(directory: &Path) -> SnapshotOptions {
-        SnapshotOptions { directory: directory.into(), compression: Compression::Lz4 }
+        SnapshotOptions { directory: directory.into(), compression: crate::Compression::Lz4 }
     }
 
     /// Elements of up to a tenth of a shard, so that there are several shards.

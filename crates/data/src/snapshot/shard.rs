@@ -98,17 +98,13 @@ impl Shard {
     }
 
     /// A record, as it was written.
-    ///
-    /// # Errors
-    ///
-    /// If its checksum is wrong.
     pub(super) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         let stored = &self.bytes[self.records.clone()][start as usize..self.ends[index] as usize];
         let unpacked = (xxh3_64(stored) == self.checksums[index]).then(|| self.compression.unpacked(stored));
         unpacked.flatten().ok_or_else(|| {
             let problem = format!("record {index} is damaged: delete the file, and it is written anew");
-            DataError::Snapshot { path: self.path.clone(), problem }
+            DataError::file(self.path.clone(), problem)
         })
     }
 }

@@ -39,7 +39,7 @@ impl<'a> parts::Part<'a> for Part<'a> {
     }
 
     fn refused(&self, problem: String) -> DataError {
-        DataError::File { path: self.path.into(), problem }
+        DataError::file(self.path, problem)
     }
 
     fn read(mut self, table: &mut Filling) -> Result<(), DataError> {

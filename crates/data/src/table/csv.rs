@@ -19,7 +19,7 @@ pub(super) struct Part<'a> {
 
 impl<'a> parts::Part<'a> for Part<'a> {
     fn open(path: &'a Path) -> Result<Self, DataError> {
-        let file = File::open(path).map_err(|error| DataError::Read { path: path.into(), error })?;
+        let file = File::open(path).map_err(DataError::read(path))?;
         // Flexible: lines with too few cells are reported here.
         let mut reader = ReaderBuilder::new().flexible(true).trim(Trim::All).from_reader(file);
         let header = reader.headers().map(|header| header.iter().map(Into::into).collect());
@@ -46,10 +46,9 @@ impl<'a> parts::Part<'a> for Part<'a> {
                 return Err(self.at(line()?, problem));
             }
             let wrong = |column: usize, expected: &str| match line() {
-                Ok(line) => DataError::Cell {
+                Ok(line) => DataError::File {
                     path: self.path.into(),
-                    line,
-                    column: self.header[column].clone(),
+                    place: format!(", line {line}, column `{}`", self.header[column]),
                     problem: format!("`{}` is not a {expected}: expected one", &cells[column]),
                 },
                 Err(error) => error,
@@ -72,21 +71,19 @@ impl<'a> parts::Part<'a> for Part<'a> {
 
 impl Part<'_> {
     fn at(&self, line: u64, problem: String) -> DataError {
-        DataError::Line { path: self.path.into(), line, problem }
+        DataError::line(self.path, line, problem)
     }
 }
 
 fn unreadable(path: &Path, error: csv::Error) -> DataError {
     let line = line_of(path, error.position());
     match (error.into_kind(), line) {
-        (ErrorKind::Io(error), _) => DataError::Read { path: path.into(), error },
+        (ErrorKind::Io(error), _) => DataError::read(path)(error),
         (_, Err(error)) => error,
         (ErrorKind::Utf8 { err, .. }, Ok(line)) => {
-            DataError::Line { path: path.into(), line, problem: format!("is not UTF-8: {err}") }
+            DataError::line(path, line, format!("is not UTF-8: {err}"))
         }
-        (other, Ok(line)) => {
-            DataError::Line { path: path.into(), line, problem: format!("cannot be read: {other:?}") }
-        }
+        (other, Ok(line)) => DataError::line(path, line, format!("cannot be read: {other:?}")),
     }
 }
 
@@ -115,5 +112,5 @@ fn line_of(path: &Path, position: Option<&Position>) -> Result<u64, DataError> {
         }
         Ok(1 + ends)
     };
-    count().map_err(|error| DataError::Read { path: path.into(), error })
+    count().map_err(DataError::read(path))
 }

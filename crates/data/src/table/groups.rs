@@ -27,11 +27,7 @@ impl Filling<'_> {
         group: &impl Group,
     ) -> Result<(), DataError> {
         let rows = group.rows();
-        let refused = |column: usize, problem: String| DataError::Column {
-            path: path.into(),
-            column: header[column].clone(),
-            problem,
-        };
+        let refused = |column: usize, problem: String| DataError::column(path, &header[column], problem);
         let numbers = |&column: &usize| {
             let values = group.numbers(column).and_then(|values| finite(&complete(values, &rows)?, &rows));
             values.map_err(|problem| refused(column, problem))

@@ -78,7 +78,7 @@ pub(super) fn check(path: &Path, table: &Table) -> Result<(), DataError> {
     let is_counted = all.all(|(at, name)| name.parse() == Ok(at));
     let is_row = names(features).all(|name| finite(name).is_some());
     if is_row && !is_counted && (finite(label).is_some() || labels.contains(label)) {
-        return Err(DataError::Line { path: path.into(), line: 1, problem: IS_ROW.to_owned() });
+        return Err(DataError::line(path, 1, IS_ROW));
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ impl<'a> parts::Part<'a> for Part<'a> {
         let file = ByteFile::open(path.into())?;
         let reader = SerializedFileReader::new(Chunks(Arc::new(file))).map_err(|error| {
             let problem = format!("is not a Parquet file, or damaged: {error}");
-            DataError::File { path: path.into(), problem }
+            DataError::file(path, problem)
         })?;
         let columns = reader.metadata().file_metadata().schema_descr().columns();
         let header = columns.iter().map(|column| column.path().string()).collect();
@@ -45,7 +45,7 @@ impl<'a> parts::Part<'a> for Part<'a> {
     }
 
     fn refused(&self, problem: String) -> DataError {
-        DataError::File { path: self.path.into(), problem }
+        DataError::file(self.path, problem)
     }
 
     fn read(self, table: &mut Filling) -> Result<(), DataError> {

@@ -59,7 +59,7 @@ pub(super) fn read<'a, P: Part<'a>>(
 fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, DataError>) -> Result<T, DataError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let problem = "is damaged, or of a kind that cannot be read: write it again".to_owned();
-        Err(DataError::File { path: path.into(), problem })
+        Err(DataError::file(path, problem))
     })
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use unisono_data::{Batch, DataError, Dataset, Depth, Inputs, Kind, Schema, Split, Threads};
+use unisono_data::{Batch, DataError, Dataset, Depth, Inputs, Kind, Schema, StoredSamples, Threads};
 use unisono_train::checkpoint::When;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
@@ -127,10 +127,8 @@ pub(crate) fn play(_: &str) -> ExitCode {
 fn train(directory: &Path) -> Result<(), TrainError> {
     let mut comm = unisono::init()?;
     let (rank, ranks) = (comm.rank(), comm.ranks());
-    let values = |count: usize| Split::Table {
-        values: (0..count).map(|at| at as f32).collect(),
-        labels: vec![0; count],
-    };
+    let values =
+        |count: usize| StoredSamples::table((0..count).map(|at| at as f32).collect(), vec![0; count]);
     let kind = Kind::Table { features: 1, classes: 1 };
     let dataset =
         Arc::new(Dataset { kind, train: values(SAMPLES), test: values(50), schema: Schema::default() });

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use unisono_data::{Source, Split};
+use unisono_data::{Pass, Source, Values};
 
 use super::{DIGITS, Run, objects, refused, stdout, unisono};
 use unisono_testing::suite::Test;
@@ -61,7 +61,10 @@ fn png_folders(directory: &Path) {
         &unisono_data::Options { seed: 3, ..unisono_data::Options::default() },
     )
     .unwrap();
-    let Split::Images { pixels, labels } = dataset.test else { panic!("digits are images") };
+    let all: Vec<_> = (0..dataset.test.len()).collect();
+    let (Values::Levels(pixels), labels) = dataset.test.gather(&all, Pass::Evaluation).unwrap() else {
+        panic!("digits are images")
+    };
     let size = pixels.len() / labels.len();
     let side = size.isqrt() as u32;
     for part in ["train", "test"] {

@@ -132,7 +132,7 @@ impl Messages {
 
     fn refused(&self, problem: String) -> DataError {
         let problem = format!("is not an Arrow file, or damaged: {problem}");
-        DataError::File { path: self.file.path().into(), problem }
+        DataError::file(self.file.path(), problem)
     }
 }
 

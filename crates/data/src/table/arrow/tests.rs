@@ -16,16 +16,16 @@ use arrow_ipc::writer::{DictionaryHandling, FileWriter, IpcWriteOptions, StreamW
 
 use super::super::super::testing::TestDirectory;
 use super::super::tests::{kind, third, thirds};
-use super::super::{Format, read, read_as};
+use super::super::{Format, read};
 use super::*;
 use crate::batch::Pass;
-use crate::{Dataset, Options, Split};
+use crate::{Dataset, Options};
 
 const LZ4: Option<CompressionType> = Some(CompressionType::LZ4_FRAME);
 const IS_STREAM: [bool; 2] = [false, true];
 
 fn read_arrow(path: &Path) -> Result<Dataset, DataError> {
-    read(Format::Arrow, path, &Options::default())
+    read(Format::Arrow, path, &Options::default(), None)
 }
 
 /// The error of reading a file of these bytes.
@@ -96,11 +96,11 @@ fn a_table_is_the_same_as_in_csv() {
         file("part-0.arrow", &[0, 30]);
         file("part-1.arrow", &[30, 42, 50]);
         let parts = directory.path().join("part-*.arrow");
-        let same = read_as(Format::Arrow, &parts, &Options::default(), &csv.schema, 3).unwrap();
+        let same = read(Format::Arrow, &parts, &Options::default(), Some((&csv.schema, 3))).unwrap();
         assert_eq!(same, csv);
         let options = Options { in_memory_bytes: 100, ..Options::default() };
-        let stored = read(Format::Arrow, &parts, &options).unwrap();
-        assert!(matches!(stored.train, Split::Stored(_)));
+        let stored = read(Format::Arrow, &parts, &options, None).unwrap();
+        assert!(format!("{:?}", stored.train).contains("ByteFile"));
         assert_eq!(stored.schema, csv.schema);
         assert_eq!(stored.fingerprint().unwrap(), csv.fingerprint().unwrap());
         let batch = |data: &Dataset| data.train.batch(&[3, 44, 7], Pass::Evaluation).unwrap();
@@ -144,7 +144,7 @@ fn numbers_are_those_of_csv() {
             write!(text, "\n{},{label}", numbers.join(",")).unwrap();
         }
         let directory = TestDirectory::new();
-        let csv = read(Format::Csv, &directory.file("table.csv", text), &Options::default()).unwrap();
+        let csv = read(Format::Csv, &directory.file("table.csv", text), &Options::default(), None).unwrap();
         for is_stream in IS_STREAM {
             let bytes = written(is_stream, LZ4, &[table.slice(0, 7), table.slice(7, 13)]);
             assert_eq!(
@@ -301,7 +301,7 @@ fn other_columns_are_ignored() {
     for is_stream in IS_STREAM {
         let file =
             directory.file("more.arrow", written(is_stream, LZ4, &[more.slice(0, 20), more.slice(20, 30)]));
-        let mut data = read_as(Format::Arrow, &file, &Options::default(), &known.schema, 3).unwrap();
+        let mut data = read(Format::Arrow, &file, &Options::default(), Some((&known.schema, 3))).unwrap();
         data.schema.label = known.schema.label.clone();
         assert_eq!(data, known);
     }
