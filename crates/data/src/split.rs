@@ -109,7 +109,7 @@ pub trait Split: Any + Debug + Send + Sync {
     ///
     /// If there are fewer tokens than the vocabulary has characters, or it is no text.
     fn renumbered(&self, tokens: &[u32]) -> Arc<dyn Split> {
-        panic!("a text has tokens, and these samples have no {}", tokens.len())
+        panic!("{} tokens are for a text, which these samples are not", tokens.len())
     }
 
     /// Returns whether there are no samples.

@@ -30,6 +30,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use unisono::Registered;
 use unisono::internals::Level;
 
@@ -214,8 +215,36 @@ impl Optimizer {
         let (rate, decay) = (rate * factors.rate, weight_decay * factors.decay);
         let step = StepInfo { number: self.steps, scale, rate, decay };
         let mut state: Vec<_> = self.moments.iter_mut().map(|moment| &mut moment[range.clone()]).collect();
-        Exploded::check_largest(rule.update(step, values, gradient, &mut state))
+        Exploded::check_largest(match rule.needs_whole() {
+            true => rule.update(step, values, gradient, &mut state),
+            false => update_on_threads(&**rule, step, values, gradient, state),
+        })
     }
+}
+
+/// The elements that a thread updates at a time.
+const BLOCK: usize = 1 << 16;
+
+/// Updates values by a rule for single elements, on the threads of this process: with the same bits on any number of them.
+fn update_on_threads(
+    rule: &dyn UpdateRule,
+    step: StepInfo,
+    values: &mut [f32],
+    gradient: &[f32],
+    mut state: Vec<&mut [f32]>,
+) -> f32 {
+    if values.len() <= BLOCK || rayon::current_num_threads() == 1 {
+        return rule.update(step, values, gradient, &mut state);
+    }
+    let mut of_state: Vec<_> = state.into_iter().map(|state| state.chunks_mut(BLOCK)).collect();
+    let blocks = values.chunks_mut(BLOCK).zip(gradient.chunks(BLOCK));
+    let blocks: Vec<(_, Vec<_>)> =
+        blocks.map(|block| (block, of_state.iter_mut().filter_map(Iterator::next).collect())).collect();
+    let updated = blocks
+        .into_par_iter()
+        .map(|((values, gradient), mut state)| rule.update(step, values, gradient, &mut state));
+    // A NaN stays one.
+    updated.reduce(|| 0.0, |one, other| if other.is_nan() || other > one { other } else { one })
 }
 
 /// The sum of the squares of a gradient's elements, for its norm.

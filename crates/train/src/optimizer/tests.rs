@@ -298,6 +298,33 @@ fn only_what_is_too_long_is_clipped() {
 }
 
 #[test]
+fn threads_update_to_the_same_bits() {
+    for settings in all() {
+        let count = 3 * BLOCK + 5;
+        let [one, several] = [1, 3].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let mut optimizer = Optimizer::new(settings.clone(), [(count, Factors::default())]).unwrap();
+                let mut values = noise(count, 3);
+                for step in 0..2 {
+                    optimizer.begin_step();
+                    optimizer.update(0, &mut values, &noise(count, step), 1.0, 0.1).unwrap();
+                }
+                let mut gradient = vec![0.0; count];
+                gradient[2 * BLOCK] = f32::NAN;
+                optimizer.begin_step();
+                assert!(optimizer.update(0, &mut values.clone(), &gradient, 1.0, 0.1).is_err());
+                values
+            })
+        });
+        assert!(
+            one.iter().zip(&several).all(|(one, other)| one.to_bits() == other.to_bits()),
+            "{settings:?}"
+        );
+    }
+}
+
+#[test]
 fn an_update_reports_a_parameter_that_is_not_finite_or_too_large() {
     for settings in all() {
         for at in [0, 31, 98] {
