@@ -43,7 +43,7 @@ mod shared;
 mod softmax;
 mod stage;
 mod statistics;
-
+mod values;
 mod variables;
 
 pub(crate) use attention::CausalAttention;
@@ -54,11 +54,12 @@ pub use linear::Linear;
 pub use loss::{Loss, cross_entropy};
 pub use norm::SyncBatchNorm;
 pub use operation::{Function, apply};
-pub(crate) use operation::{Part, Residual, chain, with_values};
+pub(crate) use operation::{Part, Residual, chain};
 pub use parameters::Parameters;
 pub(crate) use relu::Relu;
 pub(crate) use rows::{RmsNorm, SquaredRelu};
 pub use stage::{Cut, StageNetwork};
+pub(crate) use values::with_values;
 
 /// A candle model as a [`Replica`]: its parameters, and a closure that computes the loss of a batch.
 ///

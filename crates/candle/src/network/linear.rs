@@ -5,10 +5,11 @@ use std::borrow::Cow;
 
 use candle_core::{Result, Shape, Tensor, bail};
 
-use super::operation::{Backward, Function, Operation, Part, chain, with_values};
+use super::operation::{Backward, Function, Operation, Part, chain};
 use super::parameters::{Parameters, bring, report};
 use super::product::{Matrix, product, product_transposed, transposed_product};
 use super::relu::Relu;
+use super::values::with_values;
 use unisono_train::Fill;
 
 /// `x -> x weight + bias`, or `x -> max(x weight + bias, 0)`.

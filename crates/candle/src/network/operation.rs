@@ -6,11 +6,12 @@
 
 use std::sync::OnceLock;
 
-use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, Tensor, bail};
 
 use super::blocks::{self, BLOCK};
 use super::buffer::Buffer;
 use super::parameters::{Parameters, is_evaluation};
+use super::values::{values, with_all};
 
 /// A function of an `f32` tensor, written as loops over its values in row-major order.
 pub trait Function: Send + Sync + 'static {
@@ -333,31 +334,4 @@ impl CustomOp2 for Pass {
         with_all([x, y, &dy.contiguous()?], |all| self.chain.backward(x.dims(), all, dx.as_deref_mut()))??;
         Ok((dx.map(|dx| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?, None))
     }
-}
-
-/// The values of a contiguous tensor.
-fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
-    match layout.contiguous_offsets() {
-        Some((start, end)) => Ok(&storage.as_slice()?[start..end]),
-        None => bail!("expected a contiguous tensor, not {layout:?}"),
-    }
-}
-
-/// Calls `see` with the values of contiguous tensors, in row-major order.
-pub(super) fn with_all<const N: usize, T>(
-    tensors: [&Tensor; N],
-    see: impl FnOnce([&[f32]; N]) -> T,
-) -> Result<T> {
-    let lent = tensors.map(Tensor::storage_and_layout);
-    let mut all = [&[] as &[f32]; N];
-    for (part, (storage, layout)) in all.iter_mut().zip(&lent) {
-        let Storage::Cpu(storage) = &**storage else { bail!("expected a tensor on the CPU") };
-        *part = values(storage, layout)?;
-    }
-    Ok(see(all))
-}
-
-/// Calls `see` with the values of a contiguous tensor, in row-major order.
-pub(crate) fn with_values<T>(tensor: &Tensor, see: impl FnOnce(&[f32]) -> T) -> Result<T> {
-    with_all([tensor], |[values]| see(values))
 }

@@ -15,9 +15,9 @@ use rand_chacha::ChaCha8Rng;
 use scoped_tls_hkt::scoped_thread_local;
 use unisono::Communicator;
 
-use super::operation::with_values;
 use super::passes::Passes;
 use super::shared::Sharing;
+use super::values::with_values;
 use crate::in_place;
 use unisono_train::{Fill, Gradients, Parameter};
 

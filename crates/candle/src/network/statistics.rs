@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::channels::{distances, repeated};
-use super::operation::with_values;
+use super::values::with_values;
 use crate::in_place::see;
 
 /// Added to the variance.
