@@ -28,7 +28,7 @@ pub(super) fn size(context: f64, vocabulary: f64, widths: &[usize]) -> Size {
         parameters: (vocabulary + context) * width,
         inputs: context,
         activations: 3.0 * rows,
-        with_backward: 1.7,
+        with_backward: 1.4,
     };
     for _ in widths {
         (0..4).for_each(|_| size.layer(context, width, width, false));
