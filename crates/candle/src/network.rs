@@ -23,6 +23,7 @@ use unisono_train::{
 mod attention;
 mod blocks;
 mod buffer;
+mod chain;
 mod channels;
 mod convolution;
 mod dropout;
@@ -47,14 +48,16 @@ mod values;
 mod variables;
 
 pub(crate) use attention::CausalAttention;
+pub use chain::apply;
+pub(crate) use chain::{Residual, chain};
 pub(crate) use convolution::{Convolution, Patches, image_dims};
 pub use dropout::Dropout;
 pub(crate) use joined::Joined;
 pub use linear::Linear;
 pub use loss::{Loss, cross_entropy};
 pub use norm::SyncBatchNorm;
-pub use operation::{Function, apply};
-pub(crate) use operation::{Part, Residual, chain};
+pub use operation::Function;
+pub(crate) use operation::Part;
 pub use parameters::Parameters;
 pub(crate) use relu::Relu;
 pub(crate) use rows::{RmsNorm, SquaredRelu};

@@ -5,7 +5,8 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::operation::{Function, Operation, Part, apply};
+use super::chain::apply;
+use super::operation::{Function, Operation, Part};
 use super::parameters::{Parameters, is_training};
 
 /// The buffer that counts steps.

@@ -3,8 +3,9 @@
 use candle_core::{Result, Tensor};
 
 use super::linear::{Kernel, Linear};
-use super::operation::{Backward, Operation, Part};
+use super::operation::{Operation, Part};
 use super::product::{Matrix, product, product_transposed, transposed_product};
+use super::values::Backward;
 use unisono_train::Fill;
 
 /// Layers without bias and ReLU, and with equal numbers of inputs: `rows x inputs` to `rows x` the sum of their outputs.

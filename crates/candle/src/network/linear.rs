@@ -5,11 +5,12 @@ use std::borrow::Cow;
 
 use candle_core::{Result, Shape, Tensor, bail};
 
-use super::operation::{Backward, Function, Operation, Part, chain};
+use super::chain::chain;
+use super::operation::{Function, Operation, Part};
 use super::parameters::{Parameters, bring, report};
 use super::product::{Matrix, product, product_transposed, transposed_product};
 use super::relu::Relu;
-use super::values::with_values;
+use super::values::{Backward, with_values};
 use unisono_train::Fill;
 
 /// `x -> x weight + bias`, or `x -> max(x weight + bias, 0)`.

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 
 use candle_core::{D, DType, Device, Result, Tensor, bail};
 
-use super::operation::{Function, apply};
+use super::chain::apply;
+use super::operation::Function;
 use super::parameters::is_training;
 use unisono_train::Tally;
 use unisono_train::metrics::Outputs;

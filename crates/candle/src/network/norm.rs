@@ -7,12 +7,13 @@ use std::sync::{Arc, OnceLock};
 
 use candle_core::{Result, Shape, Tensor, bail};
 
+use super::chain::looped;
 use super::channels::{Affine, Moved, differentiate, normalize, products, repeated};
-use super::operation::{Backward, Operation, Part, looped};
+use super::operation::{Operation, Part};
 use super::parameters::{Parameters, bring, is_training, report};
 use super::passes::Direction;
 use super::statistics::{EPSILON, Moments, Statistics, narrow};
-use super::values::{with_all, with_values};
+use super::values::{Backward, with_all, with_values};
 use unisono_train::Fill;
 
 /// Batch normalisation whose mean and variance are those of the samples of *all* ranks in a pass, as `torch.nn.SyncBatchNorm`: the

@@ -1,17 +1,12 @@
-//! Operations of our own, each a loop with a derivative, and chains of them.
+//! Operations of our own, each a loop with a derivative.
 //!
 //! Candle's fused normalisation and softmax have no derivative, the derivative of its max-pooling is a quarter of the true
-//! one, and compositions of its elementary operations cost a pass over memory and an allocation for each. To candle a chain is one
-//! operation: it does not set the gradients within to zero and add to them, which takes a tenth of a step.
+//! one, and compositions of its elementary operations cost a pass over memory and an allocation for each.
 
-use std::sync::OnceLock;
-
-use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 
 use super::blocks::{self, BLOCK};
-use super::buffer::Buffer;
-use super::parameters::{Parameters, is_evaluation};
-use super::values::{values, with_all};
+use super::values::Backward;
 
 /// A function of an `f32` tensor, written as loops over its values in row-major order.
 pub trait Function: Send + Sync + 'static {
@@ -43,46 +38,7 @@ pub trait Function: Send + Sync + 'static {
     }
 }
 
-/// Applies `function` to `x`: by its loops on the CPU, and by its composition elsewhere.
-///
-/// # Errors
-/// If `x` is not an `f32` tensor, or on a device that the function does not support.
-pub fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
-    if !x.device().is_cpu() {
-        return function.composed(x);
-    }
-    let anchor = Tensor::zeros(1, DType::F32, &Device::Cpu)?;
-    run(Chain::of(vec![Box::new(Fused(function))]), x, &anchor)
-}
-
-/// Applies `parts` to `x`, one after the other: on the CPU as one operation of candle.
-///
-/// # Errors
-/// If `x` is not an `f32` tensor, or of a shape that a part does not expect.
-pub(crate) fn chain(parameters: &Parameters, parts: &[&dyn Part], x: &Tensor) -> Result<Tensor> {
-    if !parameters.are_written_by_loops() {
-        return composed(parts, x);
-    }
-    run(Chain::new(parts)?, x, parameters.anchor())
-}
-
-/// Runs the operation of one part, which has no other form.
-pub(super) fn looped(parameters: &Parameters, part: &dyn Part, x: &Tensor) -> Result<Tensor> {
-    run(Chain::new(&[part])?, x, parameters.anchor())
-}
-
-/// Runs a chain as an operation of candle. The anchor makes candle compute derivatives.
-fn run(chain: Chain, x: &Tensor, anchor: &Tensor) -> Result<Tensor> {
-    let shape = Shape::from(chain.shape(x.dims())?);
-    x.contiguous()?.apply_op2(anchor, Pass { chain, shape, passes_on: x.track_op() })
-}
-
-/// Applies `parts` to `x`, one after the other, composed of candle operations.
-fn composed(parts: &[&dyn Part], x: &Tensor) -> Result<Tensor> {
-    parts.iter().try_fold(x.clone(), |x, part| part.composition(&x))
-}
-
-/// A layer or a function, as a part of a [`chain`].
+/// A layer or a function, as a part of a [`chain`](super::chain).
 pub(crate) trait Part {
     /// Its operation, for one pass; `None` if it changes nothing in this one.
     fn operation(&self) -> Result<Option<Box<dyn Operation>>>;
@@ -115,11 +71,8 @@ pub(crate) trait Operation: Send + Sync {
     fn backward(&self, dims: &[usize], all: Backward<'_>, dx: Option<&mut [f32]>) -> Result<()>;
 }
 
-/// The values of a backward pass: inputs, results and the derivative with respect to results.
-pub(crate) type Backward<'a> = [&'a [f32]; 3];
-
 /// A function as an operation.
-struct Fused<F>(F);
+pub(super) struct Fused<F>(pub(super) F);
 
 impl<F: Function> Fused<F> {
     /// Runs `work` with an input of shape `dims`, on all threads of the rank if it is long.
@@ -160,178 +113,5 @@ impl<F: Function> Operation for Fused<F> {
             Self::run(dims, all, dx, |dims, [x, y, dy], dx| self.0.backward(dims, x, y, dy, dx));
         }
         Ok(())
-    }
-}
-
-/// Operations, one after the other.
-struct Chain {
-    operations: Vec<Box<dyn Operation>>,
-    /// The results of all but the last, from the forward pass.
-    kept: OnceLock<Vec<Buffer>>,
-}
-
-impl Chain {
-    fn new(parts: &[&dyn Part]) -> Result<Self> {
-        parts.iter().filter_map(|part| part.operation().transpose()).collect::<Result<_>>().map(Self::of)
-    }
-
-    fn of(operations: Vec<Box<dyn Operation>>) -> Self {
-        Self { operations, kept: OnceLock::new() }
-    }
-
-    /// The shapes of the input and of all results.
-    fn shapes(&self, dims: &[usize]) -> Result<Vec<Vec<usize>>> {
-        let mut shapes = vec![dims.to_vec()];
-        for operation in &self.operations {
-            shapes.push(operation.shape(&shapes[shapes.len() - 1])?);
-        }
-        Ok(shapes)
-    }
-}
-
-impl Operation for Chain {
-    fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
-        Ok(self.shapes(dims)?.pop().expect("there is an input"))
-    }
-
-    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
-        let shapes = self.shapes(dims)?;
-        let (last, before) = self.operations.split_last().expect("a chain has an operation");
-        let mut kept: Vec<Buffer> = Vec::with_capacity(before.len());
-        for (operation, shapes) in before.iter().zip(shapes.windows(2)) {
-            let mut result = Buffer::of(shapes[1].iter().product());
-            operation.forward(&shapes[0], kept.last().map_or(x, |kept| kept), &mut result)?;
-            if is_evaluation() {
-                kept.clear();
-            }
-            kept.push(result);
-        }
-        last.forward(&shapes[before.len()], kept.last().map_or(x, |kept| kept), y)?;
-        assert!(self.kept.set(kept).is_ok(), "an operation has one forward pass");
-        Ok(())
-    }
-
-    fn backward(&self, dims: &[usize], [x, y, dy]: Backward<'_>, dx: Option<&mut [f32]>) -> Result<()> {
-        let shapes = self.shapes(dims)?;
-        let kept = self.kept.get().expect("the forward pass comes first");
-        let mut derivative: Option<Buffer> = None;
-        for (at, operation) in self.operations.iter().enumerate().skip(1).rev() {
-            let (x, y) = (&*kept[at - 1], kept.get(at).map_or(y, |kept| kept));
-            let mut before = Buffer::of(x.len());
-            let dy = derivative.as_deref().unwrap_or(dy);
-            operation.backward(&shapes[at], [x, y, dy], Some(&mut before))?;
-            derivative = Some(before);
-        }
-        let (y, dy) = (kept.first().map_or(y, |kept| kept), derivative.as_deref().unwrap_or(dy));
-        self.operations[0].backward(dims, [x, y, dy], dx)
-    }
-}
-
-/// Parts whose result is added to their input, or to what `shortcut` makes of it.
-pub(crate) struct Residual<'a> {
-    pub(crate) parts: &'a [&'a dyn Part],
-    pub(crate) shortcut: Option<&'a dyn Part>,
-}
-
-impl Part for Residual<'_> {
-    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
-        let shortcut = self.shortcut.map(Part::operation).transpose()?.flatten();
-        Ok(Some(Box::new(Sum { chain: Chain::new(self.parts)?, shortcut, results: OnceLock::new() })))
-    }
-
-    fn composition(&self, x: &Tensor) -> Result<Tensor> {
-        let short = self.shortcut.map_or(Ok(x.clone()), |shortcut| shortcut.composition(x))?;
-        short + composed(self.parts, x)?
-    }
-}
-
-/// One pass through a [`Residual`].
-struct Sum {
-    chain: Chain,
-    shortcut: Option<Box<dyn Operation>>,
-    /// Those of the chain and of the shortcut, from the forward pass.
-    results: OnceLock<[Buffer; 2]>,
-}
-
-impl Operation for Sum {
-    fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
-        let shape = self.chain.shape(dims)?;
-        let short = self.shortcut.as_ref().map_or(Ok(dims.to_vec()), |shortcut| shortcut.shape(dims))?;
-        if shape != short {
-            bail!("a result of the shape {shape:?} cannot be added to one of the shape {short:?}");
-        }
-        Ok(shape)
-    }
-
-    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
-        let mut of_chain = Buffer::of(y.len());
-        self.chain.forward(dims, x, &mut of_chain)?;
-        let mut of_shortcut = Buffer::of(if self.shortcut.is_some() { y.len() } else { 0 });
-        let short = match &self.shortcut {
-            Some(shortcut) => {
-                shortcut.forward(dims, x, &mut of_shortcut)?;
-                &of_shortcut
-            }
-            None => x,
-        };
-        for ((y, x), short) in y.iter_mut().zip(&*of_chain).zip(short) {
-            *y = short + x;
-        }
-        assert!(self.results.set([of_chain, of_shortcut]).is_ok(), "an operation has one forward pass");
-        Ok(())
-    }
-
-    fn backward(&self, dims: &[usize], [x, _, dy]: Backward<'_>, dx: Option<&mut [f32]>) -> Result<()> {
-        let [of_chain, of_shortcut] = self.results.get().expect("the forward pass comes first");
-        let Some(dx) = dx else { return self.chain.backward(dims, [x, of_chain, dy], None) };
-        self.chain.backward(dims, [x, of_chain, dy], Some(dx))?;
-        let mut before = Buffer::of(if self.shortcut.is_some() { x.len() } else { 0 });
-        let short = match &self.shortcut {
-            Some(shortcut) => {
-                shortcut.backward(dims, [x, of_shortcut, dy], Some(&mut before))?;
-                &before
-            }
-            None => dy,
-        };
-        dx.iter_mut().zip(short).for_each(|(dx, short)| *dx += short);
-        Ok(())
-    }
-}
-
-/// One pass through a chain, as an operation of candle.
-struct Pass {
-    chain: Chain,
-    shape: Shape,
-    /// Whether an earlier layer needs a gradient.
-    passes_on: bool,
-}
-
-impl CustomOp2 for Pass {
-    fn name(&self) -> &'static str {
-        "chain"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        layout: &Layout,
-        _: &CpuStorage,
-        _: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let mut y = vec![0.0; self.shape.elem_count()];
-        self.chain.forward(layout.dims(), values(x, layout)?, &mut y)?;
-        Ok((CpuStorage::F32(y), self.shape.clone()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        _: &Tensor,
-        y: &Tensor,
-        dy: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        let mut dx = self.passes_on.then(|| vec![0.0; x.elem_count()]);
-        with_all([x, y, &dy.contiguous()?], |all| self.chain.backward(x.dims(), all, dx.as_deref_mut()))??;
-        Ok((dx.map(|dx| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?, None))
     }
 }

@@ -153,7 +153,7 @@ fn nonsense_is_refused_once() {
 
 #[cfg(feature = "candle")]
 fn bad_training_is_refused_once() {
-    refused(3, &["train", "--data", "idx:no/such/place"], "no directory `no/such/place`");
+    refused(3, &["train", "--data", "idx:no/such/place"], "`no/such/place`: is no directory");
     refused(2, &["train", "--data", "text:no-such.txt"], "cannot read `no-such.txt`");
     refused(2, &["train", "--data", "cifar"], "unknown data set `cifar`");
     refused(2, &["train", "--epochs", "0"], "--epochs is 0");
