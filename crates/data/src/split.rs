@@ -40,7 +40,7 @@ use crate::random::{ORDER, SHIFT, keyed_rng};
 ///
 ///     fn gather(&self, samples: &[usize], _: Pass) -> Result<(Values, Vec<u32>), DataError> {
 ///         let numbers = samples.iter().map(|&sample| sample as f32).collect();
-///         Ok((Values::Numbers(numbers), samples.iter().map(|sample| sample as u32 % 2).collect()))
+///         Ok((Values::Numbers(numbers), samples.iter().map(|&sample| sample as u32 % 2).collect()))
 ///     }
 /// }
 ///
