@@ -52,7 +52,7 @@ use visit::{Broadcast, Collect, Describe, Distribute};
 /// travel through the memory of the host. `C` is a [`Communicator`], or a reference to one.
 pub struct DataParallel<C = Communicator> {
     comm: C,
-    /// Of the gradients of the module's parameters, in the order of a visit.
+    /// Averages the gradients of the module's parameters, in the order of a visit.
     means: Means,
 }
 

@@ -100,7 +100,7 @@ impl ModuleVisitor for Collect {
 
 /// Registers means as gradients.
 pub(crate) struct Distribute {
-    /// Those of the parameters, in their order.
+    /// The mean of each parameter, in the order of a visit.
     pub(crate) values: std::vec::IntoIter<Option<Vec<f32>>>,
     pub(crate) means: GradientsParams,
 }

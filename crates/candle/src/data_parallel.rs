@@ -50,7 +50,7 @@ pub struct DataParallel<C = Communicator> {
     /// By name.
     variables: Vec<(String, Var)>,
     varmap: VarMap,
-    /// Of their gradients.
+    /// Averages the gradients of the variables.
     means: Means,
 }
 

@@ -154,7 +154,7 @@ impl BatchAnswer {
         Self { inputs: Some(inputs), targets: bytes(targets, u32::to_le_bytes) }
     }
 
-    /// The inputs and targets of so many samples of this shape, or what is wrong with them.
+    /// Checks that the answer is for `samples` samples of this shape, and returns their inputs and targets, or what is wrong.
     pub(super) fn values(&self, samples: usize, shape: Shape) -> Result<(Values, Vec<u32>), String> {
         let is_known = |numbers: &[u32]| numbers.iter().all(|&number| (number as usize) < shape.classes);
         let (inputs, found, is_right) = match &self.inputs {

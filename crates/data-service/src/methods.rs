@@ -21,7 +21,7 @@ use super::message::{
 };
 use unisono_data::Dataset;
 
-/// What a server has done.
+/// How many batches a server has made and served, and how many requests it has refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Batches that it made.

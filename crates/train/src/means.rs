@@ -16,7 +16,7 @@ pub struct Means {
 }
 
 impl Means {
-    /// Of the gradients of these parameters. Called by all ranks.
+    /// Prepares to average the gradients of these parameters. Called by all ranks.
     ///
     /// # Errors
     /// [`TrainError::ModelsDiffer`] on all ranks, if the parameters of a rank differ from rank 0's. Errors of the collectives.
@@ -32,8 +32,9 @@ impl Means {
         &self.arrays[..self.arrays.len() - 1]
     }
 
-    /// The sum of all ranks' gradients of each parameter, divided by the sum of their weights; `None` where no rank has a gradient. `own` are
-    /// this rank's, in the order of the parameters, and `see` shows the values of one. Called by all ranks.
+    /// For each parameter, the sum of all ranks' gradients divided by the sum of their weights; `None` if no rank has a gradient. `own`
+    /// holds this rank's gradients in the order of the parameters; `see` calls its second argument with the values of a gradient. Called by
+    /// all ranks.
     ///
     /// # Errors
     /// On all ranks, if a mean is not finite or all weights are 0. An error of `see`. Errors of the collectives.

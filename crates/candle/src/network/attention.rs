@@ -88,7 +88,7 @@ impl<'a> Head<'a> {
         self.scores(&queries).softmax(target);
     }
 
-    /// What the scores of these queries are.
+    /// The rows of scores of these queries, for the softmax.
     fn scores(self, queries: &Range<usize>) -> Rows {
         Rows { first: queries.start, keys: queries.end, scale: self.scale }
     }

@@ -7,11 +7,11 @@ use std::ops::{Deref, DerefMut};
 const KEPT: usize = 64;
 
 thread_local! {
-    /// Those that nobody uses, the last one last.
+    /// Unused memory; what was freed last comes last.
     static FREE: RefCell<Vec<Vec<f32>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Values of which nothing is known but their number; its memory goes back to the thread that drops it.
+/// A number of values that must be written before they are read. The thread that drops a buffer keeps its memory for the next one.
 #[derive(Debug)]
 pub(super) struct Buffer(Vec<f32>);
 
@@ -23,7 +23,7 @@ impl Buffer {
         });
         let mut values = free.unwrap_or_else(|| vec![0.0; count]);
         if cfg!(debug_assertions) {
-            // Whoever reads what it has not written shall notice.
+            // A read before the first write shows.
             values.fill(f32::NAN);
         }
         Self(values)

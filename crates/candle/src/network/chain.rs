@@ -135,7 +135,7 @@ impl Part for Residual<'_> {
 struct Sum {
     chain: Chain,
     shortcut: Option<Box<dyn Operation>>,
-    /// Those of the chain and of the shortcut, from the forward pass.
+    /// The results of the chain and of the shortcut, from the forward pass.
     results: OnceLock<[Buffer; 2]>,
 }
 

@@ -161,7 +161,7 @@ struct Row {
 }
 
 impl Image {
-    /// Of images of this shape.
+    /// The patches of images of this shape.
     fn new(patches: Patches, dims: &[usize]) -> Self {
         let [_, height, width, channels] = image_dims(dims);
         let Patches { side, stride, padding } = patches;

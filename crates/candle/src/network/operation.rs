@@ -43,7 +43,7 @@ pub(crate) trait Part {
     /// Its operation, for one pass; `None` if it changes nothing in this one.
     fn operation(&self) -> Result<Option<Box<dyn Operation>>>;
 
-    /// The same composed of candle operations.
+    /// Applies the part to `x`, composed of candle operations.
     fn composition(&self, x: &Tensor) -> Result<Tensor>;
 }
 
