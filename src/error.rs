@@ -67,7 +67,7 @@ pub enum Error {
 
     /// Another rank has dropped its communicator, possibly by a panic.
     #[error(
-        "{at}: rank {other} has left the world: it dropped its communicator (if because of an error of its own, `unisono::run` reports it)"
+        "{at}: rank {other} has left the world: it dropped its communicator (if because of an error of its own, that rank reports it)"
     )]
     Left {
         /// Where this rank was.

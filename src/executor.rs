@@ -78,6 +78,8 @@ impl Executor {
         buffer: &mut [u8],
         transport: &mut Fabric,
     ) -> Result<()> {
+        #[cfg(feature = "mpi")]
+        let _driven = transport.driven();
         if bound.is_short {
             return run::short(bound, task, buffer, transport);
         }
@@ -92,6 +94,8 @@ impl Executor {
         (input, buffer): (&[u8], &mut [u8]),
         transport: &mut Fabric,
     ) -> Result<()> {
+        #[cfg(feature = "mpi")]
+        let _driven = transport.driven();
         Run::new(bound, task, (buffer, &mut [], input, &mut self.work)).run(transport)
     }
 

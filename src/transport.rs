@@ -19,6 +19,7 @@ mod assemble;
 mod bootstrap;
 mod clock;
 mod counters;
+mod driving;
 mod failure;
 mod far;
 mod faulty;
@@ -193,6 +194,13 @@ impl Fabric {
             return mpi.check_other_threads();
         }
         Ok(())
+    }
+
+    /// Until what it returns is dropped, waits on this thread let MPI make progress, if this fabric has MPI.
+    #[cfg(feature = "mpi")]
+    #[inline]
+    pub(crate) fn driven(&self) -> Option<mpi::Driven> {
+        self.mpi.as_ref().and_then(|mpi| mpi.driven())
     }
 
     /// Sets whether this rank computes only when nothing is in flight. If not, its two threads may share a core, and the one

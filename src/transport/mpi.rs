@@ -19,6 +19,7 @@ mod ending;
 mod launch;
 mod link;
 mod own;
+mod progress;
 mod reductions;
 mod sys;
 
@@ -26,6 +27,7 @@ use assemble::assemble;
 use bootstrap::OfComm;
 pub(crate) use launch::{alone_in_job, library_fits};
 use link::{ByMpi, OF_COLLECTIVES, OF_MESSAGES};
+pub(crate) use progress::Driven;
 use reductions::Reductions;
 pub(crate) use sys::library_version;
 use sys::{Comm, State, User};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::{Failure, clock};
+use super::{Failure, clock, driving};
 use crate::error::Error;
 use crate::status::{FirstFailure, StatusBoard};
 use crate::while_waiting;
@@ -298,6 +298,7 @@ impl<'a> Waiting<'a> {
         if let Some(FirstFailure { first: by, cause, .. }) = failure {
             return Err(Hopeless::Failed(Error::Aborted { rank: self.status.rank(), by, cause }));
         }
+        driving::drive();
         while_waiting::run().map_err(|cause| {
             let rank = self.status.rank();
             Hopeless::Failed(Error::Aborted { rank, by: rank, cause })

@@ -176,9 +176,8 @@ impl Builder {
     /// It is duplicated (`MPI_Comm_dup`), so that messages of the library and the program never match, and MPI is not finalised
     /// here. All ranks of the communicator call it. Drop the result before finalising MPI.
     ///
-    /// A rank that waits in a call of this library makes no progress in MPI, unless messages between nodes go through it. If rank 0
-    /// sends a long message by MPI and then makes a collective call here, while rank 1 first receives that message, complete the
-    /// send (`MPI_Wait`) before the call; otherwise both may wait for ever.
+    /// A rank that waits in a call of this library lets MPI make progress, so that messages of the program move on. With
+    /// `MPI_THREAD_SERIALIZED`, no other thread may therefore call MPI during such a call, nor while one is in flight.
     ///
     /// Even with [`OnFailure::ReturnError`], a call that fails between nodes while MPI may still write to its buffer ends the
     /// job: returning the buffer would be unsound.

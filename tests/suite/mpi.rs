@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use unisono::mpi::traits::{Communicator as _, Destination as _, Source as _};
 use unisono::status::Flight;
 use unisono::{Algorithm, Communicator, ReduceOp};
 use unisono_testing::launch::{self, Ended};
@@ -15,8 +16,10 @@ use crate::common::roles;
 const DEADLINE: Duration = Duration::from_secs(240);
 
 pub(crate) fn play(role: &str) -> ExitCode {
-    if role == "left" {
-        return left();
+    match role {
+        "left" => return left(),
+        "owed" => return owed(),
+        _ => {}
     }
     roles::play(role, |role, comm| {
         match role {
@@ -76,6 +79,26 @@ fn left() -> ExitCode {
     } else {
         comm.all_reduce(&mut vec![1_u8; 1 << 20], ReduceOp::Sum).unwrap();
     }
+    ExitCode::SUCCESS
+}
+
+/// Rank 1 enters the collective once it has a message of MPI's, whose sender waits in the collective already.
+fn owed() -> ExitCode {
+    const COUNT: usize = 1 << 20;
+    let universe = unisono::mpi::initialize().expect("MPI is not up");
+    let world = universe.world();
+    let mut comm = Communicator::attach(&world).unwrap();
+    let sent = vec![1_u64; COUNT];
+    unisono::mpi::request::scope(|scope| {
+        let sending = (comm.rank() == 0).then(|| world.process_at_rank(1).immediate_send(scope, &sent[..]));
+        if comm.rank() == 1 {
+            let (received, _) = world.process_at_rank(0).receive_vec::<u64>();
+            assert!(received == sent);
+        }
+        comm.all_reduce(&mut vec![1_u8; 100], ReduceOp::Sum).unwrap();
+        sending.map(|sending| sending.wait());
+    });
+    drop(comm);
     ExitCode::SUCCESS
 }
 
@@ -306,11 +329,22 @@ pub(crate) fn tests() -> Vec<Test> {
     }
     tests.extend([
         Test::new("left over shared memory", || drop(failure("left", SHARED, "rank 0 has left the world"))),
+        Test::new("a message of MPI's moves on while its sender waits in shared memory", || owing(SHARED)),
+        Test::new("a message of MPI's moves on while its sender waits for a connection", || {
+            owing(CONNECTED_ALONE);
+        }),
         Test::new("nodes that do not add up are refused", wrong_nodes),
         Test::new("flight recorders of all ranks at a deadline", flight_recorders),
         Test::new("a rank that is killed leaves nothing behind", nothing_is_left),
     ]);
     tests
+}
+
+fn owing(settings: &[(&str, &str)]) {
+    // Otherwise Open MPI's receiver takes the message from the memory of the sender, which need not do anything.
+    let settings = [settings, &[("OMPI_MCA_btl_vader_single_copy_mechanism", "none")]].concat();
+    let ended = launch(3, "owed", &settings);
+    assert!(ended.status.success(), "{}", ended.stderr);
 }
 
 /// All of the job ends, and no file is left.

@@ -41,6 +41,8 @@ impl Communicator {
         let options = self.message_options(dtype, operation);
         // While collectives are in flight, this rank may start one during the call.
         let is_alone = self.seat.here().is_some();
+        #[cfg(feature = "mpi")]
+        let _driven = self.seat.here().and_then(|engine| engine.transport.driven());
         let done = self.messages.run(&options, outgoing, incoming, is_alone);
         match self.seat.here_mut() {
             Some(engine) if done.is_err() => engine.settle(done),

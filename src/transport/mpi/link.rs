@@ -141,7 +141,7 @@ impl Link for ByMpi {
         check_thread(self.only_thread);
         let peer = &mut self.peers[from];
         if let First::Awaited = peer.first {
-            let Some(probed) = self.comm.probe(Some(from), self.tags.first).map_err(Failure::Error)? else {
+            let Some(probed) = self.comm.probe(from, self.tags.first).map_err(Failure::Error)? else {
                 return Ok(None);
             };
             let place = peer.received.take(FIRST).as_mut_ptr();

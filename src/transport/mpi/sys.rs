@@ -13,8 +13,11 @@ mod own;
 mod turn;
 
 pub(super) use own::reduce_local;
-use turn::turn;
-pub(super) use turn::{User, check_thread};
+pub(super) use turn::{User, check_thread, may_call};
+use turn::{turn, unless_taken};
+
+/// A tag that no message uses.
+const NO_TAG: c_int = 7;
 
 /// The error for a return code other than `MPI_SUCCESS`, with its text by `MPI_Error_string` (§9.4).
 fn check(call: &'static str, code: c_int) -> Result<()> {
@@ -291,15 +294,27 @@ impl Comm {
 }
 
 impl Comm {
-    /// A message from a rank, or from any, that has arrived and matches no posted receive: `MPI_Improbe` (§3.8.2).
-    pub(super) fn probe(self, from: Option<Rank>, tag: c_int) -> Result<Option<Probed>> {
+    /// Lets MPI make progress, by a look for a message that never comes: `MPI_Iprobe` (§3.8.1). An error is that of the next call too.
+    pub(super) fn progress(self) {
+        unless_taken(|| {
+            let mut found = 0;
+            // SAFETY: `found` lives to the end of the call.
+            unsafe {
+                let any = ffi::RSMPI_ANY_SOURCE;
+                ffi::MPI_Iprobe(any, NO_TAG, self.0, &raw mut found, ffi::RSMPI_STATUS_IGNORE);
+            }
+            debug_assert_eq!(found, 0, "no message has this tag");
+        });
+    }
+
+    /// A message from a rank that has arrived and matches no posted receive: `MPI_Improbe` (§3.8.2).
+    pub(super) fn probe(self, from: Rank, tag: c_int) -> Result<Option<Probed>> {
         let _turn = turn();
         let (mut found, mut message) = (0, MaybeUninit::uninit());
         // SAFETY: everything that is written to lives to the end of the call.
         let code = unsafe {
-            let from = from.map_or(ffi::RSMPI_ANY_SOURCE, |from| from as c_int);
             ffi::MPI_Improbe(
-                from,
+                from as c_int,
                 tag,
                 self.0,
                 &raw mut found,

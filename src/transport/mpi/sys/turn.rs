@@ -1,18 +1,23 @@
 //! A lock around MPI calls: `MPI_THREAD_SERIALIZED` allows one at a time, and groups may be used on several threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::ThreadId;
 
 /// The number of our communicators, and of those of their messages. A second one is created on the thread that has the first.
 static USERS: AtomicUsize = AtomicUsize::new(0);
 static TURN: Mutex<()> = Mutex::new(());
 
+/// Whether this thread may call MPI.
+pub(in super::super) fn may_call(only: Option<ThreadId>) -> bool {
+    only.is_none_or(|only| only == std::thread::current().id())
+}
+
 /// # Panics
 /// If MPI allows calls from another thread only.
 pub(in super::super) fn check_thread(only: Option<ThreadId>) {
     assert!(
-        only.is_none_or(|only| only == std::thread::current().id()),
+        may_call(only),
         "this MPI allows calls from one thread only: use the communicator on the thread that made it, or initialise MPI \
          with MPI_THREAD_SERIALIZED"
     );
@@ -38,5 +43,18 @@ impl Drop for User {
 /// The lock to hold during an MPI call; not taken while there is only one communicator.
 #[inline]
 pub(super) fn turn() -> Option<MutexGuard<'static, ()>> {
-    (USERS.load(Ordering::Acquire) > 1).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
+    has_users().then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Makes an MPI call, unless another thread is in one.
+pub(super) fn unless_taken(call: impl FnOnce()) {
+    let turn = has_users().then(|| TURN.try_lock());
+    if !matches!(turn, Some(Err(TryLockError::WouldBlock))) {
+        call();
+    }
+}
+
+/// Whether several threads may call MPI.
+fn has_users() -> bool {
+    USERS.load(Ordering::Acquire) > 1
 }

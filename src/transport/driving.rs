@@ -1,0 +1,35 @@
+//! What else moves while a thread waits for another rank: MPI.
+
+use std::cell::Cell;
+
+thread_local! {
+    static DRIVEN: Cell<Option<fn()>> = const { Cell::new(None) };
+}
+
+/// Until it is dropped, waits on this thread call a function.
+#[cfg(feature = "mpi")]
+#[derive(Debug)]
+pub(super) struct Driving {
+    before: Option<fn()>,
+}
+
+#[cfg(feature = "mpi")]
+impl Driving {
+    pub(super) fn new(drive: fn()) -> Self {
+        Self { before: DRIVEN.replace(Some(drive)) }
+    }
+}
+
+#[cfg(feature = "mpi")]
+impl Drop for Driving {
+    fn drop(&mut self) {
+        DRIVEN.set(self.before);
+    }
+}
+
+/// Calls the function of this thread, if it has one.
+pub(super) fn drive() {
+    if let Some(drive) = DRIVEN.get() {
+        drive();
+    }
+}
