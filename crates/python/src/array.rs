@@ -35,6 +35,12 @@ impl Array {
             let (data, on_gpu) = (std::ptr::null_mut(), Some(array));
             return Ok(Self { data, count: array.count, dtype, width: 1, on_gpu, _buffer: None });
         }
+        if let Ok(typed) = object.cast::<TypedArray>() {
+            let &TypedArray { ref bits, dtype } = typed.get();
+            let bits = Self::new(bits.bind(object.py()), true, writes)?;
+            let count = bits.count * bits.width * bits.dtype.size_bytes() / dtype.size_bytes();
+            return Ok(Self { count, dtype, width: 1, ..bits });
+        }
         let buffer = PyUntypedBuffer::get(object).map_err(|_| {
             let kind = object.get_type();
             argument(format!(
@@ -119,6 +125,21 @@ impl GpuArray {
     #[new]
     fn new(address: usize, count: usize, element: &str, stream: usize, owner: Py<PyAny>) -> PyResult<Self> {
         Ok(Self { array: OnGpu { address, count, stream }, dtype: dtype(element)?, _owner: owner })
+    }
+}
+
+/// An array of bits in host memory, and the type of elements that they stand for: Python's buffers have no format for some.
+#[pyclass(frozen, module = "unisono._unisono")]
+pub(crate) struct TypedArray {
+    bits: Py<PyAny>,
+    dtype: DType,
+}
+
+#[pymethods]
+impl TypedArray {
+    #[new]
+    fn new(bits: Py<PyAny>, element: &str) -> PyResult<Self> {
+        Ok(Self { bits, dtype: dtype(element)? })
     }
 }
 

@@ -24,6 +24,7 @@ fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<comm::Comm>()?;
     module.add_class::<compressor::Compressor>()?;
     module.add_class::<array::GpuArray>()?;
+    module.add_class::<array::TypedArray>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<plan::Plan>()?;
     module.add_class::<reduction::Reduction>()?;

@@ -26,7 +26,11 @@ pub(crate) fn reduction(op: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
         return Ok(reduction.get().op);
     }
     let name = op.cast::<PyString>().map_err(|_| argument("a reduction is a name or a unisono.Reduction"))?;
-    let name = name.to_str()?;
+    let name = match name.to_str()? {
+        // PyTorch's name.
+        "avg" => "mean",
+        name => name,
+    };
     name.parse().map_err(|_| {
         let names = ReduceOp::ALL.map(ReduceOp::name).join(", ");
         argument(format!("no reduction is called {name:?}; these are: {names}"))

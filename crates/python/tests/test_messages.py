@@ -1,5 +1,6 @@
-"""Messages with tags on numpy arrays."""
+"""Messages with tags on numpy arrays, and between ranks of torch.distributed."""
 
+import pytest
 from ranks import check
 
 
@@ -39,4 +40,30 @@ except ValueError as error:
     assert "no request" in str(error)
 """,
         2,
+    )
+
+
+def test_a_message_of_torch_that_does_not_come() -> None:
+    pytest.importorskip("torch", minversion="2.14")
+    check(
+        """
+import os
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("unisono", store=dist.FileStore(os.environ["STORE"], size), rank=rank, world_size=size)
+group = dist.new_group(timeout=timedelta(seconds=1))
+if rank == 0:
+    for source, said in ((1, "rank 1 has not sent a message within 1 s"), (None, "no rank has sent a message within 1 s")):
+        try:
+            dist.recv(torch.zeros(2), source, group=group)
+        except Exception as error:
+            assert said in str(error), error
+        else:
+            raise AssertionError(said)
+dist.barrier()
+dist.destroy_process_group()
+"""
     )

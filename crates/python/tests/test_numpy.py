@@ -367,3 +367,33 @@ assert os.waitpid(child, 0)[1] == 0
 assert comm.all_reduce(np.ones(1))[0] == 2
 """
     )
+
+
+def test_tensors_as_arrays() -> None:
+    pytest.importorskip("torch")
+    check(
+        """
+import os
+import torch
+import unisono
+
+store = torch.distributed.FileStore(os.environ["STORE"], int(os.environ["WORLD_SIZE"]))
+comm = unisono.from_store(store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+for kind in (torch.float32, torch.bfloat16):
+    tensor = torch.full((5, 3), comm.rank + 1, dtype=kind)
+    assert comm.all_reduce(tensor, "avg") is tensor
+    assert (tensor == (comm.size + 1) / 2).all(), tensor
+    tensor = torch.full((2 * comm.size,), 3.0, dtype=kind)
+    part = comm.reduce_scatter(tensor)
+    assert part.tolist() == [3.0 * comm.size] * 2, part
+tensor = torch.arange(4).bfloat16() if comm.rank == 0 else torch.zeros(4, dtype=torch.bfloat16)
+comm.broadcast_async(tensor).wait()
+assert tensor.tolist() == [0, 1, 2, 3], tensor
+try:
+    comm.all_reduce(torch.zeros(4, 4, dtype=torch.bfloat16).t()[1:])
+except (ValueError, RuntimeError) as error:
+    assert "contiguous" in str(error), error
+else:
+    raise AssertionError("an array is not contiguous")
+"""
+    )

@@ -370,6 +370,16 @@ refused(lambda: dist.all_reduce(torch.zeros(2), op=dist.ReduceOp.BOR), "BOR", "f
 refused(lambda: dist.all_reduce(torch.zeros(2).to_sparse()), "dense")
 refused(lambda: dist.all_gather_into_tensor(torch.zeros(3), torch.zeros(2)), "3 elements", "2 blocks of 2")
 refused(lambda: dist.all_to_all_single(torch.zeros(3), torch.zeros(3)), "rows")
+for wrong in ([torch.zeros(2)] * (size - 1), [torch.zeros(2)] * (size + 1)):
+    words = f"{len(wrong)} tensors for {size} ranks"
+    refused(lambda: dist.all_gather(wrong, torch.zeros(2)), "all_gather: the output list", words)
+    refused(lambda: dist.reduce_scatter(torch.zeros(2), wrong), "reduce_scatter: the input list", words)
+    refused(lambda: dist.all_to_all(wrong, wrong), "all_to_all: the output list", words)
+    if rank == 0:
+        refused(lambda: dist.gather(torch.zeros(2), wrong), "gather: the output list", words)
+        refused(lambda: dist.scatter(torch.zeros(2), wrong), "scatter: the input list", words)
+if rank == 0:
+    refused(lambda: dist.scatter(torch.zeros(2), [torch.zeros(1)] * size), "scatter", "1 elements", "2 elements")
 dist.all_reduce(torch.zeros(1))
 """
         + END

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from . import _unisono
 from .gpu import is_on_gpu, on_stream
 
 
@@ -17,13 +19,21 @@ class _Comm(Protocol):
 def buffer_of(array: Any) -> Any:
     """The array as an object with a buffer, or in GPU memory."""
     if isinstance(array, np.ndarray):
-        return array
+        return _unisono.TypedArray(array.view(np.uint16), "bf16") if _is_bf16(array) else array
     if is_on_gpu(array):
         return on_stream(array)
+    if _is_bf16(array):
+        # Numpy has no such type.
+        return _unisono.TypedArray(np.from_dlpack(array.view(sys.modules["torch"].int16)), "bf16")
     return np.from_dlpack(array) if hasattr(array, "__dlpack__") else array
+
+
+def _is_bf16(array: Any) -> bool:
+    """Whether it is a tensor of PyTorch with elements of bfloat16, or an array of numpy with those of `ml_dtypes`."""
+    return str(getattr(array, "dtype", None)) == ("bfloat16" if isinstance(array, np.ndarray) else "torch.bfloat16")
 
 
 def own_part_of(comm: _Comm, array: Any, counts: Sequence[int] | None) -> Any:
     """The elements of an array that belong to this rank, flat."""
-    flat = array.reshape(-1) if is_on_gpu(array) else np.asarray(buffer_of(array)).reshape(-1)
+    flat = array.reshape(-1) if is_on_gpu(array) or _is_bf16(array) else np.asarray(buffer_of(array)).reshape(-1)
     return flat[comm.own_part(flat.shape[0], counts)]

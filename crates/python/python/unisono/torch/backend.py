@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._C._distributed_c10d import Backend, Work
@@ -17,6 +17,8 @@ from .tensors import ELEMENTS, check_reduction, checked, element, give_back, red
 from .work import Lane
 
 Tensors = list[torch.Tensor]
+Output = TypeVar("Output")
+Input = TypeVar("Input")
 
 # What a store raises for a key that does not come.
 _NOT_THERE = (DistStoreError, RuntimeError)
@@ -146,7 +148,10 @@ class UnisonoBackend(Backend):
         give_back(buffer, place)
 
     def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
-        pairs = [([checked(place) for place in places], checked(own)) for places, own in zip(outputs, inputs, strict=True)]
+        pairs = [
+            ([checked(place) for place in self._for_ranks(places, "all_gather", "output")], checked(own))
+            for places, own in _pairs(outputs, inputs, "all_gather")
+        ]
 
         def run() -> None:
             for places, own in pairs:
@@ -156,6 +161,8 @@ class UnisonoBackend(Backend):
 
     def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         # Here an output is the tensors of one rank, and not one tensor of all ranks.
+        for tensors in outputs:
+            _pairs(tensors, inputs, "all_gather_coalesced")
         return self.allgather([list(places) for places in zip(*outputs, strict=True)], inputs, opts)
 
     def _gather_all(self, places: Tensors, own: torch.Tensor, opts: Any) -> None:
@@ -173,7 +180,7 @@ class UnisonoBackend(Backend):
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        pairs = [(checked(output), checked(own)) for output, own in zip(outputs, inputs, strict=True)]
+        pairs = [(checked(output), checked(own)) for output, own in _pairs(outputs, inputs, "all_gather_into_tensor")]
         for output, own in pairs:
             self._check_blocks(output, own, "all_gather_into_tensor", "output")
 
@@ -190,7 +197,7 @@ class UnisonoBackend(Backend):
 
     def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> Work:
         root, own = opts.rootRank, checked(inputs[0])
-        places = [checked(place) for place in outputs[0]] if self._rank == root else []
+        places = self._for_ranks([checked(place) for place in outputs[0]], "gather", "output") if self._rank == root else []
 
         def run() -> None:
             blocks = own.new_empty((self._size, *own.shape))
@@ -209,12 +216,14 @@ class UnisonoBackend(Backend):
 
     def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> Work:
         root, place = opts.rootRank, checked(outputs[0])
-        sources = [checked(source) for source in inputs[0]] if self._rank == root else []
+        sources = self._for_ranks([checked(source) for source in inputs[0]], "scatter", "input") if self._rank == root else []
+        for source in sources:
+            _check_same(source, place, "scatter")
 
         def run() -> None:
             blocks = place.new_empty((self._size, *place.shape))
             for block, source in zip(blocks, sources, strict=False):
-                block.copy_(source)
+                block.copy_(source.view(place.shape))
             self._move("scatter", blocks, opts, root)
             place.copy_(blocks[self._rank])
 
@@ -222,7 +231,10 @@ class UnisonoBackend(Backend):
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Work:
         op = opts.reduceOp if opts else ReduceOp.SUM
-        pairs = [(checked(output), [checked(part) for part in parts]) for output, parts in zip(outputs, inputs, strict=True)]
+        pairs = [
+            (checked(output), [checked(part) for part in self._for_ranks(parts, "reduce_scatter", "input")])
+            for output, parts in _pairs(outputs, inputs, "reduce_scatter")
+        ]
         check_reduction(op, outputs[0])
 
         def run() -> None:
@@ -244,7 +256,7 @@ class UnisonoBackend(Backend):
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        for output, source in zip(outputs, inputs, strict=True):
+        for output, source in _pairs(outputs, inputs, "reduce_scatter_tensor"):
             self._check_blocks(source, output, "reduce_scatter_tensor", "input")
         return self.reduce_scatter(outputs, [list(self._blocks(source)) for source in inputs], opts)
 
@@ -267,7 +279,8 @@ class UnisonoBackend(Backend):
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        places, sources = [checked(place) for place in outputs], [checked(source) for source in inputs]
+        places = self._for_ranks([checked(place) for place in outputs], "all_to_all", "output")
+        sources = self._for_ranks([checked(source) for source in inputs], "all_to_all", "input")
         counts = ([source.numel() for source in sources], [place.numel() for place in places])
         self._check_exchange(sources[0], places[0], *counts)
 
@@ -333,6 +346,12 @@ class UnisonoBackend(Backend):
     def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
         return self._messages.receive(checked(tensors[0]), None, tag)
 
+    def _for_ranks(self, tensors: Tensors, call: str, what: str) -> Tensors:
+        """A list of a tensor for each rank; raises an error for another length."""
+        if len(tensors) != self._size:
+            raise ValueError(f"{call}: the {what} list has {len(tensors)} tensors for {self._size} ranks")
+        return tensors
+
     # Tensors as one block for each rank.
 
     def _blocks(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -354,6 +373,19 @@ class UnisonoBackend(Backend):
         if len(sizes) != self._size or sum(sizes) != rows:
             raise ValueError(f"all_to_all: the {what} has {rows} rows, and is to be split into {sizes} for {self._size} ranks")
         return [size * (tensor.numel() // rows) if rows else 0 for size in sizes]
+
+
+def _pairs(outputs: list[Output], inputs: list[Input], call: str) -> list[tuple[Output, Input]]:
+    """Outputs with their inputs."""
+    if len(outputs) != len(inputs):
+        raise ValueError(f"{call}: there are {len(outputs)} outputs and {len(inputs)} inputs")
+    return list(zip(outputs, inputs, strict=True))
+
+
+def _check_same(source: torch.Tensor, target: torch.Tensor, call: str) -> None:
+    if (source.dtype, source.numel()) != (target.dtype, target.numel()):
+        ours, theirs = (f"{tensor.numel()} elements of {tensor.dtype}" for tensor in (source, target))
+        raise ValueError(f"{call}: the tensors have {ours} and {theirs}")
 
 
 def _unequal(counts: list[int]) -> list[int] | None:

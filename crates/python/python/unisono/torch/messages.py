@@ -40,7 +40,7 @@ class Messages:
         buffer = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
         message = Message(buffer, tensor, source is None)
         self._mailbox.receive(_bytes(buffer), source, tag, message.end_from)
-        return self._work(message, f"{'no rank' if source is None else f'rank {source}'} has sent a message")
+        return self._work(message, "no rank has sent a message" if source is None else f"rank {source} has not sent a message")
 
     def _work(self, message: Message, overdue: str) -> Work:
         limit = self.timeout.total_seconds()
