@@ -95,8 +95,10 @@ fn owed() -> ExitCode {
             let (received, _) = world.process_at_rank(0).receive_vec::<u64>();
             assert!(received == sent);
         }
-        comm.all_reduce(&mut vec![1_u8; 100], ReduceOp::Sum).unwrap();
-        sending.map(|sending| sending.wait());
+        comm.all_reduce(&mut [1_u8; 100], ReduceOp::Sum).unwrap();
+        if let Some(sending) = sending {
+            sending.wait();
+        }
     });
     drop(comm);
     ExitCode::SUCCESS
