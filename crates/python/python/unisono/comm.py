@@ -75,10 +75,10 @@ class Comm(Streams):
 
     All ranks make the same calls in the same order, on arrays of the same size and type; ranks that differ get a MismatchError, which
     names both. Collectives work in place, and return the array: a contiguous one of numpy, or any object with a buffer, or one that
-    numpy.from_dlpack takes. No other thread changes it during a call. Blocking collectives also take arrays in GPU memory: PyTorch's
-    tensors, and what has `__cuda_array_interface__`. They are ordered on the current stream (`on_stream`), and the GPU may still be
-    working when they return (`gpu_synchronize`). Calls that only move elements take those of any type of up to 65535
-    bytes: complex numbers, strings, records.
+    numpy.from_dlpack takes, or a tensor of PyTorch of bfloat16. No other thread changes it during a call. Blocking collectives also
+    take arrays in GPU memory: PyTorch's tensors, and what has `__cuda_array_interface__`. They are ordered on the current stream
+    (`on_stream`), and the GPU may still be working when they return (`gpu_synchronize`). Calls that only move elements take those of
+    any type of up to 65535 bytes: complex numbers, strings, records.
 
     Options of a call: `algorithm`, such as "ring"; `label`, a name of the call in errors; `timeout`, how long this rank waits for
     another, in seconds. A reduce-scatter, all-gather, gather or scatter has `counts` too, the number of elements of each rank's part,

@@ -43,18 +43,18 @@ impl Drop for User {
 /// The lock to hold during an MPI call; not taken while there is only one communicator.
 #[inline]
 pub(super) fn turn() -> Option<MutexGuard<'static, ()>> {
-    has_users().then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
+    is_shared().then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Makes an MPI call, unless another thread is in one.
 pub(super) fn unless_taken(call: impl FnOnce()) {
-    let turn = has_users().then(|| TURN.try_lock());
+    let turn = is_shared().then(|| TURN.try_lock());
     if !matches!(turn, Some(Err(TryLockError::WouldBlock))) {
         call();
     }
 }
 
 /// Whether several threads may call MPI.
-fn has_users() -> bool {
+fn is_shared() -> bool {
     USERS.load(Ordering::Acquire) > 1
 }
