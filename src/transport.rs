@@ -196,7 +196,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Until what it returns is dropped, waits on this thread let MPI make progress, if this fabric has MPI.
+    /// Makes waits on this thread let MPI make progress until the result is dropped, if this fabric has MPI.
     #[cfg(feature = "mpi")]
     #[inline]
     pub(crate) fn driven(&self) -> Option<mpi::Driven> {

@@ -1,4 +1,4 @@
-//! What else moves while a thread waits for another rank: MPI.
+//! A function that a thread calls while it waits for another rank: MPI's progress. Waits themselves know no MPI.
 
 use std::cell::Cell;
 

@@ -294,7 +294,8 @@ impl Comm {
 }
 
 impl Comm {
-    /// Lets MPI make progress, by a look for a message that never comes: `MPI_Iprobe` (§3.8.1). An error is that of the next call too.
+    /// Lets MPI make progress, by a look for a message that never comes: `MPI_Iprobe` (§3.8.1). Errors are left to
+    /// the next call, which has them too.
     pub(super) fn progress(self) {
         unless_taken(|| {
             let mut found = 0;

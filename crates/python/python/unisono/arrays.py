@@ -30,7 +30,11 @@ def buffer_of(array: Any) -> Any:
 
 def _is_bf16(array: Any) -> bool:
     """Whether it is a tensor of PyTorch with elements of bfloat16, or an array of numpy with those of `ml_dtypes`."""
-    return str(getattr(array, "dtype", None)) == ("bfloat16" if isinstance(array, np.ndarray) else "torch.bfloat16")
+    if isinstance(array, np.ndarray):
+        # The name of a type takes longer to find than a short call.
+        return array.dtype.kind == "V" and array.dtype.name == "bfloat16"
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor) and array.dtype is torch.bfloat16
 
 
 def own_part_of(comm: _Comm, array: Any, counts: Sequence[int] | None) -> Any:
