@@ -96,14 +96,16 @@ int main(void) {
     CHECK(unisono_gpu_broadcast(comm, data, COUNT, UNISONO_F32, size, stream, NULL) == UNISONO_ERROR_ARGUMENT);
     CHECK(unisono_gpu_all_reduce(comm, NULL, 0, UNISONO_F32, UNISONO_SUM, stream, NULL) == UNISONO_OK);
 
-    /* Both calls are known by now; the last rank makes the other one. */
-    CHECK(unisono_gpu_all_reduce(comm, data, COUNT / 2, UNISONO_F32, UNISONO_SUM, stream, NULL) == UNISONO_OK);
-    CHECK(unisono_gpu_all_reduce(comm, data, COUNT, UNISONO_F32, UNISONO_SUM, stream, NULL) == UNISONO_OK);
-    CHECK(unisono_gpu_synchronize(comm, stream, NULL) == UNISONO_OK);
+    /* The last rank makes another call than the others, of a kind that all know. Two ranks may find the difference while a third is still
+       at the calls before it: then these report it there. */
     if (size > 1) {
-        size_t count = rank == size - 1 ? COUNT / 2 : COUNT;
-        int code = unisono_gpu_all_reduce(comm, data, count, UNISONO_F32, UNISONO_SUM, stream, NULL);
-        if (code == UNISONO_OK) code = unisono_gpu_synchronize(comm, stream, NULL);
+        size_t last = rank == size - 1 ? COUNT / 2 : COUNT;
+        const size_t counts[] = {COUNT / 2, COUNT, last};
+        int code = UNISONO_OK;
+        for (int each = 0; each < 3 && code == UNISONO_OK; each++) {
+            code = unisono_gpu_all_reduce(comm, data, counts[each], UNISONO_F32, UNISONO_SUM, stream, NULL);
+            if (code == UNISONO_OK) code = unisono_gpu_synchronize(comm, stream, NULL);
+        }
         CHECK(code == UNISONO_ERROR_MISMATCH || code == UNISONO_ERROR_ABORTED);
         CHECK(strstr(unisono_last_error(), "of 500 f32") && strstr(unisono_last_error(), "of 1000 f32"));
     }
