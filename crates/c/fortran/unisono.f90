@@ -126,8 +126,8 @@ module unisono
       integer(c_size_t), value :: count
     end function
 
-    ! A function that runs during waits. Returns 0, or anything else to end the wait.
-    integer(c_int) function unisono_look_function() bind(c)
+    ! A function that runs during waits. Returns NULL, or a text that says why the wait is to end.
+    type(c_ptr) function unisono_look_function() bind(c)
       import
     end function
 
@@ -374,6 +374,15 @@ module unisono
     ! Conditions:
     ! The handle must be null or live.
     integer(c_int) function unisono_size(comm) bind(c)
+      import
+      type(c_ptr), value :: comm
+    end function
+
+    ! The number of nodes that the ranks are on; -1 if the handle is not valid in this process.
+    !
+    ! Conditions:
+    ! The handle must be null or live.
+    integer(c_int) function unisono_nodes(comm) bind(c)
       import
       type(c_ptr), value :: comm
     end function
@@ -891,6 +900,22 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
+    ! The non-blocking form of `unisono_receive_any` (`MPI_Irecv` with `MPI_ANY_SOURCE`), as `unisono_send_async`. Once
+    ! `unisono_wait` has returned without an error, `from` is the number of the sender.
+    !
+    ! Conditions:
+    ! As `unisono_receive_any`; the pointer to the request must be valid, and `from` until `unisono_wait` has returned.
+    integer(c_int) function unisono_receive_any_async(comm, data, count, dtype, from, options, request) bind(c)
+      import
+      type(c_ptr), value :: comm
+      type(c_ptr), value :: data
+      integer(c_size_t), value :: count
+      integer(c_int), value :: dtype
+      integer(c_int), intent(out) :: from
+      type(c_ptr), value :: options
+      type(c_ptr), intent(out) :: request
+    end function
+
     ! Plans a collective on `count` elements (`MPI_Allreduce_init` and its relatives), to start it many times. `operation` is its
     ! name, such as "all_reduce"; `op` is its reduction, and `root` its root, or -1 for an operation without. All ranks plan the
     ! same. The array must exist as long as the plan.
@@ -1078,8 +1103,8 @@ module unisono
     end function
 
     ! Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress with
-    ! something else, or to hear an interrupt. NULL ends that. The function must not use a communicator of this library. If it does
-    ! not return 0, the call fails with UNISONO_ERROR_ABORTED, on all ranks.
+    ! something else, or to hear an interrupt. NULL ends that. The function must not use a communicator of this library. If it
+    ! returns a text, the call fails with it on this rank, and with UNISONO_ERROR_ABORTED and the text on the others.
     !
     ! Conditions:
     ! The function must be callable until it is replaced.

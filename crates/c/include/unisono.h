@@ -176,8 +176,8 @@ typedef struct {
   int ignore_environment;
 } unisono_settings;
 
-// A function that runs during waits. Returns 0, or anything else to end the wait.
-typedef int (*unisono_look_function)(void);
+// A function that runs during waits. Returns NULL, or a text that says why the wait is to end.
+typedef const char *(*unisono_look_function)(void);
 
 // Gathers `size_bytes` bytes from every rank, rank 0's first, on all ranks: `own` is this rank's, and `all` has room for those of all.
 // Returns 0, or anything else if it failed. With MPI it is one line:
@@ -361,6 +361,12 @@ int unisono_rank(unisono_comm *comm);
 // Conditions:
 // The handle must be null or live.
 int unisono_size(unisono_comm *comm);
+
+// The number of nodes that the ranks are on; -1 if the handle is not valid in this process.
+//
+// Conditions:
+// The handle must be null or live.
+int unisono_nodes(unisono_comm *comm);
 
 // The elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather: `length` from
 // `start` on.
@@ -756,6 +762,19 @@ int unisono_receive_async(unisono_comm *comm,
                           const unisono_call *options,
                           unisono_request **request);
 
+// The non-blocking form of `unisono_receive_any` (`MPI_Irecv` with `MPI_ANY_SOURCE`), as `unisono_send_async`. Once `unisono_wait` has
+// returned without an error, `from` is the number of the sender.
+//
+// Conditions:
+// As `unisono_receive_any`; the pointer to the request must be valid, and `from` until `unisono_wait` has returned.
+int unisono_receive_any_async(unisono_comm *comm,
+                              void *data,
+                              size_t count,
+                              int dtype,
+                              int *from,
+                              const unisono_call *options,
+                              unisono_request **request);
+
 // Plans a collective on `count` elements (`MPI_Allreduce_init` and its relatives), to start it many times. `operation` is its name,
 // such as "all_reduce"; `op` is its reduction, and `root` its root, or -1 for an operation without. All ranks plan the same. The array
 // must exist as long as the plan.
@@ -898,8 +917,8 @@ int unisono_former_rank(unisono_comm *comm,
                         int rank);
 
 // Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress with something
-// else, or to hear an interrupt. NULL ends that. The function must not use a communicator of this library. If it does not return 0,
-// the call fails with UNISONO_ERROR_ABORTED, on all ranks.
+// else, or to hear an interrupt. NULL ends that. The function must not use a communicator of this library. If it returns a text,
+// the call fails with it on this rank, and with UNISONO_ERROR_ABORTED and the text on the others.
 //
 // Conditions:
 // The function must be callable until it is replaced.

@@ -107,7 +107,7 @@ pub unsafe extern "C" fn unisono_all_to_all_v_async(
                 let (to, from) = arrays.counts(comm)?;
                 let (sent, received) = arrays.lent::<T>(to, from)?;
                 let start = |comm: &mut Communicator| comm.all_to_all_v_async(sent, to, received, from);
-                Ok(Request::into_raw(options::call(comm, options, start)?))
+                Ok(Request::of(options::call(comm, options, start)?))
             }
         })
     };

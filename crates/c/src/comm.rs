@@ -129,6 +129,16 @@ pub unsafe extern "C" fn unisono_size(comm: *mut Comm) -> c_int {
     unsafe { communicator(comm) }.map_or(-1, |comm| comm.ranks() as c_int)
 }
 
+/// The number of nodes that the ranks are on; -1 if the handle is not valid in this process.
+///
+/// # Safety
+/// The handle must be null or live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_nodes(comm: *mut Comm) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { communicator(comm) }.map_or(-1, |comm| comm.topology().nodes() as c_int)
+}
+
 /// The elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather: `length` from
 /// `start` on.
 ///

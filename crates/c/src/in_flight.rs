@@ -261,7 +261,7 @@ pub unsafe extern "C" fn unisono_barrier_async(
     let start = |comm: &mut Communicator| {
         // SAFETY: as the caller promises.
         let started = unsafe { options::call(comm, options, Communicator::barrier_async)? };
-        Ok(Request::into_raw(started))
+        Ok(Request::of(started))
     };
     // SAFETY: as the caller promises.
     unsafe { start_on(comm, request, start) }

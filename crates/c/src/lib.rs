@@ -5,6 +5,9 @@
 //!
 //! No function lets a panic out, installs a handler, or ends the process, unless [`options::Settings::end_job`] asks for it.
 
+/// The header that declares these functions.
+pub const HEADER: &str = include_str!("../include/unisono.h");
+
 pub mod all_to_all_v;
 pub mod collectives;
 pub mod comm;

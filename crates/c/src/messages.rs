@@ -4,19 +4,28 @@
 //! The tag of a message is an option of the call.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::AtomicPtr;
+use std::time::Duration;
 
-use unisono::{Communicator, with_type};
-use unisono_bindings::arguments;
+use unisono::{Communicator, Element, with_type};
+use unisono_bindings::{Lent, arguments};
 
 use super::comm::{Comm, on, out};
 use super::errors::{Result, argument};
 use super::options::{self, Call};
-use super::requests::{Request, start_on, started};
+use super::requests::{InFlight, Request, start_on, started};
 use super::values::{self, lent};
 
 /// The other rank of a message.
 fn other(comm: &Communicator, number: c_int, what: &str) -> Result<usize> {
     arguments::other(number, (comm.rank(), comm.ranks()), what).map_err(argument)
+}
+
+fn check_any_other(comm: &Communicator) -> Result<()> {
+    match comm.ranks() {
+        1 => Err(argument("a world of one rank has no messages to receive")),
+        _ => Ok(()),
+    }
 }
 
 /// Sends `count` elements to rank `to` (`MPI_Send`).
@@ -89,9 +98,7 @@ pub unsafe extern "C" fn unisono_receive_any(
     let body = |comm: &mut Communicator| {
         // SAFETY: as the caller promises.
         let from = unsafe { out(from, "the sender")? };
-        if comm.ranks() == 1 {
-            return Err(argument("a world of one rank has no messages to receive"));
-        }
+        check_any_other(comm)?;
         with_type!(values::dtype(dtype)?, T => {
             // SAFETY: as the caller promises.
             let sender = unsafe {
@@ -155,4 +162,59 @@ pub unsafe extern "C" fn unisono_receive_async(
     };
     // SAFETY: as the caller promises.
     unsafe { start_on(comm, request, start) }
+}
+
+/// The non-blocking form of `unisono_receive_any` (`MPI_Irecv` with `MPI_ANY_SOURCE`), as `unisono_send_async`. Once `unisono_wait` has
+/// returned without an error, `from` is the number of the sender.
+///
+/// # Safety
+/// As `unisono_receive_any`; the pointer to the request must be valid, and `from` until `unisono_wait` has returned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_receive_any_async(
+    comm: *mut Comm,
+    data: *mut c_void,
+    count: usize,
+    dtype: c_int,
+    from: *mut c_int,
+    options: *const Call,
+    request: *mut *mut Request,
+) -> c_int {
+    let start = |comm: &mut Communicator| {
+        // SAFETY: as the caller promises.
+        let from = unsafe { out(from, "the sender")? };
+        check_any_other(comm)?;
+        with_type!(values::dtype(dtype)?, T => {
+            // SAFETY: as the caller promises.
+            let call = unsafe {
+                let values = lent::<T>(data, count)?;
+                options::call(comm, options, |comm| comm.receive_any_async(values))?
+            };
+            Ok(Request::of(FromAny { call, from: AtomicPtr::new(from) }))
+        })
+    };
+    // SAFETY: as the caller promises.
+    unsafe { start_on(comm, request, start) }
+}
+
+/// A message from any rank, and where its sender's number goes.
+struct FromAny<T: Element> {
+    call: unisono::Request<(usize, Lent<T>)>,
+    from: AtomicPtr<c_int>,
+}
+
+impl<T: Element> InFlight for FromAny<T> {
+    fn is_done(&self) -> bool {
+        self.call.is_done()
+    }
+
+    fn wait_for(&self, timeout: Duration) -> bool {
+        self.call.wait_for(timeout)
+    }
+
+    fn wait(self: Box<Self>) -> unisono::Result<()> {
+        let (sender, _) = self.call.wait()?;
+        // SAFETY: the caller of `unisono_receive_any_async` keeps the place until `unisono_wait` has returned.
+        unsafe { self.from.into_inner().write(sender as c_int) };
+        Ok(())
+    }
 }

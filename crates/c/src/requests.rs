@@ -21,7 +21,7 @@ pub struct Request {
 }
 
 /// A call in flight, whatever its buffer is.
-trait InFlight: Send {
+pub(crate) trait InFlight: Send {
     fn is_done(&self) -> bool;
     fn wait_for(&self, timeout: Duration) -> bool;
     fn wait(self: Box<Self>) -> unisono::Result<()>;
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Request {
 
 impl Request {
     /// Hands a call to the program.
-    pub(crate) fn into_raw<B: Send + 'static>(call: unisono::Request<B>) -> *mut Self {
+    pub(crate) fn of(call: impl InFlight + 'static) -> *mut Self {
         Box::into_raw(Box::new(Self { call: Box::new(call), owner: Owner::this_process() }))
     }
 }
@@ -181,7 +181,7 @@ pub(crate) unsafe fn started<T: Element>(
     // SAFETY: as the caller promises.
     unsafe {
         let values = lent(data, count)?;
-        Ok(Request::into_raw(options::call(comm, options, |comm| start(comm, values))?))
+        Ok(Request::of(options::call(comm, options, |comm| start(comm, values))?))
     }
 }
 

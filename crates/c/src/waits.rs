@@ -1,18 +1,20 @@
 //! A function of the program that runs while a thread waits for other ranks.
 
 use std::cell::Cell;
-use std::ffi::c_int;
+use std::ffi::c_char;
 
-/// A function that runs during waits. Returns 0, or anything else to end the wait.
-pub type Look = Option<unsafe extern "C" fn() -> c_int>;
+use super::comm::text;
+
+/// A function that runs during waits. Returns NULL, or a text that says why the wait is to end.
+pub type Look = Option<unsafe extern "C" fn() -> *const c_char>;
 
 thread_local! {
     static LOOK: Cell<Look> = const { Cell::new(None) };
 }
 
 /// Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress with something
-/// else, or to hear an interrupt. NULL ends that. The function must not use a communicator of this library. If it does not return 0,
-/// the call fails with UNISONO_ERROR_ABORTED, on all ranks.
+/// else, or to hear an interrupt. NULL ends that. The function must not use a communicator of this library. If it returns a text,
+/// the call fails with it on this rank, and with UNISONO_ERROR_ABORTED and the text on the others.
 ///
 /// # Safety
 /// The function must be callable until it is replaced.
@@ -29,9 +31,10 @@ pub(crate) fn looking<R>(call: impl FnOnce() -> R) -> R {
 
 fn run() -> Result<(), String> {
     let Some(look) = LOOK.get() else { return Ok(()) };
-    // SAFETY: as the caller of `unisono_while_waiting` promises.
-    match unsafe { look() } {
-        0 => Ok(()),
-        code => Err(format!("the program's function that runs during waits returned {code}")),
+    // SAFETY: as the caller of `unisono_while_waiting` promises; the text is used before the function runs again.
+    match unsafe { text(look(), "the cause that the program gives") } {
+        Ok(None) => Ok(()),
+        Ok(Some(cause)) => Err(cause.to_owned()),
+        Err(_) => Err("the program gives a cause that is not UTF-8".to_owned()),
     }
 }

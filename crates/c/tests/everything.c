@@ -328,15 +328,21 @@ static void messages(void)
     if (ranks == 1) {
         CHECK(unisono_send(comm, &one, 1, UNISONO_F32, 0, NULL) == UNISONO_ERROR_ARGUMENT);
         CHECK(unisono_receive_any(comm, &one, 1, UNISONO_F32, &from, NULL) == UNISONO_ERROR_ARGUMENT);
+        CHECK(unisono_receive_any_async(comm, &one, 1, UNISONO_F32, &from, NULL, &request) == UNISONO_ERROR_ARGUMENT);
         return;
     }
     if (rank % 2 == 0 && rank + 1 < ranks) {
+        OK(unisono_send(comm, &one, 1, UNISONO_F32, next, NULL));
         OK(unisono_send(comm, &one, 1, UNISONO_F32, next, NULL));
         OK(unisono_receive_async(comm, &other, 1, UNISONO_F32, next, NULL, &request));
         OK(unisono_wait(&request));
         CHECK(other == (float)next);
     } else if (rank % 2 == 1) {
         OK(unisono_receive_any(comm, &other, 1, UNISONO_F32, &from, NULL));
+        CHECK(from == before && other == (float)before);
+        from = -1, other = -1;
+        OK(unisono_receive_any_async(comm, &other, 1, UNISONO_F32, &from, NULL, &request));
+        OK(unisono_wait(&request));
         CHECK(from == before && other == (float)before);
         OK(unisono_send_async(comm, &one, 1, UNISONO_F32, before, NULL, &request));
         OK(unisono_wait(&request));
@@ -578,6 +584,7 @@ int main(void)
     }
     rank = unisono_rank(comm);
     ranks = unisono_size(comm);
+    CHECK(unisono_nodes(comm) >= 1 && unisono_nodes(comm) <= ranks);
     each_collective(1);
     /* Only non-blocking calls have a thread, which carries them out. */
     CHECK(threads() == 1);

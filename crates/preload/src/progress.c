@@ -6,10 +6,11 @@
 /* No message is ever sent on it. */
 static MPI_Comm quiet = MPI_COMM_NULL;
 
-static int look(void)
+static const char *look(void)
 {
     int found;
-    return PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, quiet, &found, MPI_STATUS_IGNORE);
+    int code = PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, quiet, &found, MPI_STATUS_IGNORE);
+    return code == MPI_SUCCESS ? NULL : "MPI_Iprobe failed";
 }
 
 void progress(void)

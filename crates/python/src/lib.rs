@@ -21,6 +21,8 @@ mod start;
 #[pymodule]
 fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    // The functions of unisono.h are in this module too, for PyTorch's backend, which is in C++.
+    module.add("HEADER", unisono_c::HEADER)?;
     module.add_class::<comm::Comm>()?;
     module.add_class::<compressor::Compressor>()?;
     module.add_class::<array::GpuArray>()?;

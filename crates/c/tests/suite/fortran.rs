@@ -67,10 +67,10 @@ fn module(header: &str) -> String {
             _ if text.starts_with("typedef struct {") => {
                 types += &format!("{}{}\n", comments(&comment, "  "), structure(&code));
             }
-            Some(("typedef int ", rest)) => {
-                let (name, arguments) =
-                    rest.trim_start_matches('*').split_once(")(").expect("a pointer to a function");
-                callbacks += &(comments(&comment, "    ") + &function("int", name, arguments, "inout"));
+            Some((result, rest)) if text.starts_with("typedef ") && rest.starts_with('*') => {
+                let result = result.trim_start_matches("typedef ").trim();
+                let (name, arguments) = rest[1..].split_once(")(").expect("a pointer to a function");
+                callbacks += &(comments(&comment, "    ") + &function(result, name, arguments, "inout"));
             }
             Some((result, arguments)) if text.ends_with(';') && !text.starts_with(['#', '/']) => {
                 let place = result.find("unisono_").expect("all functions bear our name");
