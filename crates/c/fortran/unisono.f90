@@ -1001,6 +1001,18 @@ module unisono
       integer(c_int), intent(out) :: is_done
     end function
 
+    ! Waits until a call is done, but not longer than so many seconds; `is_done` is 1 if it is, otherwise 0. `unisono_wait` then has
+    ! its result.
+    !
+    ! Conditions:
+    ! The request must be live, and the pointer valid for writing.
+    integer(c_int) function unisono_wait_for(request, timeout_s, is_done) bind(c)
+      import
+      type(c_ptr), value :: request
+      real(c_double), value :: timeout_s
+      integer(c_int), intent(out) :: is_done
+    end function
+
     ! Waits until a call is done, frees the request, and sets it to NULL. Returns the result of the call. Another thread than the
     ! one that started the call may wait for it.
     !

@@ -840,6 +840,14 @@ int unisono_reduction_create(const char *name,
 // The request must be live, and the pointer valid for writing.
 int unisono_test(const unisono_request *request, int *is_done);
 
+// Waits until a call is done, but not longer than so many seconds; `is_done` is 1 if it is, otherwise 0. `unisono_wait` then has its result.
+//
+// Conditions:
+// The request must be live, and the pointer valid for writing.
+int unisono_wait_for(const unisono_request *request,
+                     double timeout_s,
+                     int *is_done);
+
 // Waits until a call is done, frees the request, and sets it to NULL. Returns the result of the call. Another thread than the one that
 // started the call may wait for it.
 //

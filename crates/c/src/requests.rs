@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
 use unisono::{Communicator, Element};
-use unisono_bindings::{Lent, Owner};
+use unisono_bindings::{Lent, Owner, arguments};
 
 use super::comm::{Comm, on, out};
 use super::errors::{Result, argument, guarded};
@@ -66,6 +66,27 @@ pub unsafe extern "C" fn unisono_test(request: *const Request, is_done: *mut c_i
             unsafe { (request.as_ref().ok_or_else(missing)?, out(is_done, "the answer")?) };
         request.owner.check().map_err(argument)?;
         *is_done = c_int::from(request.call.is_done());
+        Ok(())
+    })
+}
+
+/// Waits until a call is done, but not longer than so many seconds; `is_done` is 1 if it is, otherwise 0. `unisono_wait` then has its result.
+///
+/// # Safety
+/// The request must be live, and the pointer valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_wait_for(
+    request: *const Request,
+    timeout_s: f64,
+    is_done: *mut c_int,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: as the caller promises, for both.
+        let (request, is_done) =
+            unsafe { (request.as_ref().ok_or_else(missing)?, out(is_done, "the answer")?) };
+        request.owner.check().map_err(argument)?;
+        let timeout = arguments::timeout(timeout_s).map_err(argument)?;
+        *is_done = c_int::from(request.call.wait_for(timeout));
         Ok(())
     })
 }

@@ -342,6 +342,9 @@ static void messages(void)
         CHECK(from == before && other == (float)before);
         from = -1, other = -1;
         OK(unisono_receive_any_async(comm, &other, 1, UNISONO_F32, &from, NULL, &request));
+        int is_done = -1;
+        OK(unisono_wait_for(request, 60, &is_done));
+        CHECK(is_done == 1 && unisono_wait_for(request, -1, &is_done) == UNISONO_ERROR_ARGUMENT);
         OK(unisono_wait(&request));
         CHECK(from == before && other == (float)before);
         OK(unisono_send_async(comm, &one, 1, UNISONO_F32, before, NULL, &request));

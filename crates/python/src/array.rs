@@ -104,11 +104,6 @@ impl Array {
         // documentation asks.
         unsafe { Lent::new(self.data, self.count * self.width) }.map_err(argument)
     }
-
-    /// The array at an address, which the caller holds.
-    pub(crate) fn at(address: usize, count: usize, dtype: DType) -> Self {
-        Self { data: address as *mut c_void, count, dtype, width: 1, on_gpu: None, _buffer: None }
-    }
 }
 
 /// An array in GPU memory and the stream on which its work is ordered, as `unisono/gpu.py` finds them.

@@ -9,7 +9,7 @@ use unisono::{Communicator, with_type};
 use unisono_bindings::{Options, Owner, arguments};
 use unisono_compress::Levels;
 
-use super::array::{Array, dtype};
+use super::array::Array;
 use super::call::{message, options};
 use super::error::argument;
 use super::interrupt::{Ended, interruptible};
@@ -131,27 +131,6 @@ impl Comm {
         self.on(py, |comm| plan.wait(comm))
     }
 
-    /// Makes a collective on `count` elements at an address.
-    #[pyo3(signature = (name, address, count, element, op=None, root=None, timeout=None, counts=None))]
-    #[expect(clippy::too_many_arguments, reason = "an array is three of them")]
-    fn call_at(
-        &self,
-        py: Python<'_>,
-        name: &str,
-        address: usize,
-        count: usize,
-        element: &str,
-        op: Option<&Bound<'_, PyAny>>,
-        root: Option<usize>,
-        timeout: Option<f64>,
-        counts: Option<Vec<usize>>,
-    ) -> PyResult<()> {
-        let operation = self.operation(name, op.map(reduction).transpose()?, root)?;
-        let array = Array::at(address, count, dtype(element)?);
-        let options = Options { counts: counts.as_deref(), ..options(None, None, timeout)? };
-        self.blocking(py, &array, operation, options)
-    }
-
     /// Sends to every rank a part of one array, and receives a part of another array from each.
     #[pyo3(signature = (sent, sent_counts, received, received_counts, label=None, timeout=None))]
     #[expect(clippy::too_many_arguments, reason = "they are those of the method in the package")]
@@ -168,27 +147,6 @@ impl Comm {
         let (sent, received) = (Array::new(sent, true, false)?, Array::new(received, true, true)?);
         let counts = (&sent_counts[..], &received_counts[..]);
         self.exchange(py, &sent, &received, counts, options(None, label, timeout)?)
-    }
-
-    /// As `all_to_all_v`, on elements at addresses.
-    #[pyo3(signature = (sent, sent_counts, received, received_counts, element, timeout=None))]
-    #[expect(clippy::too_many_arguments, reason = "two arrays, their type and options")]
-    fn all_to_all_v_at(
-        &self,
-        py: Python<'_>,
-        sent: usize,
-        sent_counts: Vec<usize>,
-        received: usize,
-        received_counts: Vec<usize>,
-        element: &str,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        let at = |address, counts: &[usize]| {
-            Ok::<_, PyErr>(Array::at(address, counts.iter().sum(), dtype(element)?))
-        };
-        let (sent, received) = (at(sent, &sent_counts)?, at(received, &received_counts)?);
-        let counts = (&sent_counts[..], &received_counts[..]);
-        self.exchange(py, &sent, &received, counts, options(None, None, timeout)?)
     }
 
     /// Waits until all ranks have called it.

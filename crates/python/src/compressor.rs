@@ -23,12 +23,6 @@ impl Compressor {
         self.owner.check().map_err(argument)?;
         self.inner.as_ref().ok_or_else(|| argument("the compressor is gone"))
     }
-
-    fn reduce(&self, py: Python<'_>, comm: &Comm, array: &Array) -> PyResult<()> {
-        let inner = self.inner()?;
-        let mut values = of_f32(array, self.count)?;
-        comm.on(py, move |comm| inner.all_reduce(comm, &mut values))
-    }
 }
 
 /// The elements of an array of so many `f32`.
@@ -56,12 +50,9 @@ impl Compressor {
 
     /// Leaves the sum of all ranks' arrays on every rank.
     fn all_reduce(&self, py: Python<'_>, comm: &Comm, array: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.reduce(py, comm, &Array::new(array, false, true)?)
-    }
-
-    /// The same for `count` elements at an address.
-    fn all_reduce_at(&self, py: Python<'_>, comm: &Comm, address: usize, count: usize) -> PyResult<()> {
-        self.reduce(py, comm, &Array::at(address, count, DType::F32))
+        let inner = self.inner()?;
+        let mut values = of_f32(&Array::new(array, false, true)?, self.count)?;
+        comm.on(py, move |comm| inner.all_reduce(comm, &mut values))
     }
 
     /// The number of elements.

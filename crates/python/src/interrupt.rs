@@ -43,20 +43,17 @@ pub(crate) fn interruptible<R: Send>(
     ended: &Ended,
     calls: impl FnOnce() -> unisono::Result<R> + Send,
 ) -> PyResult<R> {
-    let done = py.detach(|| endable(ended, calls));
+    let done = py.detach(|| {
+        let before = ENDED.replace(Some(Arc::clone(ended)));
+        let done = unisono::while_waiting(look, calls);
+        ENDED.set(before);
+        done
+    });
     // A signal after the last look, or after a call that never waited, was during the call too.
     match RAISED.take().or_else(|| py.check_signals().err()) {
         Some(raised) => Err(raised),
         None => done.map_err(|error| raised(&error)),
     }
-}
-
-/// Makes calls whose waits end once `ended` says why.
-pub(crate) fn endable<R>(ended: &Ended, calls: impl FnOnce() -> R) -> R {
-    let before = ENDED.replace(Some(Arc::clone(ended)));
-    let done = unisono::while_waiting(look, calls);
-    ENDED.set(before);
-    done
 }
 
 /// Waits in steps, between which signal handlers run.

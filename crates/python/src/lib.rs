@@ -11,7 +11,6 @@ mod compressor;
 mod error;
 mod gpu;
 mod interrupt;
-mod mailbox;
 mod memory;
 mod plan;
 mod reduction;
@@ -31,7 +30,6 @@ fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<plan::Plan>()?;
     module.add_class::<reduction::Reduction>()?;
     module.add_class::<request::Request>()?;
-    module.add_class::<mailbox::Mailbox>()?;
     module.add_function(wrap_pyfunction!(gpu::gpu_barrier, module)?)?;
     module.add_function(wrap_pyfunction!(gpu::gpu_synchronize, module)?)?;
     module.add_function(wrap_pyfunction!(start::launched, module)?)?;

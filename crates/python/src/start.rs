@@ -61,10 +61,10 @@ pub(crate) fn gathered(
 }
 
 /// A bootstrap by a function of the program.
-pub(crate) struct ByProgram {
-    pub(crate) rank: usize,
-    pub(crate) ranks: usize,
-    pub(crate) all_gather: Py<PyAny>,
+struct ByProgram {
+    rank: usize,
+    ranks: usize,
+    all_gather: Py<PyAny>,
 }
 
 impl Bootstrap for ByProgram {

@@ -54,9 +54,9 @@ import torch.distributed as dist
 
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 dist.init_process_group("unisono", store=dist.FileStore(os.environ["STORE"], size), rank=rank, world_size=size)
-group = dist.new_group(timeout=timedelta(seconds=1))
+groups = [dist.new_group(timeout=timedelta(seconds=1)) for _ in range(2)]
 if rank == 0:
-    for source, said in ((1, "rank 1 has not sent a message within 1 s"), (None, "no rank has sent a message within 1 s")):
+    for group, source, said in ((groups[0], 1, "receive #0: waited 1.0 s for rank 1"), (groups[1], None, "receive-any #0")):
         try:
             dist.recv(torch.zeros(2), source, group=group)
         except Exception as error:

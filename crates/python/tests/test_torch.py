@@ -154,8 +154,8 @@ if rank == 0:
         assert dist.recv(tensor, tag=1) == tensor[0], "from any rank"
     try:
         dist.recv(torch.zeros(4, dtype=torch.float64), 1)
-    except ValueError as error:
-        assert "8 bytes of float32" in str(error) and "32 bytes of float64" in str(error), error
+    except dist.DistBackendError as error:
+        assert "of 2 f32" in str(error) and "of 4 f64" in str(error), error
     else:
         raise AssertionError("a message of another type was received")
 else:
@@ -366,7 +366,7 @@ def refused(call, *words):
     else:
         raise AssertionError(words)
 
-refused(lambda: dist.all_reduce(torch.zeros(2), op=dist.ReduceOp.BOR), "BOR", "float32")
+refused(lambda: dist.all_reduce(torch.zeros(2), op=dist.ReduceOp.BOR), "BOR", "Float")
 refused(lambda: dist.all_reduce(torch.zeros(2).to_sparse()), "dense")
 refused(lambda: dist.all_gather_into_tensor(torch.zeros(3), torch.zeros(2)), "3 elements", "2 blocks of 2")
 refused(lambda: dist.all_to_all_single(torch.zeros(3), torch.zeros(3)), "rows")

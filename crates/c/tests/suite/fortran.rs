@@ -140,6 +140,7 @@ fn function(result: &str, name: &str, arguments: &str, pointed: &str) -> String 
         let of = match of {
             "int" => "integer(c_int), value".to_owned(),
             "size_t" => "integer(c_size_t), value".to_owned(),
+            "double" => "real(c_double), value".to_owned(),
             "const int *" => "integer(c_int), intent(in)".to_owned(),
             "const size_t *" => "integer(c_size_t), intent(in)".to_owned(),
             "int *" => format!("integer(c_int), intent({pointed})"),

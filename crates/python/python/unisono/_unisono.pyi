@@ -5,6 +5,7 @@ from os import PathLike
 from typing import Any, Self
 
 __version__: str
+HEADER: str
 
 class UnisonoError(RuntimeError):
     code: str
@@ -86,17 +87,6 @@ class Comm:
     ) -> Plan: ...
     def start_plan(self, plan: Plan) -> None: ...
     def wait_plan(self, plan: Plan) -> None: ...
-    def call_at(
-        self,
-        name: str,
-        address: int,
-        count: int,
-        element: str,
-        op: str | Reduction | None = None,
-        root: int | None = None,
-        timeout: float | None = None,
-        counts: Sequence[int] | None = None,
-    ) -> None: ...
     def all_to_all_v(
         self,
         sent: Any,
@@ -104,15 +94,6 @@ class Comm:
         received: Any,
         received_counts: Sequence[int],
         label: str | None = None,
-        timeout: float | None = None,
-    ) -> None: ...
-    def all_to_all_v_at(
-        self,
-        sent: int,
-        sent_counts: Sequence[int],
-        received: int,
-        received_counts: Sequence[int],
-        element: str,
         timeout: float | None = None,
     ) -> None: ...
     def barrier(self, label: str | None = None, timeout: float | None = None) -> None: ...
@@ -141,7 +122,6 @@ class Comm:
 class Compressor:
     def __init__(self, comm: Comm, shapes: list[list[int]], format: str) -> None: ...
     def all_reduce(self, comm: Comm, array: Any) -> None: ...
-    def all_reduce_at(self, comm: Comm, address: int, count: int) -> None: ...
     @property
     def count(self) -> int: ...
     @property
@@ -149,24 +129,6 @@ class Compressor:
     def residual(self, array: Any) -> None: ...
     def encoder_state(self) -> list[list[float]]: ...
     def restore(self, residual: Any, encoder_state: list[list[float]]) -> None: ...
-
-class Mailbox:
-    def __init__(self, rank: int, size: int, all_gather_of: Callable[[int, int, int, bytes], list[bytes]]) -> None: ...
-    def send(
-        self,
-        bytes: tuple[int, int, str],
-        to: int,
-        tag: int,
-        done: Callable[[int, BaseException | None], None],
-    ) -> None: ...
-    def receive(
-        self,
-        bytes: tuple[int, int, str],
-        source: int | None,
-        tag: int,
-        done: Callable[[int, BaseException | None], None],
-    ) -> None: ...
-    def close(self) -> None: ...
 
 def launched(algorithm: str | None = None, tuning: str | PathLike[str] | None = None, timeout: float | None = None) -> Comm: ...
 def joined(address: str | PathLike[str], timeout: float | None = None) -> Comm: ...

@@ -3,42 +3,48 @@
     dist.init_process_group("unisono")                      # PyTorch 2.14 and newer find it by themselves
     dist.init_process_group("cpu:unisono,cuda:nccl")        # beside NCCL
 
-Programs need no other change.
+Programs need no other change. The backend is in C++, and compiled for the installed PyTorch when it is first used.
 """
 
 from __future__ import annotations
 
+import functools
+from types import ModuleType
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
-from .answers import teach
-from .backend import UnisonoBackend
+from ..comm import open_worlds
+from .build import load
 from .hook import CompressState, all_reduce_hook, compress_hook
 
-__all__ = ["CompressState", "UnisonoBackend", "all_reduce_hook", "compress_hook", "is_backend", "register"]
-
-_OLDEST = (2, 14)
-
-
-def is_backend() -> bool:
-    """Whether this PyTorch takes backends that are written in Python."""
-    return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= _OLDEST
+__all__ = ["CompressState", "all_reduce_hook", "compress_hook", "register"]
 
 
 def register() -> None:
-    """Registers the backend "unisono". PyTorch calls it."""
-    if hasattr(dist.Backend, "UNISONO"):
-        return
-    if not is_backend():
-        raise RuntimeError(
-            f"unisono's backend needs PyTorch {_OLDEST[0]}.{_OLDEST[1]} or newer, whose backends may be written in Python; this is "
-            f"{torch.__version__}. With older ones, unisono.torch.all_reduce_hook reduces the gradients of DDP."
-        )
-    teach()
-    dist.Backend.register_backend("unisono", _create, extended_api=True, devices=["cpu"])
+    """Registers the backend "unisono". PyTorch 2.14 and newer call it; with older ones, a program does."""
+    if not hasattr(dist.Backend, "UNISONO"):
+        dist.Backend.register_backend("unisono", _create, extended_api=True, devices=["cpu"])
 
 
-def _create(options: Any, _backend_options: Any) -> UnisonoBackend:
-    return UnisonoBackend(options.store, options.group_rank, options.group_size, options.timeout)
+def _create(options: Any, _backend_options: Any) -> dist.ProcessGroup:
+    return _backend().create(options.store, options.group_rank, options.group_size, options.timeout)
+
+
+@functools.cache
+def _backend() -> ModuleType:
+    backend = load()
+    # A set of weak references: the function keeps it.
+    _backend.groups = _ProcessGroups(backend)
+    open_worlds.add(_backend.groups)
+    return backend
+
+
+class _ProcessGroups:
+    """All process groups of the program, which it leaves when it ends."""
+
+    def __init__(self, backend: ModuleType) -> None:
+        self._backend = backend
+
+    def leave(self, error: BaseException | None) -> None:
+        self._backend.leave_all("" if error is None else f"{type(error).__name__}: {error}")

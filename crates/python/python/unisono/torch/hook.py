@@ -13,7 +13,6 @@ from torch.futures import Future
 from ..comm import Comm
 from ..compressor import Compressor
 from ..start import from_store
-from .tensors import ELEMENTS, checked
 
 # A group that is made anew is another one, whatever its name.
 _worlds: weakref.WeakKeyDictionary[dist.ProcessGroup, Comm] = weakref.WeakKeyDictionary()
@@ -55,9 +54,7 @@ class CompressState:
         """Averages the gradients of a bucket."""
         gradients = bucket.buffer()
         if self._has_final_buckets and gradients.dtype == torch.float32:
-            gradients = checked(gradients).div_(self._world.size)
-            compressor = self._compressor(bucket)._compressor
-            compressor.all_reduce_at(self._world._comm, gradients.data_ptr(), gradients.numel())
+            self._compressor(bucket).all_reduce(gradients.div_(self._world.size))
         else:
             _average(self._world, bucket)
         # After the first backward pass, DDP makes its buckets anew.
@@ -85,8 +82,7 @@ def compress_hook(state: CompressState, bucket: dist.GradBucket) -> Future[torch
 
 
 def _average(world: Comm, bucket: dist.GradBucket) -> None:
-    gradients = checked(bucket.buffer())
-    world._comm.call_at("all_reduce", gradients.data_ptr(), gradients.numel(), ELEMENTS[gradients.dtype], "mean")
+    world.all_reduce(bucket.buffer(), "mean")
 
 
 def _done(bucket: dist.GradBucket) -> Future[torch.Tensor]:

@@ -1,0 +1,101 @@
+"""Compiles the backend for the installed PyTorch, when it is first used."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from .. import _unisono
+
+_NAME = "_backend"
+_SOURCES = Path(__file__).parent / "cpp"
+_FLAGS = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w", f"-DTORCH_EXTENSION_NAME={_NAME}"]
+# How long the compiler may take, and with it the wait of other ranks of the machine for the one that compiles.
+_DEADLINE_S = 900
+
+
+def load() -> ModuleType:
+    """The compiled backend."""
+    path = _folder() / f"{_NAME}.so"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(path.parent / "lock"):
+            # Another rank may have compiled it meanwhile.
+            if not path.exists():
+                _compile(path)
+    # The backend calls the functions of unisono.h, which the package's own module has.
+    ctypes.CDLL(_unisono.__file__, mode=ctypes.RTLD_GLOBAL)
+    loader = ExtensionFileLoader(_NAME, str(path))
+    spec = spec_from_loader(_NAME, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def _sources() -> dict[str, bytes]:
+    sources = {file.name: file.read_bytes() for file in sorted(_SOURCES.glob("*.[ch]pp"))}
+    return sources | {"unisono.h": _unisono.HEADER.encode()}
+
+
+def _folder() -> Path:
+    """Where the backend for this PyTorch, this Python and these sources is kept."""
+    parts = [torch.__version__, sysconfig.get_config_var("EXT_SUFFIX"), *_FLAGS, *map(str, _sources().items())]
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "unisono" / f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{key}"
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Only one process at a time has it. The system takes it from one that ends."""
+    deadline = time.monotonic() + _DEADLINE_S
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"another process has held {path} for {_DEADLINE_S} s, and not compiled the backend") from None
+                time.sleep(0.05)
+        yield
+
+
+def _compile(path: Path) -> None:
+    compiler = shlex.split(os.environ.get("CXX", "c++"))
+    if shutil.which(compiler[0]) is None:
+        raise RuntimeError(
+            f"unisono's backend is compiled when it is first used, and there is no C++ compiler {compiler[0]!r}: install one "
+            "(apt-get install g++), or name one in CXX"
+        )
+    print(f"unisono: compiling the backend for PyTorch {torch.__version__}, once; it is kept in {path.parent}", file=sys.stderr)
+    root = Path(torch.__file__).parent
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        for name, text in _sources().items():
+            (Path(folder) / name).write_bytes(text)
+        includes = [root / "include", root / "include/torch/csrc/api/include", sysconfig.get_path("include")]
+        command = [*compiler, *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
+        command += [option for include in includes for option in ("-isystem", str(include))]
+        command += ["-o", f"{_NAME}.so", "backend.cpp", f"-L{root / 'lib'}", "-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python"]
+        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+        if ended.returncode != 0:
+            raise RuntimeError(f"unisono's backend does not compile for PyTorch {torch.__version__}:\n{ended.stderr[-4000:]}")
+        os.replace(Path(folder) / f"{_NAME}.so", path)

@@ -1,0 +1,448 @@
+// The backend "unisono" of torch.distributed, for tensors in host memory.
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <set>
+
+#include "lane.hpp"
+#include "library.hpp"
+#include "message.hpp"
+#include "tensors.hpp"
+#include "world.hpp"
+
+namespace unisono {
+
+using c10d::OpType;
+using c10d::Work;
+using Milliseconds = std::chrono::milliseconds;
+
+class Backend final : public c10d::Backend {
+ public:
+  Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout)
+      : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout), world_(*store_, rank, size, timeout) {
+    const std::lock_guard<std::mutex> lock(alive_mutex());
+    alive().insert(this);
+  }
+
+  ~Backend() override {
+    const bool has_lock = PyGILState_Check() != 0;
+    PyThreadState* state = has_lock ? PyEval_SaveThread() : nullptr;
+    leave("");
+    if (has_lock) PyEval_RestoreThread(state);
+  }
+
+  // Leaves all worlds of the process.
+  static void leave_all(const std::string& cause) {
+    std::set<Backend*> backends;
+    {
+      const std::lock_guard<std::mutex> lock(alive_mutex());
+      backends = alive();
+    }
+    for (auto* backend : backends) backend->leave(cause);
+  }
+
+  const std::string getBackendName() const override { return "unisono"; }
+
+  uint64_t getSequenceNumberForGroup() override { return collectives_; }
+
+  void setTimeout(Milliseconds timeout) override { timeout_ = timeout; }
+
+  // Leaves the world, after the calls in flight.
+  void shutdown() override { leave(""); }
+
+  // Leaves the world at once: the calls in flight fail, here and on other ranks.
+  void abort() override { leave("the process group was aborted"); }
+
+  // Collectives. Each checks its arguments at once.
+
+  c10::intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
+    const int op = reduction(opts.reduceOp, tensors);
+    return submit(OpType::ALLREDUCE, "unisono:all_reduce", tensors, opts, [this, op, places = dense(tensors)](const unisono_call& call) {
+      for (const auto& place : places) all_reduce(place, op, call);
+    });
+  }
+
+  c10::intrusive_ptr<Work> allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override {
+    return allreduce(tensors, opts);
+  }
+
+  c10::intrusive_ptr<Work> reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override {
+    const int op = reduction(opts.reduceOp, tensors), root = opts.rootRank;
+    return submit(OpType::REDUCE, "unisono:reduce", tensors, opts, [=, this, place = dense(tensors.at(0))](const unisono_call& call) {
+      // Elsewhere than on the root the library leaves the array undefined; PyTorch leaves it as it was.
+      const at::Tensor target = rank_ == root ? place : place.clone(at::MemoryFormat::Contiguous);
+      reduced(target, [&](void* data, size_t count, int dtype) {
+        return unisono_reduce(world_.calls(), data, count, dtype, op, root, &call);
+      });
+    });
+  }
+
+  c10::intrusive_ptr<Work> broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {
+    const int root = opts.rootRank;
+    return submit(OpType::BROADCAST, "unisono:broadcast", tensors, opts, [=, this, places = dense(tensors)](const unisono_call& call) {
+      for (const auto& place : places) {
+        const at::Tensor buffer = place.contiguous();
+        const Moved moved(buffer.scalar_type());
+        check(unisono_broadcast(world_.calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
+        assign(place, buffer);
+      }
+    });
+  }
+
+  c10::intrusive_ptr<Work> allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
+    check_pairs(outputs.size(), inputs.size(), "all_gather");
+    std::vector<std::pair<Tensors, at::Tensor>> pairs;
+    Tensors results;
+    for (size_t pair = 0; pair < outputs.size(); pair++) {
+      check_list(outputs[pair], "all_gather", "output");
+      pairs.emplace_back(dense(outputs[pair]), dense(inputs[pair]));
+      check_same(pairs.back().first[rank_], pairs.back().second, "all_gather");
+      results.insert(results.end(), outputs[pair].begin(), outputs[pair].end());
+    }
+    return submit(OpType::ALLGATHER, "unisono:all_gather", results, opts, [this, pairs](const unisono_call& call) {
+      for (const auto& [places, own] : pairs) {
+        const Moved moved(own.scalar_type());
+        const auto counts = counts_of(places, moved.width);
+        const at::Tensor buffer = at::empty({sum(counts_of(places))}, own.options());
+        const int64_t start = std::accumulate(places.begin(), places.begin() + rank_, int64_t{0}, [](int64_t count, const auto& place) {
+          return count + place.numel();
+        });
+        assign(buffer.narrow(0, start, own.numel()), own);
+        const auto options = with(call, counts);
+        check(unisono_all_gather(world_.calls(), buffer.data_ptr(), sum(counts), moved.dtype, &options));
+        divide(buffer, places);
+      }
+    });
+  }
+
+  c10::intrusive_ptr<Work> allgather_coalesced(
+      std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
+    // Here an output is the tensors of one rank, and not one tensor of all ranks.
+    check_list(outputs, "all_gather_coalesced", "output");
+    std::vector<Tensors> of_inputs(inputs.size());
+    for (const auto& tensors : outputs) {
+      check_pairs(tensors.size(), inputs.size(), "all_gather_coalesced");
+      for (size_t input = 0; input < inputs.size(); input++) of_inputs[input].push_back(tensors[input]);
+    }
+    return allgather(of_inputs, inputs, opts);
+  }
+
+  c10::intrusive_ptr<Work> _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) override {
+    Tensors outputs{output}, inputs{input};
+    return allgather_into_tensor_coalesced(outputs, inputs, opts);
+  }
+
+  c10::intrusive_ptr<Work> allgather_into_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
+    check_pairs(outputs.size(), inputs.size(), "all_gather_into_tensor");
+    const auto places = dense(outputs), owns = dense(inputs);
+    for (size_t pair = 0; pair < places.size(); pair++) {
+      check_blocks(places[pair], owns[pair], size_, "all_gather_into_tensor", "output");
+    }
+    return submit(OpType::_ALLGATHER_BASE, "unisono:all_gather_single", outputs, opts, [this, places, owns](const unisono_call& call) {
+      for (size_t pair = 0; pair < places.size(); pair++) {
+        const at::Tensor buffer = places[pair].contiguous();
+        const Moved moved(buffer.scalar_type());
+        assign(buffer.view(-1).narrow(0, rank_ * owns[pair].numel(), owns[pair].numel()), owns[pair]);
+        check(unisono_all_gather(world_.calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, &call));
+        assign(places[pair], buffer);
+      }
+    });
+  }
+
+  c10::intrusive_ptr<Work> gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) override {
+    const int root = opts.rootRank;
+    const at::Tensor own = dense(inputs.at(0));
+    Tensors results, places;
+    if (rank_ == root) {
+      results = outputs.at(0);
+      check_list(results, "gather", "output");
+      places = dense(results);
+      for (const auto& place : places) check_same(place, own, "gather");
+    }
+    return submit(OpType::GATHER, "unisono:gather", results, opts, [=, this](const unisono_call& call) {
+      const Moved moved(own.scalar_type());
+      const at::Tensor buffer = at::empty({size_ * own.numel()}, own.options());
+      assign(buffer.narrow(0, rank_ * own.numel(), own.numel()), own);
+      check(unisono_gather(world_.calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
+      divide(buffer, places);
+    });
+  }
+
+  c10::intrusive_ptr<Work> scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) override {
+    const int root = opts.rootRank;
+    const at::Tensor place = dense(outputs.at(0));
+    Tensors sources;
+    if (rank_ == root) {
+      check_list(inputs.at(0), "scatter", "input");
+      sources = dense(inputs[0]);
+      for (const auto& source : sources) check_same(source, place, "scatter");
+    }
+    return submit(OpType::SCATTER, "unisono:scatter", outputs, opts, [=, this](const unisono_call& call) {
+      const Moved moved(place.scalar_type());
+      const at::Tensor buffer = rank_ == root ? joined(sources) : at::empty({size_ * place.numel()}, place.options());
+      check(unisono_scatter(world_.calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
+      assign(place, buffer.narrow(0, rank_ * place.numel(), place.numel()));
+    });
+  }
+
+  c10::intrusive_ptr<Work> reduce_scatter(
+      Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& opts) override {
+    check_pairs(outputs.size(), inputs.size(), "reduce_scatter");
+    std::vector<Tensors> sources;
+    for (size_t pair = 0; pair < outputs.size(); pair++) {
+      check_list(inputs[pair], "reduce_scatter", "input");
+      sources.push_back(dense(inputs[pair]));
+      check_same(sources.back()[rank_], dense(outputs[pair]), "reduce_scatter");
+    }
+    return reduce_scatter_of(outputs, std::move(sources), opts);
+  }
+
+  c10::intrusive_ptr<Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) override {
+    Tensors outputs{output}, inputs{input};
+    return reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+  }
+
+  c10::intrusive_ptr<Work> reduce_scatter_tensor_coalesced(
+      Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) override {
+    check_pairs(outputs.size(), inputs.size(), "reduce_scatter_tensor");
+    std::vector<Tensors> sources;
+    for (size_t pair = 0; pair < outputs.size(); pair++) {
+      check_blocks(inputs[pair], outputs[pair], size_, "reduce_scatter_tensor", "input");
+      sources.push_back({dense(inputs[pair])});
+    }
+    return reduce_scatter_of(outputs, std::move(sources), opts);
+  }
+
+  c10::intrusive_ptr<Work> alltoall_base(
+      at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes, std::vector<int64_t>& input_sizes,
+      const c10d::AllToAllOptions& opts) override {
+    const at::Tensor place = dense(output), source = dense(input);
+    const auto to = rows(source, input_sizes, "input"), from = rows(place, output_sizes, "output");
+    check_exchange(source, place, to, from);
+    return submit(OpType::ALLTOALL_BASE, "unisono:all_to_all", {output}, opts, [=, this](const unisono_call& call) {
+      const at::Tensor received = place.contiguous();
+      exchange(source.contiguous(), to, received, from, call);
+      assign(place, received);
+    });
+  }
+
+  c10::intrusive_ptr<Work> alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override {
+    check_list(outputs, "all_to_all", "output");
+    check_list(inputs, "all_to_all", "input");
+    const auto places = dense(outputs), sources = dense(inputs);
+    check_exchange(sources[0], places[0], counts_of(sources), counts_of(places));
+    return submit(OpType::ALLTOALL, "unisono:all_to_all", outputs, opts, [=, this](const unisono_call& call) {
+      const auto to = counts_of(sources), from = counts_of(places);
+      const at::Tensor received = at::empty({sum(from)}, places[0].options());
+      exchange(joined(sources), to, received, from, call);
+      divide(received, places);
+    });
+  }
+
+  c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& opts) override {
+    return submit(OpType::BARRIER, "unisono:barrier", {}, opts, [this](const unisono_call& call) {
+      check(unisono_barrier(world_.calls(), &call));
+    });
+  }
+
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override {
+    monitored_barrier(*store_, rank_, size_, ++barriers_, opts.timeout, wait_all_ranks);
+  }
+
+  // Messages.
+
+  c10::intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override {
+    const at::Tensor buffer = dense(tensors.at(0)).contiguous();
+    return start(OpType::SEND, buffer, {}, to, tag, [&](Message& message, size_t count, int dtype, const unisono_call& call) {
+      return unisono_send_async(world_.messages(), message.data(), count, dtype, to, &call, message.request());
+    });
+  }
+
+  c10::intrusive_ptr<Work> recv(Tensors& tensors, int from, int tag) override {
+    const at::Tensor target = dense(tensors.at(0));
+    return start(
+        OpType::RECV, target.contiguous(), target, from, tag, [&](Message& message, size_t count, int dtype, const unisono_call& call) {
+          return unisono_receive_async(world_.messages(), message.data(), count, dtype, from, &call, message.request());
+        });
+  }
+
+  c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override {
+    const at::Tensor target = dense(tensors.at(0));
+    return start(
+        OpType::RECVANYSOURCE, target.contiguous(), target, -1, tag,
+        [&](Message& message, size_t count, int dtype, const unisono_call& call) {
+          return unisono_receive_any_async(
+              world_.messages(), message.data(), count, dtype, message.source(), &call, message.request());
+        });
+  }
+
+ private:
+  // What process groups of this process there are, to be left when it ends.
+  static std::set<Backend*>& alive() {
+    static std::set<Backend*> backends;
+    return backends;
+  }
+
+  static std::mutex& alive_mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+
+  // Leaves the world; with a cause, at once: the calls in flight fail, here and on other ranks, which learn the cause.
+  void leave(const std::string& cause) {
+    {
+      const std::lock_guard<std::mutex> lock(alive_mutex());
+      if (alive().erase(this) == 0) return;
+    }
+    if (!cause.empty()) world_.waits().end(cause);
+    lane_->close();
+    const std::lock_guard<std::mutex> lock(messages_mutex_);
+    const bool are_done = messages_.are_done();
+    if (!cause.empty()) unisono_fail(world_.calls(), cause.c_str());
+    if (!are_done) unisono_fail(world_.messages(), cause.empty() ? "the process group was shut down" : cause.c_str());
+    messages_.settle();
+    world_.close();
+  }
+
+  // The options of a call: those of PyTorch's that we have.
+  unisono_call call_of(Milliseconds timeout) const {
+    unisono_call call{};
+    call.timeout_s = (timeout.count() > 0 ? timeout : timeout_.load()).count() / 1e3;
+    return call;
+  }
+
+  static unisono_call with(unisono_call call, const Counts& counts) {
+    call.counts = counts.data();
+    return call;
+  }
+
+  // Makes a call, or starts it if its caller does not wait for it. One made by a backward pass, which waits for it before it returns, is made
+  // at once too where the ranks are of one node: there, the cores that compute are those that reduce. Between nodes, what is in flight
+  // and the backward pass go on at the same time.
+  template <typename Options, typename Make>
+  c10::intrusive_ptr<Work> submit(OpType type, const char* name, const Tensors& outputs, const Options& opts, Make make) {
+    RECORD_FUNCTION(name, c10::ArrayRef<const c10::IValue>{});
+    collectives_++;
+    const bool is_in_turn = !opts.asyncOp || (world_.is_one_node() && torch::autograd::get_current_node() != nullptr);
+    const auto call = call_of(opts.timeout);
+    return lane_->submit(type, outputs, [call, make = std::move(make)] { make(call); }, is_in_turn);
+  }
+
+  // Starts a message.
+  template <typename Start>
+  c10::intrusive_ptr<Work> start(OpType type, const at::Tensor& buffer, const at::Tensor& target, int other, int tag, Start start) {
+    TORCH_CHECK_VALUE(
+        other < size_ && other != rank_ && other >= -1, "rank ", rank_, " of ", size_, " exchanges no messages with rank ", other);
+    auto message = c10::make_intrusive<Message>(world_.waits(), type, buffer, target, other);
+    const Moved moved(buffer.scalar_type());
+    auto call = call_of(Milliseconds(0));
+    call.tag = tag;
+    const std::lock_guard<std::mutex> lock(messages_mutex_);
+    check(start(*message, buffer.numel() * moved.width, moved.dtype, call));
+    messages_.add(message);
+    return message;
+  }
+
+  // Makes a call that reduces, on a contiguous array of a type that the library has, and leaves the result in the tensor.
+  template <typename Make>
+  static void reduced(const at::Tensor& place, Make make) {
+    const at::Tensor buffer = place.to(widened(place.scalar_type())).contiguous();
+    check(make(buffer.data_ptr(), buffer.numel(), dtype_of(buffer.scalar_type())));
+    assign(place, buffer);
+  }
+
+  void all_reduce(const at::Tensor& place, int op, const unisono_call& call) {
+    reduced(place, [&](void* data, size_t count, int dtype) {
+      return unisono_all_reduce(world_.calls(), data, count, dtype, op, &call);
+    });
+  }
+
+  // Each output gets its part of the reduction of its sources: one tensor for each rank, or one of equal parts.
+  c10::intrusive_ptr<Work> reduce_scatter_of(Tensors& outputs, std::vector<Tensors> sources, const c10d::ReduceScatterOptions& opts) {
+    const int op = reduction(opts.reduceOp, outputs);
+    return submit(
+        OpType::REDUCE_SCATTER, "unisono:reduce_scatter", outputs, opts,
+        [=, this, places = dense(outputs), sources = std::move(sources)](unisono_call call) {
+          for (size_t pair = 0; pair < places.size(); pair++) {
+            const auto counts = counts_of(sources[pair]);
+            int64_t start = rank_ * places[pair].numel();
+            if (counts.size() > 1) {
+              call.counts = counts.data();
+              start = std::accumulate(counts.begin(), counts.begin() + rank_, int64_t{0});
+            }
+            // The library uses its array up.
+            const at::Tensor buffer = joined(sources[pair]);
+            reduced(buffer, [&](void* data, size_t count, int dtype) {
+              return unisono_reduce_scatter(world_.calls(), data, count, dtype, op, &call);
+            });
+            assign(places[pair], buffer.narrow(0, start, places[pair].numel()));
+          }
+        });
+  }
+
+  // Sends `to[j]` elements to every rank j, and receives `from[i]` from every rank i, on contiguous tensors.
+  void exchange(const at::Tensor& sent, Counts to, const at::Tensor& received, Counts from, const unisono_call& call) {
+    const Moved moved(sent.scalar_type());
+    for (auto& count : to) count *= moved.width;
+    for (auto& count : from) count *= moved.width;
+    check(unisono_all_to_all_v(
+        world_.calls(), sent.data_ptr(), to.data(), received.data_ptr(), from.data(), moved.dtype, &call));
+  }
+
+  void check_exchange(const at::Tensor& sent, const at::Tensor& received, const Counts& to, const Counts& from) const {
+    check_types(sent, received, "all_to_all");
+    TORCH_CHECK_VALUE(
+        to[rank_] == from[rank_], "all_to_all: rank ", rank_, " sends ", to[rank_], " elements to itself, and expects ", from[rank_]);
+  }
+
+  // The number of elements for each rank: those of so many rows.
+  Counts rows(const at::Tensor& tensor, const std::vector<int64_t>& sizes, const char* what) const {
+    const int64_t rows = tensor.size(0), width = rows == 0 ? 0 : tensor.numel() / rows;
+    if (sizes.empty()) {
+      TORCH_CHECK_VALUE(
+          rows % size_ == 0, "all_to_all: the ", what, " has ", rows, " rows, which ", size_, " ranks do not divide");
+      return Counts(size_, rows / size_ * width);
+    }
+    TORCH_CHECK_VALUE(
+        sizes.size() == static_cast<size_t>(size_) && std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) == rows &&
+            std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size >= 0; }),
+        "all_to_all: the ", what, " has ", rows, " rows, and is to be split into [", c10::Join(", ", sizes), "] for ", size_, " ranks");
+    Counts counts;
+    for (const auto size : sizes) counts.push_back(size * width);
+    return counts;
+  }
+
+  // A list of one tensor for each rank.
+  template <typename List>
+  void check_list(const List& list, const char* call, const char* what) const {
+    TORCH_CHECK_VALUE(
+        list.size() == static_cast<size_t>(size_), call, ": the ", what, " list has ", list.size(), " tensors for ", size_, " ranks");
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  std::atomic<Milliseconds> timeout_;
+  World world_;
+  const std::shared_ptr<Lane> lane_ = std::make_shared<Lane>(world_.waits());
+  std::mutex messages_mutex_;
+  Messages messages_;
+  std::atomic<uint64_t> collectives_{0};
+  uint64_t barriers_ = 0;
+};
+
+}  // namespace unisono
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  unisono::Waits::learn_main_thread();
+  module.def(
+      "create",
+      [](c10::intrusive_ptr<c10d::Store> store, int rank, int size, unisono::Milliseconds timeout) -> c10::intrusive_ptr<c10d::Backend> {
+        return c10::make_intrusive<unisono::Backend>(std::move(store), rank, size, timeout);
+      },
+      pybind11::call_guard<pybind11::gil_scoped_release>());
+  module.def("leave_all", &unisono::Backend::leave_all, pybind11::call_guard<pybind11::gil_scoped_release>());
+}

@@ -1,0 +1,124 @@
+// The library's functions: errors as exceptions, and waits that end.
+#pragma once
+
+#include <c10/util/Exception.h>
+#include <pthread.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <string>
+
+#include "unisono.h"
+
+namespace unisono {
+
+using Clock = std::chrono::steady_clock;
+
+// Throws the last error of this thread, if a function has returned one.
+inline void check(int code) {
+  if (code == UNISONO_OK) return;
+  const std::string text = unisono_last_error();
+  TORCH_CHECK_VALUE(code != UNISONO_ERROR_ARGUMENT, text);
+  C10_THROW_ERROR(DistBackendError, text);
+}
+
+// What ends waits before their time: an end that another thread declares, and what a signal handler of Python's raises, such as
+// KeyboardInterrupt, since a wait on Python's main thread runs them.
+class Waits {
+ public:
+  // Learns which thread is Python's main one. To be called on it.
+  static void learn_main_thread() { main_thread() = pthread_self(); }
+
+  static bool is_main_thread() { return pthread_equal(main_thread(), pthread_self()) != 0; }
+
+  // Ends the waits of all threads, now and from now on. The first cause counts.
+  void end(const std::string& cause) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (has_ended_) return;
+    cause_ = cause;
+    has_ended_ = true;
+  }
+
+  // Makes calls of the library on this thread.
+  template <typename Calls>
+  void during(Calls calls) {
+    const auto* before = current();
+    current() = this;
+    unisono_while_waiting(look);
+    try {
+      calls();
+    } catch (...) {
+      leave(before);
+      rethrow_raised();
+      throw;
+    }
+    leave(before);
+    rethrow_raised();
+  }
+
+  // Runs signal handlers, if this is Python's main thread. What they raise ends all waits, and is thrown.
+  void run_handlers() {
+    const char* text = run_handlers_quietly();
+    if (text == nullptr) return;
+    end(text);
+    rethrow_raised();
+  }
+
+ private:
+  // How often a wait takes the interpreter's lock for that.
+  static constexpr auto kBetween = std::chrono::milliseconds(50);
+
+  static pthread_t& main_thread() {
+    static pthread_t thread;
+    return thread;
+  }
+
+  static const Waits*& current() {
+    static thread_local const Waits* waits = nullptr;
+    return waits;
+  }
+
+  static std::exception_ptr& raised() {
+    static thread_local std::exception_ptr raised;
+    return raised;
+  }
+
+  static void leave(const Waits* before) {
+    current() = before;
+    if (before == nullptr) unisono_while_waiting(nullptr);
+  }
+
+  static void rethrow_raised() {
+    if (raised()) std::rethrow_exception(std::exchange(raised(), nullptr));
+  }
+
+  static const char* look() {
+    const Waits* waits = current();
+    if (waits->has_ended_) return waits->cause_.c_str();
+    static thread_local Clock::time_point looked;
+    if (!is_main_thread() || Clock::now() - looked < kBetween) return nullptr;
+    looked = Clock::now();
+    return run_handlers_quietly();
+  }
+
+  // The text of what a handler raises.
+  static const char* run_handlers_quietly() {
+    static thread_local std::string text;
+    if (!is_main_thread()) return nullptr;
+    const pybind11::gil_scoped_acquire lock;
+    if (PyErr_CheckSignals() == 0) return nullptr;
+    pybind11::error_already_set error;
+    text = error.what();
+    raised() = std::make_exception_ptr(std::move(error));
+    return text.c_str();
+  }
+
+  std::mutex mutex_;
+  std::string cause_;
+  std::atomic<bool> has_ended_{false};
+};
+
+}  // namespace unisono

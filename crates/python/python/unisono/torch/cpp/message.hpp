@@ -1,0 +1,111 @@
+// Point-to-point messages in flight.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "library.hpp"
+
+namespace unisono {
+
+// A message, as PyTorch knows it.
+class Message final : public c10d::Work {
+ public:
+  // A message in `buffer`; a received one goes on to `target`.
+  Message(Waits& waits, c10d::OpType type, at::Tensor buffer, at::Tensor target, int source)
+      : Work(-1, type), waits_(waits), buffer_(std::move(buffer)), target_(std::move(target)), source_(source) {}
+
+  // Where the library stores the request, and the number of the sender.
+  unisono_request** request() { return &request_; }
+  int* source() { return &source_; }
+
+  void* data() const { return buffer_.data_ptr(); }
+
+  bool isCompleted() override {
+    // Whoever waits completes it.
+    const std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
+    if (turn.owns_lock() && !is_done_) {
+      int is_done = 0;
+      if (unisono_test(request_, &is_done) != UNISONO_OK || is_done != 0) complete();
+    }
+    return is_done_;
+  }
+
+  bool wait(std::chrono::milliseconds timeout) override {
+    const auto began = Clock::now();
+    std::unique_lock<std::mutex> turn(turn_);
+    while (!is_done_) {
+      int is_done = 0;
+      if (unisono_wait_for(request_, kLook_s, &is_done) != UNISONO_OK || is_done != 0) {
+        complete();
+        break;
+      }
+      waits_.run_handlers();
+      TORCH_CHECK(
+          timeout.count() == 0 || Clock::now() - began < timeout, "a message was not done in ", timeout.count() / 1e3, " s");
+    }
+    if (exception_) std::rethrow_exception(exception_);
+    return true;
+  }
+
+  int sourceRank() const override { return source_; }
+
+  std::vector<at::Tensor> result() override { return target_.defined() ? std::vector<at::Tensor>{target_} : std::vector<at::Tensor>{}; }
+
+ private:
+  // How often a wait lets signal handlers run.
+  static constexpr double kLook_s = 0.05;
+
+  void complete() {
+    std::exception_ptr error;
+    try {
+      check(unisono_wait(&request_));
+      if (target_.defined() && !target_.is_same(buffer_)) {
+        const at::AutoDispatchBelowADInplaceOrView guard;
+        target_.copy_(buffer_);
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    finish(error);
+    is_done_ = true;
+  }
+
+  Waits& waits_;
+  const at::Tensor buffer_, target_;
+  int source_;
+  unisono_request* request_ = nullptr;
+  std::mutex turn_;
+  std::atomic<bool> is_done_{false};
+};
+
+// The messages in flight. They are kept until they are done, as the library uses their memory, whether or not the program keeps their works.
+class Messages {
+ public:
+  void add(c10::intrusive_ptr<Message> message) {
+    if (kept_.size() >= limit_) {
+      const auto is_done = [](const auto& kept) { return kept->isCompleted(); };
+      kept_.erase(std::remove_if(kept_.begin(), kept_.end(), is_done), kept_.end());
+      limit_ = 2 * kept_.size() + kMany;
+    }
+    kept_.push_back(std::move(message));
+  }
+
+  bool are_done() {
+    return std::all_of(kept_.begin(), kept_.end(), [](const auto& message) { return message->isCompleted(); });
+  }
+
+  // Waits for all, whatever becomes of them.
+  void settle() {
+    for (const auto& message : kept_) {
+      while (!message->isCompleted()) std::this_thread::yield();
+    }
+    kept_.clear();
+  }
+
+ private:
+  static constexpr size_t kMany = 256;
+  std::vector<c10::intrusive_ptr<Message>> kept_;
+  size_t limit_ = kMany;
+};
+
+}  // namespace unisono

@@ -1,0 +1,162 @@
+// Tensors as arrays of the library.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include <numeric>
+
+#include "unisono.h"
+
+namespace unisono {
+
+using Tensors = std::vector<at::Tensor>;
+using Counts = std::vector<size_t>;
+
+// A tensor that the library can reach.
+inline at::Tensor dense(const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(
+      tensor.device().is_cpu(),
+      "unisono's backend works on tensors in host memory, and got one on ", tensor.device(),
+      ": init_process_group(\"cpu:unisono,cuda:nccl\") leaves those on GPUs to NCCL");
+  TORCH_CHECK_VALUE(
+      tensor.layout() == at::kStrided, "unisono's backend works on dense tensors, and got one of layout ", tensor.layout());
+  // Complex numbers move and add up as pairs.
+  return tensor.is_complex() ? at::view_as_real(tensor) : tensor;
+}
+
+inline Tensors dense(const Tensors& tensors) {
+  Tensors result;
+  result.reserve(tensors.size());
+  for (const auto& tensor : tensors) result.push_back(dense(tensor));
+  return result;
+}
+
+// The library's number of an element type, or -1 if it has none.
+inline int dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat: return UNISONO_F32;
+    case at::kDouble: return UNISONO_F64;
+    case at::kHalf: return UNISONO_F16;
+    case at::kBFloat16: return UNISONO_BF16;
+    case at::kInt: return UNISONO_I32;
+    case at::kLong: return UNISONO_I64;
+    case at::kByte: return UNISONO_U8;
+    case at::kUInt32: return UNISONO_U32;
+    case at::kUInt64: return UNISONO_U64;
+    default: return -1;
+  }
+}
+
+// The type in which elements are reduced.
+inline at::ScalarType widened(at::ScalarType type) {
+  switch (type) {
+    case at::kBool:
+    case at::kChar:
+    case at::kShort:
+    case at::kUInt16: return at::kInt;
+    case at::kFloat8_e4m3fn:
+    case at::kFloat8_e5m2: return at::kFloat;
+    default: return type;
+  }
+}
+
+// How elements that are only moved are called: `width` elements of type `dtype` for each. They are bytes where the library has no such type.
+struct Moved {
+  explicit Moved(at::ScalarType type) : dtype(dtype_of(type)) {
+    if (dtype < 0) {
+      dtype = UNISONO_U8;
+      width = c10::elementSize(type);
+    }
+  }
+
+  int dtype;
+  size_t width = 1;
+};
+
+inline const char* name_of(c10d::ReduceOp::RedOpType op) {
+  static constexpr const char* kNames[] = {"SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM", "UNUSED"};
+  return kNames[op];
+}
+
+// The library's number of a reduction, which must have a meaning for the elements of these tensors.
+inline int reduction(const c10d::ReduceOp& op, const Tensors& tensors) {
+  static constexpr int kNumbers[] = {
+      UNISONO_SUM, UNISONO_MEAN, UNISONO_PRODUCT, UNISONO_MIN, UNISONO_MAX, UNISONO_BIT_AND, UNISONO_BIT_OR, UNISONO_BIT_XOR};
+  const auto kind = op.op_;
+  TORCH_CHECK_VALUE(kind < c10d::ReduceOp::PREMUL_SUM, "unisono's backend has no reduction ", name_of(kind));
+  const bool is_bitwise = kind >= c10d::ReduceOp::BAND;
+  const bool adds = kind == c10d::ReduceOp::SUM || kind == c10d::ReduceOp::AVG;
+  for (const auto& tensor : tensors) {
+    const auto type = tensor.scalar_type();
+    TORCH_CHECK_VALUE(
+        !is_bitwise || !(at::isFloatingType(type) || at::isComplexType(type)), name_of(kind), " has no meaning for ", type);
+    TORCH_CHECK_VALUE(
+        adds || !at::isComplexType(type), name_of(kind), " of complex numbers is not offered: sums and means are");
+    TORCH_CHECK_VALUE(
+        at::isComplexType(type) || dtype_of(widened(type)) >= 0, "unisono's backend has no reduction of ", type);
+  }
+  return kNumbers[kind];
+}
+
+// Copies the elements of one tensor to another with as many, whatever their shapes are.
+inline void assign(const at::Tensor& to, const at::Tensor& from) {
+  if (to.is_contiguous() && from.is_contiguous() && to.scalar_type() == from.scalar_type()) {
+    if (to.data_ptr() != from.data_ptr()) unisono_copy(to.data_ptr(), from.data_ptr(), from.nbytes());
+  } else {
+    to.copy_(from.reshape(to.sizes()));
+  }
+}
+
+// The numbers of elements of tensors.
+inline Counts counts_of(const Tensors& tensors, size_t width = 1) {
+  Counts counts;
+  for (const auto& tensor : tensors) counts.push_back(tensor.numel() * width);
+  return counts;
+}
+
+inline int64_t sum(const Counts& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
+// Tensors one after the other in a new one.
+inline at::Tensor joined(const Tensors& tensors) {
+  const at::Tensor buffer = at::empty({sum(counts_of(tensors))}, tensors.front().options());
+  int64_t start = 0;
+  for (const auto& tensor : tensors) {
+    assign(buffer.narrow(0, start, tensor.numel()), tensor);
+    start += tensor.numel();
+  }
+  return buffer;
+}
+
+// Copies the parts of a tensor to others.
+inline void divide(const at::Tensor& whole, const Tensors& parts) {
+  int64_t start = 0;
+  for (const auto& part : parts) {
+    assign(part, whole.narrow(0, start, part.numel()));
+    start += part.numel();
+  }
+}
+
+inline void check_pairs(size_t outputs, size_t inputs, const char* call) {
+  TORCH_CHECK_VALUE(outputs == inputs, call, ": there are ", outputs, " outputs and ", inputs, " inputs");
+}
+
+inline void check_same(const at::Tensor& one, const at::Tensor& other, const char* call) {
+  TORCH_CHECK_VALUE(
+      one.scalar_type() == other.scalar_type() && one.numel() == other.numel(), call, ": the tensors have ", one.numel(),
+      " elements of ", one.scalar_type(), " and ", other.numel(), " elements of ", other.scalar_type());
+}
+
+inline void check_types(const at::Tensor& one, const at::Tensor& other, const char* call) {
+  TORCH_CHECK_TYPE(
+      one.scalar_type() == other.scalar_type(), call, ": the tensors are of ", one.scalar_type(), " and ", other.scalar_type());
+}
+
+inline void check_blocks(const at::Tensor& whole, const at::Tensor& block, int ranks, const char* call, const char* what) {
+  check_types(whole, block, call);
+  TORCH_CHECK_VALUE(
+      whole.numel() == block.numel() * ranks, call, ": the ", what, " has ", whole.numel(), " elements, which are not ", ranks,
+      " blocks of ", block.numel());
+}
+
+}  // namespace unisono
