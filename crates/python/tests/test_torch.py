@@ -398,3 +398,44 @@ def test_ranks_that_differ_both_hear_of_it() -> None:
 def test_an_exception_ends_the_other_rank() -> None:
     ended = run(PRELUDE + "if rank == 1:\n    raise KeyError('a batch')\ndist.barrier()")
     assert "KeyError: 'a batch'" in ended[0].output and ended[0].code == 1, ended
+
+
+@pytest.mark.parametrize("wait", ["dist.barrier()", "dist.all_reduce(torch.zeros(2), async_op=True).wait()", "dist.recv(torch.zeros(2), 0)"])
+def test_ctrl_c_ends_all_ranks(wait: str) -> None:
+    program = f"""
+import signal, time
+if rank == 1:
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    {wait}
+time.sleep(1.5)
+dist.barrier()
+"""
+    ended = run(PRELUDE + program)
+    assert ended[1].code != 0 and "KeyboardInterrupt" in ended[1].output, ended
+    assert ended[0].code == 1 and "KeyboardInterrupt" in ended[0].output, ended
+
+
+def test_a_group_that_is_aborted_ends_calls_in_flight() -> None:
+    ended = run(
+        PRELUDE
+        + """
+if rank == 1:
+    work = dist.all_reduce(torch.zeros(2), async_op=True)
+    message = dist.irecv(torch.zeros(2), 0)
+    dist.distributed_c10d._abort_process_group()
+    for one in (work, message):
+        try:
+            one.wait()
+        except RuntimeError as error:
+            assert "the process group was aborted" in str(error), error
+        else:
+            raise AssertionError("a call outlived its group")
+else:
+    import time
+    time.sleep(1)
+    dist.barrier()
+"""
+    )
+    assert ended[1].code == 0, ended
+    assert ended[0].code == 1 and "the process group was aborted" in ended[0].output, ended
