@@ -28,7 +28,9 @@ def register() -> None:
 
 
 def _create(options: Any, _backend_options: Any) -> dist.ProcessGroup:
-    return _backend().create(options.store, options.group_rank, options.group_size, options.timeout)
+    # The last is of PyTorch 2.15.
+    reconfigurable = getattr(options, "enable_reconfigure", False)
+    return _backend().create(options.store, options.group_rank, options.group_size, options.timeout, reconfigurable)
 
 
 @functools.cache

@@ -5,6 +5,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <algorithm>
+#include <random>
 #include <set>
 
 #include "lane.hpp"
@@ -19,10 +21,25 @@ using c10d::OpType;
 using c10d::Work;
 using Milliseconds = std::chrono::milliseconds;
 
+// A name that no other process group has.
+std::string unique_name() {
+  static std::atomic<int> groups{0};
+  std::random_device random;
+  return c10::str("unisono-", getpid(), "-", groups++, "-", random(), "-", random());
+}
+
+// The work of what was done when it was called.
+class Done final : public Work {
+ public:
+  Done() { finish(); }
+};
+
 class Backend final : public c10d::Backend {
  public:
-  Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout)
-      : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout), world_(*store_, rank, size, timeout) {
+  // A process group that is `reconfigurable` has no ranks until it is reconfigured.
+  Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout, bool reconfigurable)
+      : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout) {
+    if (!reconfigurable) world_ = std::make_shared<World>(*store_, "unisono", rank, size, timeout);
     const std::lock_guard<std::mutex> lock(alive_mutex());
     alive().insert(this);
   }
@@ -30,6 +47,10 @@ class Backend final : public c10d::Backend {
   ~Backend() override {
     const bool has_lock = PyGILState_Check() != 0;
     PyThreadState* state = has_lock ? PyEval_SaveThread() : nullptr;
+    {
+      const std::lock_guard<std::mutex> lock(alive_mutex());
+      alive().erase(this);
+    }
     leave("");
     if (has_lock) PyEval_RestoreThread(state);
   }
@@ -75,7 +96,7 @@ class Backend final : public c10d::Backend {
       // Elsewhere than on the root the library leaves the array undefined; PyTorch leaves it as it was.
       const at::Tensor target = rank_ == root ? place : place.clone(at::MemoryFormat::Contiguous);
       reduced(target, [&](void* data, size_t count, int dtype) {
-        return unisono_reduce(world_.calls(), data, count, dtype, op, root, &call);
+        return unisono_reduce(world_->calls(), data, count, dtype, op, root, &call);
       });
     });
   }
@@ -86,7 +107,7 @@ class Backend final : public c10d::Backend {
       for (const auto& place : places) {
         const at::Tensor buffer = place.contiguous();
         const Moved moved(buffer.scalar_type());
-        check(unisono_broadcast(world_.calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
+        check(unisono_broadcast(world_->calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
         assign(place, buffer);
       }
     });
@@ -112,7 +133,7 @@ class Backend final : public c10d::Backend {
         });
         assign(buffer.narrow(0, start, own.numel()), own);
         const auto options = with(call, counts);
-        check(unisono_all_gather(world_.calls(), buffer.data_ptr(), sum(counts), moved.dtype, &options));
+        check(unisono_all_gather(world_->calls(), buffer.data_ptr(), sum(counts), moved.dtype, &options));
         divide(buffer, places);
       }
     });
@@ -147,7 +168,7 @@ class Backend final : public c10d::Backend {
         const at::Tensor buffer = places[pair].contiguous();
         const Moved moved(buffer.scalar_type());
         assign(buffer.view(-1).narrow(0, rank_ * owns[pair].numel(), owns[pair].numel()), owns[pair]);
-        check(unisono_all_gather(world_.calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, &call));
+        check(unisono_all_gather(world_->calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, &call));
         assign(places[pair], buffer);
       }
     });
@@ -167,7 +188,7 @@ class Backend final : public c10d::Backend {
       const Moved moved(own.scalar_type());
       const at::Tensor buffer = at::empty({size_ * own.numel()}, own.options());
       assign(buffer.narrow(0, rank_ * own.numel(), own.numel()), own);
-      check(unisono_gather(world_.calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
+      check(unisono_gather(world_->calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
       divide(buffer, places);
     });
   }
@@ -184,7 +205,7 @@ class Backend final : public c10d::Backend {
     return submit(OpType::SCATTER, "unisono:scatter", outputs, opts, [=, this](const unisono_call& call) {
       const Moved moved(place.scalar_type());
       const at::Tensor buffer = rank_ == root ? joined(sources) : at::empty({size_ * place.numel()}, place.options());
-      check(unisono_scatter(world_.calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
+      check(unisono_scatter(world_->calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
       assign(place, buffer.narrow(0, rank_ * place.numel(), place.numel()));
     });
   }
@@ -246,7 +267,7 @@ class Backend final : public c10d::Backend {
 
   c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& opts) override {
     return submit(OpType::BARRIER, "unisono:barrier", {}, opts, [this](const unisono_call& call) {
-      check(unisono_barrier(world_.calls(), &call));
+      check(unisono_barrier(world_->calls(), &call));
     });
   }
 
@@ -258,28 +279,50 @@ class Backend final : public c10d::Backend {
 
   c10::intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override {
     const at::Tensor buffer = dense(tensors.at(0)).contiguous();
-    return start(OpType::SEND, buffer, {}, to, tag, [&](Message& message, size_t count, int dtype, const unisono_call& call) {
-      return unisono_send_async(world_.messages(), message.data(), count, dtype, to, &call, message.request());
+    return start(OpType::SEND, buffer, {}, to, tag, [to](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
+      return unisono_send_async(comm, message.data(), count, dtype, to, call, message.request());
     });
   }
 
   c10::intrusive_ptr<Work> recv(Tensors& tensors, int from, int tag) override {
-    const at::Tensor target = dense(tensors.at(0));
-    return start(
-        OpType::RECV, target.contiguous(), target, from, tag, [&](Message& message, size_t count, int dtype, const unisono_call& call) {
-          return unisono_receive_async(world_.messages(), message.data(), count, dtype, from, &call, message.request());
-        });
+    const at::Tensor target = dense(tensors.at(0)), buffer = target.contiguous();
+    return start(OpType::RECV, buffer, target, from, tag, [from](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
+      return unisono_receive_async(comm, message.data(), count, dtype, from, call, message.request());
+    });
   }
 
   c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override {
-    const at::Tensor target = dense(tensors.at(0));
-    return start(
-        OpType::RECVANYSOURCE, target.contiguous(), target, -1, tag,
-        [&](Message& message, size_t count, int dtype, const unisono_call& call) {
-          return unisono_receive_any_async(
-              world_.messages(), message.data(), count, dtype, message.source(), &call, message.request());
-        });
+    const at::Tensor target = dense(tensors.at(0)), buffer = target.contiguous();
+    return start(OpType::RECVANYSOURCE, buffer, target, -1, tag, [](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
+      return unisono_receive_any_async(comm, message.data(), count, dtype, message.source(), call, message.request());
+    });
   }
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  // Worlds of other ranks: PyTorch's interface for jobs that survive the loss of ranks, and take in others.
+
+  bool supportsReconfigure() const override { return true; }
+
+  c10d::ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
+
+  // Leaves the world, and starts one of the process groups with these handles, in their order. All of them call it, with a `uuid` that
+  // no other world of the store has had.
+  c10::intrusive_ptr<Work> reconfigure(const c10d::ReconfigureOptions& opts) override {
+    auto handles = std::visit([](const auto& all) { return std::vector<std::string>(all.begin(), all.end()); }, opts.handles);
+    // A set has no order.
+    if (opts.handles.index() == 0) std::sort(handles.begin(), handles.end());
+    const auto own = std::find(handles.begin(), handles.end(), handle_);
+    TORCH_CHECK_VALUE(own != handles.end(), "reconfigure: this rank's handle is not among the ", handles.size(), " handles");
+    TORCH_CHECK(uuids_.insert(opts.uuid).second, "reconfigure: the uuid ", opts.uuid, " is already used");
+    leave("");
+    world_ = nullptr;
+    rank_ = static_cast<int>(own - handles.begin());
+    size_ = static_cast<int>(handles.size());
+    const auto name = "unisono/reconfigured/" + std::to_string(opts.uuid);
+    world_ = std::make_shared<World>(*store_, name, rank_, size_, opts.timeout.value_or(timeout_.load()));
+    return c10::make_intrusive<Done>();
+  }
+#endif
 
  private:
   // What process groups of this process there are, to be left when it ends.
@@ -293,20 +336,13 @@ class Backend final : public c10d::Backend {
     return mutex;
   }
 
-  // Leaves the world; with a cause, at once: the calls in flight fail, here and on other ranks, which learn the cause.
   void leave(const std::string& cause) {
-    {
-      const std::lock_guard<std::mutex> lock(alive_mutex());
-      if (alive().erase(this) == 0) return;
-    }
-    if (!cause.empty()) world_.waits().end(cause);
-    lane_->close();
-    const std::lock_guard<std::mutex> lock(messages_mutex_);
-    const bool are_done = messages_.are_done();
-    if (!cause.empty()) unisono_fail(world_.calls(), cause.c_str());
-    if (!are_done) unisono_fail(world_.messages(), cause.empty() ? "the process group was shut down" : cause.c_str());
-    messages_.settle();
-    world_.close();
+    if (const auto world = world_) world->leave(cause);
+  }
+
+  World& world() const {
+    TORCH_CHECK(world_, "the process group has no ranks until it is reconfigured");
+    return *world_;
   }
 
   // The options of a call: those of PyTorch's that we have.
@@ -328,23 +364,21 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<Work> submit(OpType type, const char* name, const Tensors& outputs, const Options& opts, Make make) {
     RECORD_FUNCTION(name, c10::ArrayRef<const c10::IValue>{});
     collectives_++;
-    const bool is_in_turn = !opts.asyncOp || (world_.is_one_node() && torch::autograd::get_current_node() != nullptr);
+    const bool is_in_turn = !opts.asyncOp || (world().is_one_node() && torch::autograd::get_current_node() != nullptr);
     const auto call = call_of(opts.timeout);
-    return lane_->submit(type, outputs, [call, make = std::move(make)] { make(call); }, is_in_turn);
+    return world().lane().submit(type, outputs, [call, make = std::move(make)] { make(call); }, is_in_turn);
   }
 
-  // Starts a message.
-  template <typename Start>
-  c10::intrusive_ptr<Work> start(OpType type, const at::Tensor& buffer, const at::Tensor& target, int other, int tag, Start start) {
+  // Starts a message: `make` passes it to the library.
+  template <typename Make>
+  c10::intrusive_ptr<Work> start(OpType type, const at::Tensor& buffer, const at::Tensor& target, int other, int tag, Make make) {
     TORCH_CHECK_VALUE(
         other < size_ && other != rank_ && other >= -1, "rank ", rank_, " of ", size_, " exchanges no messages with rank ", other);
-    auto message = c10::make_intrusive<Message>(world_.waits(), type, buffer, target, other);
+    const auto message = c10::make_intrusive<Message>(world().waits(), type, buffer, target, other);
     const Moved moved(buffer.scalar_type());
     auto call = call_of(Milliseconds(0));
     call.tag = tag;
-    const std::lock_guard<std::mutex> lock(messages_mutex_);
-    check(start(*message, buffer.numel() * moved.width, moved.dtype, call));
-    messages_.add(message);
+    world().send(message, [&](unisono_comm* comm) { return make(comm, *message, buffer.numel() * moved.width, moved.dtype, &call); });
     return message;
   }
 
@@ -358,7 +392,7 @@ class Backend final : public c10d::Backend {
 
   void all_reduce(const at::Tensor& place, int op, const unisono_call& call) {
     reduced(place, [&](void* data, size_t count, int dtype) {
-      return unisono_all_reduce(world_.calls(), data, count, dtype, op, &call);
+      return unisono_all_reduce(world_->calls(), data, count, dtype, op, &call);
     });
   }
 
@@ -378,7 +412,7 @@ class Backend final : public c10d::Backend {
             // The library uses its array up.
             const at::Tensor buffer = joined(sources[pair]);
             reduced(buffer, [&](void* data, size_t count, int dtype) {
-              return unisono_reduce_scatter(world_.calls(), data, count, dtype, op, &call);
+              return unisono_reduce_scatter(world_->calls(), data, count, dtype, op, &call);
             });
             assign(places[pair], buffer.narrow(0, start, places[pair].numel()));
           }
@@ -391,7 +425,7 @@ class Backend final : public c10d::Backend {
     for (auto& count : to) count *= moved.width;
     for (auto& count : from) count *= moved.width;
     check(unisono_all_to_all_v(
-        world_.calls(), sent.data_ptr(), to.data(), received.data_ptr(), from.data(), moved.dtype, &call));
+        world_->calls(), sent.data_ptr(), to.data(), received.data_ptr(), from.data(), moved.dtype, &call));
   }
 
   void check_exchange(const at::Tensor& sent, const at::Tensor& received, const Counts& to, const Counts& from) const {
@@ -426,10 +460,10 @@ class Backend final : public c10d::Backend {
 
   const c10::intrusive_ptr<c10d::Store> store_;
   std::atomic<Milliseconds> timeout_;
-  World world_;
-  const std::shared_ptr<Lane> lane_ = std::make_shared<Lane>(world_.waits());
-  std::mutex messages_mutex_;
-  Messages messages_;
+  std::shared_ptr<World> world_;
+  // What other process groups call this one, and the worlds that it has been in.
+  const std::string handle_ = unique_name();
+  std::set<int64_t> uuids_;
   std::atomic<uint64_t> collectives_{0};
   uint64_t barriers_ = 0;
 };
@@ -440,8 +474,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   unisono::Waits::learn_main_thread();
   module.def(
       "create",
-      [](c10::intrusive_ptr<c10d::Store> store, int rank, int size, unisono::Milliseconds timeout) -> c10::intrusive_ptr<c10d::Backend> {
-        return c10::make_intrusive<unisono::Backend>(std::move(store), rank, size, timeout);
+      [](c10::intrusive_ptr<c10d::Store> store, int rank, int size, unisono::Milliseconds timeout,
+         bool reconfigurable) -> c10::intrusive_ptr<c10d::Backend> {
+        return c10::make_intrusive<unisono::Backend>(std::move(store), rank, size, timeout, reconfigurable);
       },
       pybind11::call_guard<pybind11::gil_scoped_release>());
   module.def("leave_all", &unisono::Backend::leave_all, pybind11::call_guard<pybind11::gil_scoped_release>());

@@ -93,7 +93,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
       c10d::OpType type, const std::vector<at::Tensor>& outputs, std::function<void()> make, bool is_in_turn) {
     auto call = c10::make_intrusive<Call>(shared_from_this(), type, outputs, std::move(make));
     std::unique_lock<std::mutex> lock(mutex_);
-    TORCH_CHECK(!is_closed_, "the process group was shut down");
+    TORCH_CHECK(!is_closed_, kShutDown);
     calls_.push_back({call, Clock::now()});
     if (is_in_turn && !is_busy_ && calls_.size() == 1) {
       run_first(lock);

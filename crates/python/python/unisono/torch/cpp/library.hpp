@@ -17,6 +17,8 @@ namespace unisono {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr auto kShutDown = "the process group was shut down";
+
 // Throws the last error of this thread, if a function has returned one.
 inline void check(int code) {
   if (code == UNISONO_OK) return;

@@ -5,19 +5,21 @@
 
 #include <numeric>
 
-#include "library.hpp"
+#include "lane.hpp"
+#include "message.hpp"
 
 namespace unisono {
 
-// The communicators of a process group: one for collectives, and one for messages, so that a message starts while a collective runs.
+// The ranks of a process group: a communicator for collectives, and one for messages, so that a message starts while a collective runs.
 class World {
  public:
-  World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout) {
+  // Starts a world of ranks that share a store. It has a name that no other world of the store has.
+  World(c10d::Store& store, const std::string& name, int rank, int size, std::chrono::milliseconds timeout) {
     unisono_settings settings{};
     settings.timeout_s = timeout.count() / 1e3;
     Keys keys{store, {}};
     waits_.during([&] {
-      const int code = unisono_start_store(rank, size, "unisono", set, get, &keys, &settings, &calls_);
+      const int code = unisono_start_store(rank, size, name.c_str(), set, get, &keys, &settings, &calls_);
       if (code != UNISONO_OK && !keys.error.empty()) C10_THROW_ERROR(DistStoreError, unisono_last_error() + (": " + keys.error));
       check(code);
       if (size == 1) return;
@@ -30,17 +32,34 @@ class World {
 
   World(const World&) = delete;
 
-  // Leaves the world. No call is in flight.
-  ~World() { close(); }
+  ~World() { leave(""); }
 
-  void close() {
+  // Leaves the world after the collectives in flight; with a cause, at once: what is in flight fails, here and on other ranks, which learn it.
+  void leave(const std::string& cause) {
+    if (!cause.empty()) waits_.end(cause);
+    lane_->close();
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (calls_ == nullptr) return;
+    const bool are_done = in_flight_.are_done();
+    if (!cause.empty()) unisono_fail(calls_, cause.c_str());
+    if (!are_done) unisono_fail(messages_, cause.empty() ? kShutDown : cause.c_str());
+    in_flight_.settle();
     unisono_free(std::exchange(messages_, nullptr));
     unisono_free(std::exchange(calls_, nullptr));
   }
 
+  // Starts a message: `make` passes it to the library.
+  template <typename Make>
+  void send(const c10::intrusive_ptr<Message>& message, Make make) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    TORCH_CHECK(messages_ != nullptr, kShutDown);
+    check(make(messages_));
+    in_flight_.add(message);
+  }
+
   Waits& waits() { return waits_; }
+  Lane& lane() { return *lane_; }
   unisono_comm* calls() const { return calls_; }
-  unisono_comm* messages() const { return messages_; }
   bool is_one_node() const { return is_one_node_; }
 
  private:
@@ -83,8 +102,11 @@ class World {
   }
 
   Waits waits_;
+  const std::shared_ptr<Lane> lane_ = std::make_shared<Lane>(waits_);
+  std::mutex mutex_;
   unisono_comm* calls_ = nullptr;
   unisono_comm* messages_ = nullptr;
+  Messages in_flight_;
   bool is_one_node_ = true;
 };
 

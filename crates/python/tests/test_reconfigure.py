@@ -1,0 +1,136 @@
+"""Process groups whose ranks change: PyTorch's interface, dist._reconfigure. The cases are those of PyTorch's own tests of it."""
+
+import pytest
+from ranks import check, run
+
+pytest.importorskip("torch", minversion="2.15")
+
+PRELUDE = """
+import os
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = dist.FileStore(os.environ["STORE"], size)
+dist.init_process_group(
+    "unisono", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=30), enable_reconfigure=True
+)
+assert dist._supports_reconfigure()
+backend = dist.get_backend_impl(dist.distributed_c10d._get_default_group(), torch.device("cpu"))
+
+def collected(name):
+    store.set(f"{name}_{rank}", dist._get_reconfigure_handle())
+    return [store.get(f"{name}_{other}").decode() for other in range(size)]
+
+def reconfigure(uuid, handles, timeout=30):
+    dist._reconfigure(uuid, handles, timeout=timedelta(seconds=timeout)).wait()
+
+def check_sum(ranks):
+    assert dist.get_world_size() == ranks
+    tensor = torch.full((4,), dist.get_rank() + 1.0)
+    dist.all_reduce(tensor)
+    assert (tensor == ranks * (ranks + 1) / 2).all(), tensor
+
+def together(name):
+    store.set(f"{name}_{rank}", "1")
+    [store.get(f"{name}_{other}") for other in range(size)]
+
+handles = collected("start")
+"""
+
+
+def test_all_ranks_and_messages() -> None:
+    check(
+        PRELUDE
+        + """
+reconfigure(1, handles)
+assert (dist.get_rank(), dist.get_world_size()) == (rank, size)
+check_sum(size)
+received = torch.zeros(4)
+works = [backend.send([torch.full((4,), rank + 1.0)], (rank + 1) % size, 0), backend.recv([received], (rank - 1) % size, 0)]
+[work.wait() for work in works]
+assert (received == (rank - 1) % size + 1).all()
+reconfigure(2, collected("again"))
+check_sum(size)
+""",
+        3,
+    )
+
+
+@pytest.mark.parametrize("excluded", [1, 2])
+def test_a_rank_is_excluded(excluded: int) -> None:
+    check(
+        PRELUDE
+        + f"""
+reconfigure(1, handles)
+if rank != {excluded}:
+    reconfigure(2, [handle for other, handle in enumerate(handles) if other != {excluded}])
+    assert dist.get_rank() == rank - (rank > {excluded})
+    check_sum(size - 1)
+    tensor = torch.full((4,), 42.0 if dist.get_rank() == 0 else 0.0)
+    dist.broadcast(tensor, group_src=0)
+    assert (tensor == 42).all()
+together("done")
+""",
+        3,
+    )
+
+
+def test_ranks_leave_and_come() -> None:
+    check(
+        PRELUDE
+        + """
+reconfigure(10 + rank, handles[rank : rank + 1])
+assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
+check_sum(1)
+reconfigure(20, collected("all"))
+check_sum(size)
+reconfigure(30 + rank, [dist._get_reconfigure_handle()])
+check_sum(1)
+# Some begin, and the others join them; then both parts merge.
+handles = collected("late")
+if rank < 1:
+    reconfigure(40, handles[:1])
+reconfigure(41, handles)
+check_sum(size)
+reconfigure(*((50, handles[:1]) if rank < 1 else (51, handles[1:])))
+check_sum(1 if rank < 1 else 2)
+reconfigure(52, handles)
+check_sum(size)
+backend.abort()
+reconfigure(53, handles)
+check_sum(size)
+try:
+    reconfigure(53, handles)
+except RuntimeError as error:
+    assert "already used" in str(error), error
+else:
+    raise AssertionError("a number was used twice")
+""",
+        3,
+    )
+
+
+def test_a_killed_rank_is_left_out() -> None:
+    ended = run(
+        PRELUDE
+        + """
+reconfigure(1, handles)
+check_sum(size)
+if rank == 1:
+    os.kill(os.getpid(), 9)
+try:
+    for _ in range(1000):
+        dist.all_reduce(torch.zeros(1000))
+except RuntimeError as error:
+    print(error)
+else:
+    raise AssertionError("a rank was killed, and nobody noticed")
+reconfigure(2, [handles[0], handles[2]])
+check_sum(2)
+""",
+        3,
+    )
+    assert [end.code for end in ended] == [0, -9, 0], ended
+    assert all("rank 1" in ended[rank].output for rank in (0, 2)), ended
