@@ -10,6 +10,7 @@ use super::comm::{Comm, on, out};
 use super::errors::{Result, argument, guarded};
 use super::options::{self, Call};
 use super::values::lent;
+use super::waits::looking;
 
 /// How long `unisono_wait_any` waits for one call before it looks at the others.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -86,7 +87,7 @@ pub unsafe extern "C" fn unisono_wait_for(
             unsafe { (request.as_ref().ok_or_else(missing)?, out(is_done, "the answer")?) };
         request.owner.check().map_err(argument)?;
         let timeout = arguments::timeout(timeout_s).map_err(argument)?;
-        *is_done = c_int::from(request.call.wait_for(timeout));
+        *is_done = c_int::from(looking(|| request.call.wait_for(timeout)));
         Ok(())
     })
 }
@@ -182,7 +183,7 @@ unsafe fn finish(place: &mut *mut Request) -> Result<()> {
         std::mem::forget(request);
         return Err(argument(refused));
     }
-    Ok(request.call.wait()?)
+    Ok(looking(|| request.call.wait())?)
 }
 
 fn missing() -> super::errors::Failure {

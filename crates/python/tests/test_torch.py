@@ -72,6 +72,13 @@ assert rank != 0 or torch.stack(outputs)[:, 0].equal(everyone)
 output = torch.zeros(2, dtype=torch.int64)
 dist.scatter(output, [torch.full((2,), other) for other in range(size)] if rank == 0 else None, src=0)
 assert (output == rank).all()
+# Long ones, of which some are not contiguous.
+longs = [torch.zeros(2, 1 << 18)[:, ::2] if rank == other else torch.zeros(2, 1 << 17) for other in range(size)]
+dist.gather(torch.full((2, 1 << 17), float(rank)), longs if rank == size - 1 else None, dst=size - 1)
+assert rank != size - 1 or all((tensor == other).all() for other, tensor in enumerate(longs)), "long"
+output = torch.zeros(1 << 18, 2)[:, 0]
+dist.scatter(output, [torch.full((1 << 18,), float(other)) for other in range(size)] if rank == 0 else None, src=0)
+assert (output == rank).all(), "long"
 output = torch.zeros(3)
 dist.reduce_scatter(output, [torch.full((3,), float(other)) for other in range(size)])
 assert (output == rank * size).all()

@@ -185,6 +185,10 @@ class Backend final : public c10d::Backend {
       for (const auto& place : places) check_same(place, own, "gather");
     }
     return submit(OpType::GATHER, "unisono:gather", results, opts, [=, this](const unisono_call& call) {
+      if (is_long(own)) {
+        root_exchanges("gather", root, own, places, unisono_receive_async, unisono_send, call);
+        return;
+      }
       const Moved moved(own.scalar_type());
       const at::Tensor buffer = at::empty({size_ * own.numel()}, own.options());
       assign(buffer.narrow(0, rank_ * own.numel(), own.numel()), own);
@@ -203,6 +207,10 @@ class Backend final : public c10d::Backend {
       for (const auto& source : sources) check_same(source, place, "scatter");
     }
     return submit(OpType::SCATTER, "unisono:scatter", outputs, opts, [=, this](const unisono_call& call) {
+      if (is_long(place)) {
+        root_exchanges("scatter", root, place, sources, unisono_send_async, unisono_receive, call);
+        return;
+      }
       const Moved moved(place.scalar_type());
       const at::Tensor buffer = rank_ == root ? joined(sources) : at::empty({size_ * place.numel()}, place.options());
       check(unisono_scatter(world_->calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
@@ -417,6 +425,44 @@ class Backend final : public c10d::Backend {
             assign(places[pair], buffer.narrow(0, start, places[pair].numel()));
           }
         });
+  }
+
+  // Whether one more copy of a tensor takes longer than a message.
+  static bool is_long(const at::Tensor& tensor) { return tensor.nbytes() >= (1 << 20); }
+
+  // A gather or a scatter between `single` and, on the root, one of `all` for each rank, in which nothing is copied twice. The barrier
+  // compares the calls of all ranks.
+  template <typename AtRoot, typename Elsewhere>
+  void root_exchanges(
+      const char* label, int root, const at::Tensor& single, const Tensors& all, AtRoot at_root, Elsewhere elsewhere, unisono_call call) {
+    call.label = label;
+    check(unisono_barrier(world_->calls(), &call));
+    const Moved moved(single.scalar_type());
+    const size_t count = single.numel() * moved.width;
+    const bool gathers = label[0] == 'g';
+    if (rank_ != root) {
+      const at::Tensor buffer = single.contiguous();
+      check(elsewhere(world_->calls(), buffer.data_ptr(), count, moved.dtype, root, &call));
+      if (!gathers) assign(single, buffer);
+      return;
+    }
+    Tensors buffers;
+    std::vector<unisono_request*> requests(size_);
+    for (const auto& tensor : all) buffers.push_back(tensor.contiguous());
+    // All that have begun must end, whatever becomes of the others.
+    int code = UNISONO_OK;
+    for (int other = 0; other < size_ && code == UNISONO_OK; other++) {
+      if (other != root) code = at_root(world_->calls(), buffers[other].data_ptr(), count, moved.dtype, other, &call, &requests[other]);
+    }
+    gathers ? assign(buffers[root], single) : assign(single, buffers[root]);
+    try {
+      check(code);
+    } catch (...) {
+      unisono_wait_all(requests.size(), requests.data());
+      throw;
+    }
+    check(unisono_wait_all(requests.size(), requests.data()));
+    for (int other = 0; other < size_ && gathers; other++) assign(all[other], buffers[other]);
   }
 
   // Sends `to[j]` elements to every rank j, and receives `from[i]` from every rank i, on contiguous tensors.

@@ -31,17 +31,13 @@ class Message final : public c10d::Work {
   }
 
   bool wait(std::chrono::milliseconds timeout) override {
-    const auto began = Clock::now();
-    std::unique_lock<std::mutex> turn(turn_);
-    while (!is_done_) {
+    const std::unique_lock<std::mutex> turn(turn_);
+    if (!is_done_) {
+      const double limit_s = timeout.count() == 0 ? kForever_s : timeout.count() / 1e3;
       int is_done = 0;
-      if (unisono_wait_for(request_, kLook_s, &is_done) != UNISONO_OK || is_done != 0) {
-        complete();
-        break;
-      }
-      waits_.run_handlers();
-      TORCH_CHECK(
-          timeout.count() == 0 || Clock::now() - began < timeout, "a message was not done in ", timeout.count() / 1e3, " s");
+      waits_.during([&] { check(unisono_wait_for(request_, limit_s, &is_done)); });
+      TORCH_CHECK(is_done != 0, "a message was not done in ", limit_s, " s");
+      complete();
     }
     if (exception_) std::rethrow_exception(exception_);
     return true;
@@ -52,8 +48,8 @@ class Message final : public c10d::Work {
   std::vector<at::Tensor> result() override { return target_.defined() ? std::vector<at::Tensor>{target_} : std::vector<at::Tensor>{}; }
 
  private:
-  // How often a wait lets signal handlers run.
-  static constexpr double kLook_s = 0.05;
+  // Longer than the deadline of any message.
+  static constexpr double kForever_s = 1e9;
 
   void complete() {
     std::exception_ptr error;
