@@ -331,10 +331,15 @@ assert tensor.redistribute(mesh, [Shard(1)]).full_tensor().equal(inputs)
 
 
 def test_benchmarks() -> None:
-    for command, words in (("bench --sizes 8,4K", "torch gloo"), ("bench-ddp --hidden 8 --batch 2", "DDP, nothing sent")):
-        measure = [sys.executable, "-m", "unisono", *command.split(), "-n", "2"]
+    torch_rows = ["--only", "all_reduce", "--only", "DDP of an MLP"]
+    commands = {
+        ("numpy registered",): ["bench", "--sizes", "8,4K"],
+        ("functional", "bucket views"): ["bench-torch", "--sizes", "8", "--rounds", "1", "--round-s", "0", *torch_rows],
+    }
+    for rows, command in commands.items():
+        measure = [sys.executable, "-m", "unisono", *command, "-n", "2"]
         ended = subprocess.run(measure, capture_output=True, text=True, timeout=120, check=False)
-        assert ended.returncode == 0 and words in ended.stdout, ended
+        assert ended.returncode == 0 and all(row in ended.stdout for row in rows) and "not run" not in ended.stdout, ended
 
 
 def test_a_benchmark_ends_when_a_rank_fails() -> None:

@@ -1,6 +1,7 @@
 """The command `python -m unisono`."""
 
 import argparse
+import os
 import sys
 
 from . import bench
@@ -9,28 +10,43 @@ from . import bench
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m unisono", description="Unisono's collectives for Python.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    arrays = commands.add_parser("bench", help="measure all-reduces on numpy arrays and, with PyTorch, on tensors beside gloo")
+    arrays = commands.add_parser("bench", help="measure all-reduces on numpy arrays")
     arrays.add_argument("--sizes", default="8,32K,512K,8M,32M", help="sizes of arrays in bytes (default: %(default)s)")
     arrays.set_defaults(run=_bench)
-    steps = commands.add_parser("bench-ddp", help="measure steps of PyTorch's DDP beside gloo, and one rank's without DDP")
-    steps.add_argument("--hidden", type=int, default=1024, help="the width of the model's two hidden layers (default: %(default)s)")
-    steps.add_argument("--batch", type=int, default=128, help="samples of a rank in a step (default: %(default)s)")
-    steps.set_defaults(run=_bench_ddp)
-    for command in (arrays, steps):
-        command.add_argument("-n", "--ranks", type=int, default=2, help="ranks to start, unless a launcher has (default: 2)")
+    tensors = commands.add_parser("bench-torch", help="measure torch.distributed beside gloo: collectives and steps of training")
+    tensors.add_argument("--sizes", default="8,4K,64K,1M,16M", help="sizes of tensors in bytes (default: %(default)s)")
+    tensors.add_argument("--steps", action=argparse.BooleanOptionalAction, default=True, help="measure steps of training (default: yes)")
+    tensors.add_argument(
+        "--only", action="append", metavar="TEXT", help="measure only the rows whose name contains this text; may be repeated"
+    )
+    tensors.add_argument("--rounds", type=_count, default=7, help="rounds of which a figure is the median (default: %(default)s)")
+    # Tests of the command need no figures.
+    tensors.add_argument("--round-s", type=float, default=0.3, help=argparse.SUPPRESS)
+    tensors.set_defaults(run=_bench_torch)
+    for command in (arrays, tensors):
+        command.add_argument("-n", "--ranks", type=_count, default=2, help="ranks to start, unless a launcher has (default: 2)")
     options = parser.parse_args()
     return options.run(options)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got `{text}`")
+    return number
 
 
 def _bench(options: argparse.Namespace) -> int:
     return bench.run(options.ranks, [bench.size_bytes(size) for size in options.sizes.split(",")])
 
 
-def _bench_ddp(options: argparse.Namespace) -> int:
-    # Only this needs PyTorch.
-    from . import bench_ddp
+def _bench_torch(options: argparse.Namespace) -> int:
+    # The process that only starts ranks does without PyTorch, whose import takes seconds.
+    if "WORLD_SIZE" not in os.environ:
+        return bench.launch(options.ranks)
+    from . import bench_torch
 
-    return bench_ddp.run(options.ranks, options.hidden, options.batch)
+    return bench_torch.run(options)
 
 
 if __name__ == "__main__":

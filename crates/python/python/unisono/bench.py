@@ -1,8 +1,7 @@
-"""Measures all-reduces: on numpy arrays, in registered memory, and by torch.distributed beside gloo, alternating in one process."""
+"""Measures all-reduces on numpy arrays, in ordinary and in registered memory, alternating in one process."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import statistics
@@ -35,16 +34,16 @@ def run(ranks: int, sizes: list[int]) -> int:
     """Measures on the ranks that a launcher has started, or starts them."""
     if "WORLD_SIZE" not in os.environ:
         return launch(ranks)
-    with tempfile.TemporaryDirectory() as folder, init() as comm:
-        columns = _columns(comm, agreed(comm, folder))
+    with init() as comm:
+        columns = _columns(comm)
         if comm.rank == 0:
             print(f"all-reduce of float32, {comm.size} ranks, median of {_ROUNDS} rounds in µs, {processor()}")
             print(f"{'bytes':>10}" + "".join(f"{name:>18}" for name in columns))
         for size in sizes:
             calls = {name: make(max(1, size // 4)) for name, make in columns.items()}
-            figures = _measured(comm, calls)
+            seconds = measured(comm, calls, {name: calls_per_round(comm, call) for name, call in calls.items()}, _ROUNDS)
             if comm.rank == 0:
-                print(f"{size:>10}" + "".join(f"{figures[name]:>18.2f}" for name in columns), flush=True)
+                print(f"{size:>10}" + "".join(f"{seconds[name] * 1e6:>18.2f}" for name in columns), flush=True)
     return 0
 
 
@@ -84,8 +83,8 @@ def agreed(comm: Comm, folder: str) -> str:
     return bytes(comm.broadcast(name)).rstrip(b"\0").decode()
 
 
-def _columns(comm: Comm, folder: str) -> dict[str, Callable[[int], Callable[[], object]]]:
-    """What is measured: from a number of elements, a call."""
+def _columns(comm: Comm) -> dict[str, Callable[[int], Callable[[], object]]]:
+    """The columns of the table: each makes a call from a number of elements."""
 
     def numpy(count: int) -> Callable[[], object]:
         array = np.zeros(count, np.float32)
@@ -95,43 +94,23 @@ def _columns(comm: Comm, folder: str) -> dict[str, Callable[[int], Callable[[], 
         array = comm.empty(count)
         return lambda: comm.all_reduce(array)
 
-    columns: dict[str, Callable[[int], Callable[[], object]]] = {"numpy": numpy, "numpy registered": registered}
-    if importlib.util.find_spec("torch") is None:
-        return columns
-    import torch
-    import torch.distributed as dist
-
-    from .torch import is_backend
-
-    backends = ("unisono", "gloo") if is_backend() else ("gloo",)
-    store = dist.FileStore(f"{folder}/store", comm.size)
-    dist.init_process_group(backends[0], store=store, rank=comm.rank, world_size=comm.size)
-    for backend in backends:
-        group = dist.new_group(backend=backend)
-
-        def tensor(count: int, group: dist.ProcessGroup = group) -> Callable[[], object]:
-            values = torch.zeros(count)
-            return lambda: dist.all_reduce(values, group=group)
-
-        columns[f"torch {backend}"] = tensor
-    return columns
+    return {"numpy": numpy, "numpy registered": registered}
 
 
-def _measured(comm: Comm, calls: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """The median time of each call, in microseconds."""
-    repeats = {name: _repeats(comm, call) for name, call in calls.items()}
-    rounds: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(_ROUNDS):
+def measured(comm: Comm, calls: dict[str, Callable[[], object]], repeats: dict[str, int], rounds: int) -> dict[str, float]:
+    """Returns the median time of each call over several rounds, in seconds. The calls alternate."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
         for name, call in calls.items():
-            rounds[name].append(_time(comm, call, repeats[name]))
-    return {name: statistics.median(times) * 1e6 for name, times in rounds.items()}
+            times[name].append(_time(comm, call, repeats[name]))
+    return {name: statistics.median(figures) for name, figures in times.items()}
 
 
-def _repeats(comm: Comm, call: Callable[[], object]) -> int:
-    """How often a call is made in a round: the same on all ranks."""
-    _time(comm, call, 3)
-    repeats = np.array([_ROUND_S / _time(comm, call, 3)])
-    return max(1, int(comm.broadcast(repeats)[0]))
+def calls_per_round(comm: Comm, call: Callable[[], object], round_s: float = _ROUND_S, warm: int = 3) -> int:
+    """Returns the number of calls that fill a round, after two warm-ups of `warm` calls. The number is identical on all ranks."""
+    _time(comm, call, warm)
+    own = np.array([round_s / _time(comm, call, warm)])
+    return max(1, int(comm.broadcast(own)[0]))
 
 
 def _time(comm: Comm, call: Callable[[], object], repeats: int) -> float:
@@ -139,6 +118,8 @@ def _time(comm: Comm, call: Callable[[], object], repeats: int) -> float:
     began = time.perf_counter()
     for _ in range(repeats):
         call()
+    # The root of a broadcast returns before the other ranks have received: the time ends when all ranks are done.
+    comm.barrier()
     return (time.perf_counter() - began) / repeats
 
 

@@ -1,0 +1,182 @@
+"""Measures torch.distributed with Unisono beside gloo, alternating in one process: collectives, and steps of training."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from . import init
+from . import torch as unisono_torch
+from .bench import agreed, calls_per_round, measured, processor, size_bytes
+from .bench_calls import CALLS, CALLS_OF_ONE, WITHOUT_ARRAY, Call
+from .bench_steps import ALONE, ROUNDING, SILENT, STEPS, Programs
+from .comm import Comm
+
+_TIMEOUT_S = 120
+# DDP makes its buckets anew after the first step.
+_WARM_STEPS = 2
+_ROUNDING = 1e-5
+_BACKENDS = ("unisono", "gloo")
+_NAME_WIDTH, _WIDTH = 32, 16
+
+
+class NotRunError(Exception):
+    """The reason why a row has no figures."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measures on the ranks that a launcher has started."""
+    wanted, tables = options.only or [""], (CALLS, STEPS if options.steps else {})
+    calls, steps = ([name for name in rows if any(text in name for text in wanted)] for rows in tables)
+    if not calls and not steps:
+        # All ranks find the same: one of them reports it.
+        if os.environ.get("RANK", "0") == "0":
+            names = "; ".join(name for rows in tables for name in rows)
+            print(f"--only must be a part of a row's name, got `{'`, `'.join(wanted)}`; rows: {names}", file=sys.stderr)
+        return 2
+    torch.set_num_threads(1)
+    # The hook makes a world of its own, which reads the deadlines there.
+    os.environ |= {"UNISONO_TIMEOUT_S": str(_TIMEOUT_S), "UNISONO_FIRST_TIMEOUT_S": str(_TIMEOUT_S)}
+    # Ranks that report a failure wait for those whose call runs into its deadline.
+    control = 2 * _TIMEOUT_S
+    with tempfile.TemporaryDirectory() as folder, init(timeout=control) as comm:
+        groups = _groups(comm, agreed(comm, folder), timedelta(seconds=control))
+        if calls:
+            _print_calls(comm, groups, calls, [size_bytes(size) for size in options.sizes.split(",")], options.rounds)
+        if calls and steps:
+            _print(comm, "")
+        if steps:
+            _print_steps(comm, groups, steps, options.rounds, options.round_s)
+        dist.destroy_process_group()
+        # The store is in rank 0's folder.
+        comm.barrier()
+    return 0
+
+
+def _groups(comm: Comm, folder: str, control: timedelta) -> dict[str, dist.ProcessGroup]:
+    """The groups that are measured. The default group only carries reports."""
+    unisono_torch.register()
+    store = dist.FileStore(f"{folder}/store", comm.size)
+    dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size, timeout=control)
+    return {name: dist.new_group(backend=name, timeout=timedelta(seconds=_TIMEOUT_S)) for name in _BACKENDS}
+
+
+def _print_calls(comm: Comm, groups: dict[str, dist.ProcessGroup], names: list[str], sizes: list[int], rounds: int) -> None:
+    _print(comm, f"collectives of float32: unisono / gloo (µs of unisono), {_conditions(comm, rounds)}")
+    _print(comm, f"{'bytes':<{_NAME_WIDTH}}" + "".join(f"{size:>{_WIDTH}}" for size in sizes))
+    for name in names:
+        try:
+            row = [_call_cell(comm, groups, name, size, rounds) for size in (sizes[:1] if name in WITHOUT_ARRAY else sizes)]
+        except NotRunError as error:
+            row = [f"  not run: {error}"]
+        _print(comm, f"{name:<{_NAME_WIDTH}}" + "".join(f"{cell:>{_WIDTH}}" for cell in row))
+
+
+def _call_cell(comm: Comm, groups: dict[str, dist.ProcessGroup], name: str, size: int, rounds: int) -> str:
+    calls = {backend: _started(backend, partial(CALLS[name], group, size), 1) for backend, group in groups.items()}
+    seconds = measured(comm, calls, {backend: calls_per_round(comm, call) for backend, call in calls.items()}, rounds)
+    return f"{_ratio(seconds)} ({_figure(seconds['unisono'] * 1e6 / CALLS_OF_ONE.get(name, 1))})"
+
+
+def _print_steps(comm: Comm, groups: dict[str, dist.ProcessGroup], names: list[str], rounds: int, round_s: float) -> None:
+    _print(comm, f"steps of training: unisono / gloo (ms of unisono), ms of the others, {_conditions(comm, rounds)}")
+    _print(comm, f"{'':<{_NAME_WIDTH}}" + "".join(f"{column:>{_WIDTH}}" for column in ("unisono", SILENT, ALONE, "of linear")))
+    for name in names:
+        try:
+            row = _step_cells(comm, name, _agreed_on("all programs", partial(STEPS[name], groups)), rounds, round_s)
+        except NotRunError as error:
+            row = [f"  not run: {error}"]
+        _print(comm, f"{name:<{_NAME_WIDTH}}" + "".join(f"{cell:>{_WIDTH}}" for cell in row))
+
+
+def _step_cells(comm: Comm, name: str, programs: Programs, rounds: int, round_s: float) -> list[str]:
+    losses: dict[str, torch.Tensor | None] = {}
+
+    def kept(program: str) -> Call:
+        step = _started(program, programs[program], _WARM_STEPS)
+
+        def call() -> None:
+            losses[program] = step()
+
+        return call
+
+    calls = {program: kept(program) for program in programs}
+    steps = min(calls_per_round(comm, call, round_s, _WARM_STEPS) for call in calls.values())
+    # Losses can be compared only after equally many steps.
+    seconds = measured(comm, calls, dict.fromkeys(calls, steps), rounds)
+    _check_losses(name, [losses[backend] for backend in _BACKENDS])
+    silent = _figure(seconds[SILENT] * 1e3) if SILENT in seconds else "-"
+    unisono, alone = seconds["unisono"], seconds[ALONE]
+    return [f"{_ratio(seconds)} ({_figure(unisono * 1e3)})", silent, _figure(alone * 1e3), f"{alone / unisono:.0%}"]
+
+
+def _check_losses(name: str, losses: list[torch.Tensor | None]) -> None:
+    """Raises an error on all ranks if a loss differs on any of them: then one backend does not compute the same as the other."""
+    # Two summands have one sum. More of them are rounded in different orders.
+    allowed = ROUNDING.get(name, _ROUNDING) if dist.get_world_size() > 2 else 0.0
+    unisono, gloo = (0.0 if loss is None else loss.item() for loss in losses)
+    is_close = math.isclose(unisono, gloo, rel_tol=allowed)
+    difference = _first(None if is_close else f"{name}: the loss of rank {dist.get_rank()} is {unisono} with unisono, {gloo} with gloo")
+    if difference is not None:
+        raise RuntimeError(difference)
+
+
+def _started(label: str, make: Callable[[], Callable[[], object]], times: int) -> Callable[[], object]:
+    """Makes a call and runs it a few times, which shows whether it is possible."""
+
+    def started() -> Callable[[], object]:
+        call = make()
+        for _ in range(times):
+            call()
+        return call
+
+    return _agreed_on(label, started)
+
+
+def _agreed_on(label: str, run: Callable[[], object]) -> object:
+    """Runs it on all ranks. If it fails on any of them, all raise a NotRunError."""
+    result = reason = None
+    try:
+        result = run()
+    except Exception as error:  # PyTorch raises errors of many types for what it does not offer.
+        lines = str(error).split("\n")
+        reason = f"{label}: {lines[0] or type(error).__name__}"
+    reason = _first(reason)
+    if reason is not None:
+        raise NotRunError(reason)
+    return result
+
+
+def _first(text: str | None) -> str | None:
+    """The text that a rank reported first, on all ranks: what a rank reports later may be a consequence."""
+    reports: list[tuple[float, str] | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(reports, None if text is None else (time.monotonic(), text))
+    return min((report for report in reports if report is not None), default=(0.0, None))[1]
+
+
+def _conditions(comm: Comm, rounds: int) -> str:
+    return f"{comm.size} ranks of one thread, median over {rounds} rounds, {processor()}"
+
+
+def _ratio(seconds: dict[str, float]) -> str:
+    return f"{seconds['unisono'] / seconds['gloo']:.2f}"
+
+
+def _figure(value: float) -> str:
+    """A number with three digits, or all of those before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _print(comm: Comm, line: str) -> None:
+    if comm.rank == 0:
+        print(line, flush=True)
