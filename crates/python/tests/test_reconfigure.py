@@ -98,6 +98,7 @@ reconfigure(*((50, handles[:1]) if rank < 1 else (51, handles[1:])))
 check_sum(1 if rank < 1 else 2)
 reconfigure(52, handles)
 check_sum(size)
+together("aborted")
 backend.abort()
 reconfigure(53, handles)
 check_sum(size)
@@ -134,3 +135,21 @@ check_sum(2)
     )
     assert [end.code for end in ended] == [0, -9, 0], ended
     assert all("rank 1" in ended[rank].output for rank in (0, 2)), ended
+
+
+def test_a_rank_that_does_not_come_is_an_error() -> None:
+    check(
+        PRELUDE
+        + """
+if rank == 0:
+    try:
+        reconfigure(1, handles, timeout=1)
+    except RuntimeError as error:
+        assert "could not get" in str(error), error
+    else:
+        raise AssertionError("a world began without a rank")
+    reconfigure(2, handles[:1])
+    check_sum(1)
+together("done")
+"""
+    )

@@ -412,7 +412,9 @@ def test_an_exception_ends_the_other_rank() -> None:
     assert "KeyError: 'a batch'" in ended[0].output and ended[0].code == 1, ended
 
 
-@pytest.mark.parametrize("wait", ["dist.barrier()", "dist.all_reduce(torch.zeros(2), async_op=True).wait()", "dist.recv(torch.zeros(2), 0)"])
+@pytest.mark.parametrize(
+    "wait", ["dist.barrier()", "dist.all_reduce(torch.zeros(2), async_op=True).wait()", "dist.recv(torch.zeros(2), 0)"]
+)
 def test_ctrl_c_ends_all_ranks(wait: str) -> None:
     program = f"""
 import signal, time

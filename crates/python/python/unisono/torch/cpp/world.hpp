@@ -17,7 +17,7 @@ class World {
   World(c10d::Store& store, const std::string& name, int rank, int size, std::chrono::milliseconds timeout) {
     unisono_settings settings{};
     settings.timeout_s = timeout.count() / 1e3;
-    Keys keys{store, {}};
+    Keys keys{store, timeout, {}};
     waits_.during([&] {
       const int code = unisono_start_store(rank, size, name.c_str(), set, get, &keys, &settings, &calls_);
       if (code != UNISONO_OK && !keys.error.empty()) C10_THROW_ERROR(DistStoreError, unisono_last_error() + (": " + keys.error));
@@ -65,6 +65,8 @@ class World {
  private:
   struct Keys {
     c10d::Store& store;
+    // The store's own may be longer.
+    std::chrono::milliseconds timeout;
     std::string error;
   };
 
@@ -73,7 +75,7 @@ class World {
   static int with(void* context, Use use) {
     auto& keys = *static_cast<Keys*>(context);
     try {
-      return use(keys.store);
+      return use(keys);
     } catch (const std::exception& error) {
       keys.error = error.what();
     }
@@ -82,18 +84,19 @@ class World {
 
   // A store need not take an empty value: values have a byte before them.
   static int set(void* context, const char* key, const void* value, size_t size_bytes) {
-    return with(context, [&](c10d::Store& store) {
+    return with(context, [&](const Keys& keys) {
       const auto* bytes = static_cast<const uint8_t*>(value);
       std::vector<uint8_t> stored(1 + size_bytes, '=');
       std::copy(bytes, bytes + size_bytes, stored.begin() + 1);
-      store.set(key, stored);
+      keys.store.set(key, stored);
       return 0;
     });
   }
 
   static int get(void* context, const char* key, void* value, size_t* size_bytes) {
-    return with(context, [&](c10d::Store& store) {
-      const auto stored = store.get(key);
+    return with(context, [&](const Keys& keys) {
+      keys.store.wait({key}, keys.timeout);
+      const auto stored = keys.store.get(key);
       if (stored.empty() || stored.size() - 1 > *size_bytes) return 2;
       *size_bytes = stored.size() - 1;
       std::copy(stored.begin() + 1, stored.end(), static_cast<uint8_t*>(value));
