@@ -83,7 +83,7 @@ class Call final : public c10d::Work {
 // Calls that run one after the other, in the order in which they were made, which is the same on all ranks.
 //
 // A thread that waits for a call runs it, and those before it, unless another one is at it. The lane's own thread runs what nobody waits
-// for. It leaves calls to their callers for a moment: to wake up a thread takes longer than a short call.
+// for. It leaves calls to their callers for a while: to change threads takes longer than a short call.
 class Lane : public std::enable_shared_from_this<Lane> {
  public:
   explicit Lane(Waits& waits) : waits_(waits), process_(getpid()) {}
@@ -94,7 +94,10 @@ class Lane : public std::enable_shared_from_this<Lane> {
     auto call = c10::make_intrusive<Call>(shared_from_this(), type, outputs, std::move(make));
     std::unique_lock<std::mutex> lock(mutex_);
     TORCH_CHECK(!is_closed_, kShutDown);
-    calls_.push_back({call, Clock::now()});
+    int64_t bytes = 0;
+    for (const auto& output : outputs) bytes += output.nbytes();
+    const bool is_long = bytes >= kLong;
+    calls_.push_back({call, Clock::now() + (is_long ? kMoment : kWhile)});
     if (is_in_turn && !is_busy_ && calls_.size() == 1) {
       run_first(lock);
       lock.unlock();
@@ -103,7 +106,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
       return call;
     }
     if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
-    if (is_asleep_) changed_.notify_all();
+    if (is_asleep_ || is_long) changed_.notify_all();
     return call;
   }
 
@@ -151,11 +154,14 @@ class Lane : public std::enable_shared_from_this<Lane> {
  private:
   struct Queued {
     c10::intrusive_ptr<Call> call;
-    Clock::time_point since;
+    // When the thread takes it.
+    Clock::time_point due;
   };
 
-  // How long the thread leaves a call to who waits for it, and how often it looks before it sleeps.
-  static constexpr auto kMoment = std::chrono::microseconds(100);
+  // How long the thread leaves a call to who waits for it: one of many bytes, and any other.
+  static constexpr Clock::duration kMoment = std::chrono::microseconds(100), kWhile = std::chrono::milliseconds(1);
+  static constexpr int64_t kLong = 256 << 10;
+  // How often it looks for calls before it sleeps until it is woken up, which takes time of who does that.
   static constexpr int kLooks = 10;
   // How often a wait for another thread lets signal handlers run.
   static constexpr auto kLook = std::chrono::milliseconds(50);
@@ -177,24 +183,21 @@ class Lane : public std::enable_shared_from_this<Lane> {
 
   void serve() {
     std::unique_lock<std::mutex> lock(mutex_);
-    int idle = 0;
+    int looks = 0;
     while (!is_closed_) {
-      if (is_busy_ || calls_.empty()) {
-        is_asleep_ = ++idle > kLooks;
-        if (is_asleep_) {
-          changed_.wait(lock, [this] { return is_closed_ || (!is_busy_ && !calls_.empty()); });
-          idle = 0;
+      if (!is_busy_ && !calls_.empty()) {
+        looks = 0;
+        if (Clock::now() < calls_.front().due) {
+          changed_.wait_until(lock, calls_.front().due);
         } else {
-          changed_.wait_for(lock, kMoment);
+          run_first(lock);
         }
-        is_asleep_ = false;
-        continue;
-      }
-      idle = 0;
-      if (Clock::now() - calls_.front().since < kMoment) {
-        changed_.wait_for(lock, kMoment);
+      } else if (++looks < kLooks) {
+        changed_.wait_for(lock, kWhile);
       } else {
-        run_first(lock);
+        is_asleep_ = true;
+        changed_.wait(lock);
+        is_asleep_ = false;
       }
     }
   }
