@@ -180,6 +180,36 @@ dist.barrier()
     )
 
 
+@pytest.mark.parametrize("compiler", ["aot_eager", "inductor"] if IS_DEEP else ["aot_eager"])
+def test_collectives_in_compiled_models(compiler: str) -> None:
+    check(
+        PRELUDE
+        + f"""
+from torch.distributed._functional_collectives import all_reduce
+
+group = dist.group.WORLD
+weights = torch.eye(3) * (rank + 1)
+
+@torch.compile(backend="{compiler}", fullgraph=True)
+def layer(inputs):
+    hidden = inputs @ weights
+    torch.ops.unisono.all_reduce_(hidden, "sum", group.group_name)
+    return all_reduce(hidden.relu() + rank, "avg", group) * 2
+
+inputs = torch.arange(6.0).view(2, 3)
+both = layer(inputs)
+assert both.equal((inputs * 3 + 0.5) * 2), both
+try:
+    torch.ops.unisono.all_reduce_(inputs, "xor", group.group_name)
+except ValueError as error:
+    assert "xor" in str(error), error
+else:
+    raise AssertionError("a reduction that is not there")
+"""
+        + END
+    )
+
+
 def test_groups_and_meshes() -> None:
     check(
         PRELUDE

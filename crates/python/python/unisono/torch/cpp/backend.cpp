@@ -3,9 +3,13 @@
 #include <pybind11/chrono.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/library.h>
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 
@@ -515,6 +519,31 @@ class Backend final : public c10d::Backend {
 };
 
 }  // namespace unisono
+
+// Operators for models that are compiled: PyTorch traces them, and a call of one takes less than a functional collective.
+namespace {
+
+// Leaves the reduction of the tensors of all ranks of a group on every rank. `op` is "sum", "avg", "product", "min" or "max".
+void all_reduce_(at::Tensor tensor, const std::string& op, const std::string& group_name) {
+  using Op = c10d::ReduceOp;
+  static const std::map<std::string, Op::RedOpType> kOps{
+      {"sum", Op::SUM}, {"avg", Op::AVG}, {"product", Op::PRODUCT}, {"min", Op::MIN}, {"max", Op::MAX}};
+  const auto found = kOps.find(op);
+  TORCH_CHECK_VALUE(found != kOps.end(), "unisono::all_reduce_: the reduction is \"", op, "\": it must be sum, avg, product, min or max");
+  c10d::AllreduceOptions opts;
+  opts.reduceOp = found->second;
+  opts.asyncOp = false;
+  std::vector<at::Tensor> tensors{std::move(tensor)};
+  c10d::resolve_process_group(group_name)->getBackend(c10::kCPU)->allreduce(tensors, opts)->wait();
+}
+
+}  // namespace
+
+TORCH_LIBRARY(unisono, library) { library.def("all_reduce_(Tensor(a!) tensor, str op, str group_name) -> ()"); }
+TORCH_LIBRARY_IMPL(unisono, CPU, library) { library.impl("all_reduce_", all_reduce_); }
+TORCH_LIBRARY_IMPL(unisono, Meta, library) {
+  library.impl("all_reduce_", [](at::Tensor, const std::string&, const std::string&) {});
+}
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   unisono::Waits::learn_main_thread();
