@@ -10,11 +10,11 @@
 
 #include <algorithm>
 #include <map>
-#include <random>
 #include <set>
 
 #include "lane.hpp"
 #include "library.hpp"
+#include "meeting.hpp"
 #include "message.hpp"
 #include "tensors.hpp"
 #include "world.hpp"
@@ -24,13 +24,6 @@ namespace unisono {
 using c10d::OpType;
 using c10d::Work;
 using Milliseconds = std::chrono::milliseconds;
-
-// A name that no other process group has.
-std::string unique_name() {
-  static std::atomic<int> groups{0};
-  std::random_device random;
-  return c10::str("unisono-", getpid(), "-", groups++, "-", random(), "-", random());
-}
 
 // The work of what was done when it was called.
 class Done final : public Work {
@@ -315,23 +308,32 @@ class Backend final : public c10d::Backend {
 
   bool supportsReconfigure() const override { return true; }
 
-  c10d::ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
+  // A name of this process group, and the address of a store that it serves.
+  c10d::ReconfigureHandle get_reconfigure_handle() const override {
+    const std::lock_guard<std::mutex> lock(handle_mutex_);
+    if (handle_.empty()) {
+      meeting_ = served_store();
+      handle_ = handle_of(*meeting_);
+    }
+    return handle_;
+  }
 
-  // Leaves the world, and starts one of the process groups with these handles, in their order. All of them call it, with a `uuid` that
-  // no other world of the store has had.
+  // Leaves the world, and starts one of the process groups with these handles, in their order. They meet at the store of the first. All of
+  // them call it, with a `uuid` that this process group has not had.
   c10::intrusive_ptr<Work> reconfigure(const c10d::ReconfigureOptions& opts) override {
     auto handles = std::visit([](const auto& all) { return std::vector<std::string>(all.begin(), all.end()); }, opts.handles);
     // A set has no order.
     if (opts.handles.index() == 0) std::sort(handles.begin(), handles.end());
-    const auto own = std::find(handles.begin(), handles.end(), handle_);
+    const auto own = std::find(handles.begin(), handles.end(), get_reconfigure_handle());
     TORCH_CHECK_VALUE(own != handles.end(), "reconfigure: this rank's handle is not among the ", handles.size(), " handles");
     TORCH_CHECK(uuids_.insert(opts.uuid).second, "reconfigure: the uuid ", opts.uuid, " is already used");
     leave("");
     world_ = nullptr;
     rank_ = static_cast<int>(own - handles.begin());
     size_ = static_cast<int>(handles.size());
-    const auto name = "unisono/reconfigured/" + std::to_string(opts.uuid);
-    world_ = std::make_shared<World>(*store_, name, rank_, size_, opts.timeout.value_or(timeout_.load()));
+    const auto timeout = opts.timeout.value_or(timeout_.load());
+    store_ = c10::make_intrusive<c10d::PrefixStore>(std::to_string(opts.uuid), store_at(handles.front(), timeout));
+    world_ = std::make_shared<World>(*store_, "unisono", rank_, size_, timeout);
     return c10::make_intrusive<Done>();
   }
 #endif
@@ -508,11 +510,13 @@ class Backend final : public c10d::Backend {
         list.size() == static_cast<size_t>(size_), call, ": the ", what, " list has ", list.size(), " tensors for ", size_, " ranks");
   }
 
-  const c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<c10d::Store> store_;
   std::atomic<Milliseconds> timeout_;
   std::shared_ptr<World> world_;
-  // What other process groups call this one, and the worlds that it has been in.
-  const std::string handle_ = unique_name();
+  // The handle that other process groups know, once there is one, its store, and the worlds that this one has been in.
+  mutable std::mutex handle_mutex_;
+  mutable std::string handle_;
+  mutable c10::intrusive_ptr<c10d::TCPStore> meeting_;
   std::set<int64_t> uuids_;
   std::atomic<uint64_t> collectives_{0};
   uint64_t barriers_ = 0;
