@@ -1,9 +1,7 @@
 //! A function of the program that runs while a thread waits for other ranks.
 
 use std::cell::Cell;
-use std::ffi::c_char;
-
-use super::comm::text;
+use std::ffi::{CStr, c_char};
 
 /// A function that runs during waits. Returns NULL, or a text that says why the wait is to end.
 pub type Look = Option<unsafe extern "C" fn() -> *const c_char>;
@@ -31,10 +29,11 @@ pub(crate) fn looking<R>(call: impl FnOnce() -> R) -> R {
 
 fn run() -> Result<(), String> {
     let Some(look) = LOOK.get() else { return Ok(()) };
-    // SAFETY: as the caller of `unisono_while_waiting` promises; the text is used before the function runs again.
-    match unsafe { text(look(), "the cause that the program gives") } {
-        Ok(None) => Ok(()),
-        Ok(Some(cause)) => Err(cause.to_owned()),
-        Err(_) => Err("the program gives a cause that is not UTF-8".to_owned()),
+    // SAFETY: as the caller of `unisono_while_waiting` promises.
+    let cause = unsafe { look() };
+    if cause.is_null() {
+        return Ok(());
     }
+    // SAFETY: it is a text, which is copied before the function runs again.
+    Err(unsafe { CStr::from_ptr(cause) }.to_string_lossy().into_owned())
 }

@@ -23,6 +23,17 @@ import unisono
 comm = unisono.init()
 rank, size = comm.rank, comm.size
 """
+# Those of a program on PyTorch's tensors.
+TORCH_PRELUDE = """
+import os
+import torch
+import torch.distributed as dist
+
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = dist.FileStore(os.environ["STORE"], size)
+dist.init_process_group(os.environ.get("BACKEND", "unisono"), store=store, rank=rank, world_size=size)
+assert dist.get_backend() == os.environ.get("BACKEND", "unisono")
+"""
 
 
 @dataclass

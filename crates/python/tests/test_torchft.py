@@ -89,7 +89,7 @@ def trained(folder: Path, kills: int) -> list[str]:
             time.sleep(0.1)
             replica, at = chance.randrange(REPLICAS), [steps_of(output) for output in outputs]
             # None is killed before all have come back, nor so late that it would come back when the others have ended.
-            if killed < kills and min(at) > 0 and max(at) < STEPS // 2:
+            if killed < kills and min(at) > 0 and max(at) < STEPS - 2000:
                 processes[replica].kill()
                 assert processes[replica].wait() == -9
                 killed += 1

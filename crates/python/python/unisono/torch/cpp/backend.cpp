@@ -1,80 +1,22 @@
 // The backend "unisono" of torch.distributed, for tensors in host memory.
 
 #include <pybind11/chrono.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/library.h>
 
-#include <algorithm>
 #include <map>
-#include <set>
 
-#include "lane.hpp"
-#include "library.hpp"
-#include "meeting.hpp"
-#include "message.hpp"
-#include "tensors.hpp"
-#include "world.hpp"
+#include "group.hpp"
 
 namespace unisono {
 
-using c10d::OpType;
-using c10d::Work;
-using Milliseconds = std::chrono::milliseconds;
-
-// The work of what was done when it was called.
-class Done final : public Work {
+// Collectives. Each checks its arguments at once.
+class Backend final : public Group {
  public:
-  Done() { finish(); }
-};
+  using Group::Group;
 
-class Backend final : public c10d::Backend {
- public:
-  // A process group that is `reconfigurable` has no ranks until it is reconfigured.
-  Backend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout, bool reconfigurable)
-      : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout) {
-    if (!reconfigurable) world_ = std::make_shared<World>(*store_, "unisono", rank, size, timeout);
-    const std::lock_guard<std::mutex> lock(alive_mutex());
-    alive().insert(this);
-  }
-
-  ~Backend() override {
-    const bool has_lock = PyGILState_Check() != 0;
-    PyThreadState* state = has_lock ? PyEval_SaveThread() : nullptr;
-    {
-      const std::lock_guard<std::mutex> lock(alive_mutex());
-      alive().erase(this);
-    }
-    leave("");
-    if (has_lock) PyEval_RestoreThread(state);
-  }
-
-  // Leaves all worlds of the process.
-  static void leave_all(const std::string& cause) {
-    std::set<Backend*> backends;
-    {
-      const std::lock_guard<std::mutex> lock(alive_mutex());
-      backends = alive();
-    }
-    for (auto* backend : backends) backend->leave(cause);
-  }
-
-  const std::string getBackendName() const override { return "unisono"; }
-
-  uint64_t getSequenceNumberForGroup() override { return collectives_; }
-
-  void setTimeout(Milliseconds timeout) override { timeout_ = timeout; }
-
-  // Leaves the world, after the calls in flight.
-  void shutdown() override { leave(""); }
-
-  // Leaves the world at once: the calls in flight fail, here and on other ranks.
-  void abort() override { leave("the process group was aborted"); }
-
-  // Collectives. Each checks its arguments at once.
+  ~Backend() override { end(); }
 
   c10::intrusive_ptr<Work> allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
     const int op = reduction(opts.reduceOp, tensors);
@@ -93,7 +35,7 @@ class Backend final : public c10d::Backend {
       // Elsewhere than on the root the library leaves the array undefined; PyTorch leaves it as it was.
       const at::Tensor target = rank_ == root ? place : place.clone(at::MemoryFormat::Contiguous);
       reduced(target, [&](void* data, size_t count, int dtype) {
-        return unisono_reduce(world_->calls(), data, count, dtype, op, root, &call);
+        return unisono_reduce(calls(), data, count, dtype, op, root, &call);
       });
     });
   }
@@ -104,7 +46,7 @@ class Backend final : public c10d::Backend {
       for (const auto& place : places) {
         const at::Tensor buffer = place.contiguous();
         const Moved moved(buffer.scalar_type());
-        check(unisono_broadcast(world_->calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
+        check(unisono_broadcast(calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
         assign(place, buffer);
       }
     });
@@ -130,7 +72,7 @@ class Backend final : public c10d::Backend {
         });
         assign(buffer.narrow(0, start, own.numel()), own);
         const auto options = with(call, counts);
-        check(unisono_all_gather(world_->calls(), buffer.data_ptr(), sum(counts), moved.dtype, &options));
+        check(unisono_all_gather(calls(), buffer.data_ptr(), sum(counts), moved.dtype, &options));
         divide(buffer, places);
       }
     });
@@ -165,7 +107,7 @@ class Backend final : public c10d::Backend {
         const at::Tensor buffer = places[pair].contiguous();
         const Moved moved(buffer.scalar_type());
         assign(buffer.view(-1).narrow(0, rank_ * owns[pair].numel(), owns[pair].numel()), owns[pair]);
-        check(unisono_all_gather(world_->calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, &call));
+        check(unisono_all_gather(calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, &call));
         assign(places[pair], buffer);
       }
     });
@@ -189,9 +131,21 @@ class Backend final : public c10d::Backend {
       const Moved moved(own.scalar_type());
       const at::Tensor buffer = at::empty({size_ * own.numel()}, own.options());
       assign(buffer.narrow(0, rank_ * own.numel(), own.numel()), own);
-      check(unisono_gather(world_->calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
+      check(unisono_gather(calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
       divide(buffer, places);
     });
+  }
+
+  // Before PyTorch 2.15 there is none to override.
+  c10::intrusive_ptr<Work> gather_into_tensor(at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& opts) {
+    std::vector<Tensors> outputs(1);
+    if (rank_ == opts.rootRank) {
+      check_blocks(output, input, size_, "gather_single", "output");
+      TORCH_CHECK_VALUE(output.is_contiguous(), "gather_single: the output is not contiguous");
+      outputs[0] = output.view({size_, -1}).unbind();
+    }
+    Tensors inputs{input.reshape(-1)};
+    return gather(outputs, inputs, opts);
   }
 
   c10::intrusive_ptr<Work> scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) override {
@@ -210,7 +164,7 @@ class Backend final : public c10d::Backend {
       }
       const Moved moved(place.scalar_type());
       const at::Tensor buffer = rank_ == root ? joined(sources) : at::empty({size_ * place.numel()}, place.options());
-      check(unisono_scatter(world_->calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
+      check(unisono_scatter(calls(), buffer.data_ptr(), buffer.numel() * moved.width, moved.dtype, root, &call));
       assign(place, buffer.narrow(0, rank_ * place.numel(), place.numel()));
     });
   }
@@ -272,130 +226,11 @@ class Backend final : public c10d::Backend {
 
   c10::intrusive_ptr<Work> barrier(const c10d::BarrierOptions& opts) override {
     return submit(OpType::BARRIER, "unisono:barrier", {}, opts, [this](const unisono_call& call) {
-      check(unisono_barrier(world_->calls(), &call));
+      check(unisono_barrier(calls(), &call));
     });
   }
-
-  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override {
-    monitored_barrier(*store_, rank_, size_, ++barriers_, opts.timeout, wait_all_ranks);
-  }
-
-  // Messages.
-
-  c10::intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override {
-    const at::Tensor buffer = dense(tensors.at(0)).contiguous();
-    return start(OpType::SEND, buffer, {}, to, tag, [to](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
-      return unisono_send_async(comm, message.data(), count, dtype, to, call, message.request());
-    });
-  }
-
-  c10::intrusive_ptr<Work> recv(Tensors& tensors, int from, int tag) override {
-    const at::Tensor target = dense(tensors.at(0)), buffer = target.contiguous();
-    return start(OpType::RECV, buffer, target, from, tag, [from](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
-      return unisono_receive_async(comm, message.data(), count, dtype, from, call, message.request());
-    });
-  }
-
-  c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override {
-    const at::Tensor target = dense(tensors.at(0)), buffer = target.contiguous();
-    return start(OpType::RECVANYSOURCE, buffer, target, -1, tag, [](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
-      return unisono_receive_any_async(comm, message.data(), count, dtype, message.source(), call, message.request());
-    });
-  }
-
-#ifdef C10D_BACKEND_HAS_RECONFIGURE
-  // Worlds of other ranks: PyTorch's interface for jobs that survive the loss of ranks, and take in others.
-
-  bool supportsReconfigure() const override { return true; }
-
-  // A name of this process group, and the address of a store that it serves.
-  c10d::ReconfigureHandle get_reconfigure_handle() const override {
-    const std::lock_guard<std::mutex> lock(handle_mutex_);
-    if (handle_.empty()) {
-      meeting_ = served_store();
-      handle_ = handle_of(*meeting_);
-    }
-    return handle_;
-  }
-
-  // Leaves the world, and starts one of the process groups with these handles, in their order. They meet at the store of the first. All of
-  // them call it, with a `uuid` that this process group has not had.
-  c10::intrusive_ptr<Work> reconfigure(const c10d::ReconfigureOptions& opts) override {
-    auto handles = std::visit([](const auto& all) { return std::vector<std::string>(all.begin(), all.end()); }, opts.handles);
-    // A set has no order.
-    if (opts.handles.index() == 0) std::sort(handles.begin(), handles.end());
-    const auto own = std::find(handles.begin(), handles.end(), get_reconfigure_handle());
-    TORCH_CHECK_VALUE(own != handles.end(), "reconfigure: this rank's handle is not among the ", handles.size(), " handles");
-    TORCH_CHECK(uuids_.insert(opts.uuid).second, "reconfigure: the uuid ", opts.uuid, " is already used");
-    leave("");
-    world_ = nullptr;
-    rank_ = static_cast<int>(own - handles.begin());
-    size_ = static_cast<int>(handles.size());
-    const auto timeout = opts.timeout.value_or(timeout_.load());
-    store_ = c10::make_intrusive<c10d::PrefixStore>(std::to_string(opts.uuid), store_at(handles.front(), timeout));
-    world_ = std::make_shared<World>(*store_, "unisono", rank_, size_, timeout);
-    return c10::make_intrusive<Done>();
-  }
-#endif
 
  private:
-  // What process groups of this process there are, to be left when it ends.
-  static std::set<Backend*>& alive() {
-    static std::set<Backend*> backends;
-    return backends;
-  }
-
-  static std::mutex& alive_mutex() {
-    static std::mutex mutex;
-    return mutex;
-  }
-
-  void leave(const std::string& cause) {
-    if (const auto world = world_) world->leave(cause);
-  }
-
-  World& world() const {
-    TORCH_CHECK(world_, "the process group has no ranks until it is reconfigured");
-    return *world_;
-  }
-
-  // The options of a call: those of PyTorch's that we have.
-  unisono_call call_of(Milliseconds timeout) const {
-    unisono_call call{};
-    call.timeout_s = (timeout.count() > 0 ? timeout : timeout_.load()).count() / 1e3;
-    return call;
-  }
-
-  static unisono_call with(unisono_call call, const Counts& counts) {
-    call.counts = counts.data();
-    return call;
-  }
-
-  // Makes a call, or starts it if its caller does not wait for it. One made by a backward pass, which waits for it before it returns, is made
-  // at once too where the ranks are of one node: there, the cores that compute are those that reduce. Between nodes, what is in flight
-  // and the backward pass go on at the same time.
-  template <typename Options, typename Make>
-  c10::intrusive_ptr<Work> submit(OpType type, const char* name, const Tensors& outputs, const Options& opts, Make make) {
-    RECORD_FUNCTION(name, c10::ArrayRef<const c10::IValue>{});
-    collectives_++;
-    const bool is_in_turn = !opts.asyncOp || (world().is_one_node() && torch::autograd::get_current_node() != nullptr);
-    const auto call = call_of(opts.timeout);
-    return world().lane().submit(type, outputs, [call, make = std::move(make)] { make(call); }, is_in_turn);
-  }
-
-  // Starts a message: `make` passes it to the library.
-  template <typename Make>
-  c10::intrusive_ptr<Work> start(OpType type, const at::Tensor& buffer, const at::Tensor& target, int other, int tag, Make make) {
-    TORCH_CHECK_VALUE(
-        other < size_ && other != rank_ && other >= -1, "rank ", rank_, " of ", size_, " exchanges no messages with rank ", other);
-    const auto message = c10::make_intrusive<Message>(world().waits(), type, buffer, target, other);
-    const Moved moved(buffer.scalar_type());
-    auto call = call_of(Milliseconds(0));
-    call.tag = tag;
-    world().send(message, [&](unisono_comm* comm) { return make(comm, *message, buffer.numel() * moved.width, moved.dtype, &call); });
-    return message;
-  }
-
   // Makes a call that reduces, on a contiguous array of a type that the library has, and leaves the result in the tensor.
   template <typename Make>
   static void reduced(const at::Tensor& place, Make make) {
@@ -406,7 +241,7 @@ class Backend final : public c10d::Backend {
 
   void all_reduce(const at::Tensor& place, int op, const unisono_call& call) {
     reduced(place, [&](void* data, size_t count, int dtype) {
-      return unisono_all_reduce(world_->calls(), data, count, dtype, op, &call);
+      return unisono_all_reduce(calls(), data, count, dtype, op, &call);
     });
   }
 
@@ -426,7 +261,7 @@ class Backend final : public c10d::Backend {
             // The library uses its array up.
             const at::Tensor buffer = joined(sources[pair]);
             reduced(buffer, [&](void* data, size_t count, int dtype) {
-              return unisono_reduce_scatter(world_->calls(), data, count, dtype, op, &call);
+              return unisono_reduce_scatter(calls(), data, count, dtype, op, &call);
             });
             assign(places[pair], buffer.narrow(0, start, places[pair].numel()));
           }
@@ -442,13 +277,13 @@ class Backend final : public c10d::Backend {
   void root_exchanges(
       const char* label, int root, const at::Tensor& single, const Tensors& all, AtRoot at_root, Elsewhere elsewhere, unisono_call call) {
     call.label = label;
-    check(unisono_barrier(world_->calls(), &call));
+    check(unisono_barrier(calls(), &call));
     const Moved moved(single.scalar_type());
     const size_t count = single.numel() * moved.width;
     const bool gathers = label[0] == 'g';
     if (rank_ != root) {
       const at::Tensor buffer = single.contiguous();
-      check(elsewhere(world_->calls(), buffer.data_ptr(), count, moved.dtype, root, &call));
+      check(elsewhere(calls(), buffer.data_ptr(), count, moved.dtype, root, &call));
       if (!gathers) assign(single, buffer);
       return;
     }
@@ -458,7 +293,7 @@ class Backend final : public c10d::Backend {
     // All that have begun must end, whatever becomes of the others.
     int code = UNISONO_OK;
     for (int other = 0; other < size_ && code == UNISONO_OK; other++) {
-      if (other != root) code = at_root(world_->calls(), buffers[other].data_ptr(), count, moved.dtype, other, &call, &requests[other]);
+      if (other != root) code = at_root(calls(), buffers[other].data_ptr(), count, moved.dtype, other, &call, &requests[other]);
     }
     gathers ? assign(buffers[root], single) : assign(single, buffers[root]);
     try {
@@ -477,7 +312,7 @@ class Backend final : public c10d::Backend {
     for (auto& count : to) count *= moved.width;
     for (auto& count : from) count *= moved.width;
     check(unisono_all_to_all_v(
-        world_->calls(), sent.data_ptr(), to.data(), received.data_ptr(), from.data(), moved.dtype, &call));
+        calls(), sent.data_ptr(), to.data(), received.data_ptr(), from.data(), moved.dtype, &call));
   }
 
   void check_exchange(const at::Tensor& sent, const at::Tensor& received, const Counts& to, const Counts& from) const {
@@ -509,17 +344,6 @@ class Backend final : public c10d::Backend {
     TORCH_CHECK_VALUE(
         list.size() == static_cast<size_t>(size_), call, ": the ", what, " list has ", list.size(), " tensors for ", size_, " ranks");
   }
-
-  c10::intrusive_ptr<c10d::Store> store_;
-  std::atomic<Milliseconds> timeout_;
-  std::shared_ptr<World> world_;
-  // The handle that other process groups know, once there is one, its store, and the worlds that this one has been in.
-  mutable std::mutex handle_mutex_;
-  mutable std::string handle_;
-  mutable c10::intrusive_ptr<c10d::TCPStore> meeting_;
-  std::set<int64_t> uuids_;
-  std::atomic<uint64_t> collectives_{0};
-  uint64_t barriers_ = 0;
 };
 
 }  // namespace unisono

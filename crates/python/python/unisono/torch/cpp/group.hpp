@@ -1,0 +1,206 @@
+// A process group: its ranks, its end, messages, and how calls start.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <algorithm>
+#include <set>
+
+#include "meeting.hpp"
+#include "tensors.hpp"
+#include "world.hpp"
+
+namespace unisono {
+
+using c10d::OpType;
+using c10d::Work;
+using Milliseconds = std::chrono::milliseconds;
+
+// The work of what was done when it was called.
+class Done final : public Work {
+ public:
+  Done() { finish(); }
+};
+
+// Everything of a backend but its collectives.
+class Group : public c10d::Backend {
+ public:
+  // A process group that is `reconfigurable` has no ranks until it is reconfigured.
+  Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout, bool reconfigurable)
+      : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout) {
+    if (!reconfigurable) world_ = std::make_shared<World>(*store_, "unisono", rank, size, timeout);
+    const std::lock_guard<std::mutex> lock(alive_mutex());
+    alive().insert(this);
+  }
+
+  // Leaves the world, after the calls in flight, which are the derived class's: its destructor calls this.
+  void end() {
+    const bool has_lock = PyGILState_Check() != 0;
+    PyThreadState* state = has_lock ? PyEval_SaveThread() : nullptr;
+    {
+      const std::lock_guard<std::mutex> lock(alive_mutex());
+      alive().erase(this);
+    }
+    leave("");
+    if (has_lock) PyEval_RestoreThread(state);
+  }
+
+  // Leaves all worlds of the process.
+  static void leave_all(const std::string& cause) {
+    std::set<Group*> groups;
+    {
+      const std::lock_guard<std::mutex> lock(alive_mutex());
+      groups = alive();
+    }
+    for (auto* group : groups) group->leave(cause);
+  }
+
+  const std::string getBackendName() const override { return "unisono"; }
+
+  uint64_t getSequenceNumberForGroup() override { return collectives_; }
+
+  void setTimeout(Milliseconds timeout) override { timeout_ = timeout; }
+
+  // Leaves the world, after the calls in flight.
+  void shutdown() override { leave(""); }
+
+  // Leaves the world at once: the calls in flight fail, here and on other ranks.
+  void abort() override { leave("the process group was aborted"); }
+
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override {
+    monitored_barrier(*store_, rank_, size_, ++barriers_, opts.timeout, wait_all_ranks);
+  }
+
+  // Messages.
+
+  c10::intrusive_ptr<Work> send(Tensors& tensors, int to, int tag) override {
+    const at::Tensor buffer = dense(tensors.at(0)).contiguous();
+    return start(OpType::SEND, buffer, {}, to, tag, [to](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
+      return unisono_send_async(comm, message.data(), count, dtype, to, call, message.request());
+    });
+  }
+
+  c10::intrusive_ptr<Work> recv(Tensors& tensors, int from, int tag) override {
+    const at::Tensor target = dense(tensors.at(0)), buffer = target.contiguous();
+    return start(OpType::RECV, buffer, target, from, tag, [from](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
+      return unisono_receive_async(comm, message.data(), count, dtype, from, call, message.request());
+    });
+  }
+
+  c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override {
+    const at::Tensor target = dense(tensors.at(0)), buffer = target.contiguous();
+    return start(OpType::RECVANYSOURCE, buffer, target, -1, tag, [](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
+      return unisono_receive_any_async(comm, message.data(), count, dtype, message.source(), call, message.request());
+    });
+  }
+
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  // Worlds of other ranks: PyTorch's interface for jobs that survive the loss of ranks, and take in others.
+
+  bool supportsReconfigure() const override { return true; }
+
+  // A name of this process group, and the address of a store that it serves.
+  c10d::ReconfigureHandle get_reconfigure_handle() const override {
+    const std::lock_guard<std::mutex> lock(handle_mutex_);
+    if (handle_.empty()) {
+      meeting_ = served_store();
+      handle_ = handle_of(*meeting_);
+    }
+    return handle_;
+  }
+
+  // Leaves the world, and starts one of the process groups with these handles, in their order. They meet at the store of the first. All of
+  // them call it, with a `uuid` that this process group has not had.
+  c10::intrusive_ptr<Work> reconfigure(const c10d::ReconfigureOptions& opts) override {
+    auto handles = std::visit([](const auto& all) { return std::vector<std::string>(all.begin(), all.end()); }, opts.handles);
+    // A set has no order.
+    if (opts.handles.index() == 0) std::sort(handles.begin(), handles.end());
+    const auto own = std::find(handles.begin(), handles.end(), get_reconfigure_handle());
+    TORCH_CHECK_VALUE(own != handles.end(), "reconfigure: this rank's handle is not among the ", handles.size(), " handles");
+    TORCH_CHECK(uuids_.insert(opts.uuid).second, "reconfigure: the uuid ", opts.uuid, " is already used");
+    leave("");
+    world_ = nullptr;
+    rank_ = static_cast<int>(own - handles.begin());
+    size_ = static_cast<int>(handles.size());
+    const auto timeout = opts.timeout.value_or(timeout_.load());
+    store_ = c10::make_intrusive<c10d::PrefixStore>(std::to_string(opts.uuid), store_at(handles.front(), timeout));
+    world_ = std::make_shared<World>(*store_, "unisono", rank_, size_, timeout);
+    return c10::make_intrusive<Done>();
+  }
+#endif
+
+ protected:
+  // The options of a call: those of PyTorch's that we have.
+  unisono_call call_of(Milliseconds timeout) const {
+    unisono_call call{};
+    call.timeout_s = (timeout.count() > 0 ? timeout : timeout_.load()).count() / 1e3;
+    return call;
+  }
+
+  static unisono_call with(unisono_call call, const Counts& counts) {
+    call.counts = counts.data();
+    return call;
+  }
+
+  // Makes a call, or starts it if its caller does not wait for it. One made by a backward pass, which waits for it before it returns, is made
+  // at once too where the ranks are of one node: there, the cores that compute are those that reduce. Between nodes, what is in flight
+  // and the backward pass go on at the same time.
+  template <typename Options, typename Make>
+  c10::intrusive_ptr<Work> submit(OpType type, const char* name, const Tensors& outputs, const Options& opts, Make make) {
+    RECORD_FUNCTION(name, c10::ArrayRef<const c10::IValue>{});
+    collectives_++;
+    const bool is_in_turn = !opts.asyncOp || (world().is_one_node() && torch::autograd::get_current_node() != nullptr);
+    const auto call = call_of(opts.timeout);
+    return world().lane().submit(type, outputs, [call, make = std::move(make)] { make(call); }, is_in_turn);
+  }
+
+  unisono_comm* calls() const { return world_->calls(); }
+
+ private:
+  // What process groups of this process there are, to be left when it ends.
+  static std::set<Group*>& alive() {
+    static std::set<Group*> groups;
+    return groups;
+  }
+
+  static std::mutex& alive_mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+
+  void leave(const std::string& cause) {
+    if (const auto world = world_) world->leave(cause);
+  }
+
+  World& world() const {
+    TORCH_CHECK(world_, "the process group has no ranks until it is reconfigured");
+    return *world_;
+  }
+
+  // Starts a message: `make` passes it to the library.
+  template <typename Make>
+  c10::intrusive_ptr<Work> start(OpType type, const at::Tensor& buffer, const at::Tensor& target, int other, int tag, Make make) {
+    TORCH_CHECK_VALUE(
+        other < size_ && other != rank_ && other >= -1, "rank ", rank_, " of ", size_, " exchanges no messages with rank ", other);
+    const auto message = c10::make_intrusive<Message>(world().waits(), type, buffer, target, other);
+    const Moved moved(buffer.scalar_type());
+    auto call = call_of(Milliseconds(0));
+    call.tag = tag;
+    world().send(message, [&](unisono_comm* comm) { return make(comm, *message, buffer.numel() * moved.width, moved.dtype, &call); });
+    return message;
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::atomic<Milliseconds> timeout_;
+  std::shared_ptr<World> world_;
+  // The handle that other process groups know, once there is one, its store, and the worlds that this one has been in.
+  mutable std::mutex handle_mutex_;
+  mutable std::string handle_;
+  mutable c10::intrusive_ptr<c10d::TCPStore> meeting_;
+  std::set<int64_t> uuids_;
+  std::atomic<uint64_t> collectives_{0};
+  uint64_t barriers_ = 0;
+};
+
+}  // namespace unisono
