@@ -21,6 +21,7 @@ fn other(comm: &Communicator, number: c_int, what: &str) -> Result<usize> {
     arguments::other(number, (comm.rank(), comm.ranks()), what).map_err(argument)
 }
 
+/// An error in a world of one rank, which receives from no other.
 fn check_any_other(comm: &Communicator) -> Result<()> {
     match comm.ranks() {
         1 => Err(argument("a world of one rank has no messages to receive")),

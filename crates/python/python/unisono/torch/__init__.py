@@ -33,12 +33,15 @@ def _create(options: Any, _backend_options: Any) -> dist.ProcessGroup:
     return _backend().create(options.store, options.group_rank, options.group_size, options.timeout, reconfigurable)
 
 
+# What is in `open_worlds`, which does not keep it.
+_to_be_left: list[_ProcessGroups] = []
+
+
 @functools.cache
 def _backend() -> ModuleType:
     backend = load()
-    # A set of weak references: the function keeps it.
-    _backend.groups = _ProcessGroups(backend)
-    open_worlds.add(_backend.groups)
+    _to_be_left.append(_ProcessGroups(backend))
+    open_worlds.update(_to_be_left)
     return backend
 
 

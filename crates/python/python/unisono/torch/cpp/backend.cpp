@@ -81,7 +81,7 @@ class Backend final : public Group {
   c10::intrusive_ptr<Work> allgather_coalesced(
       std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) override {
     // Here an output is the tensors of one rank, and not one tensor of all ranks.
-    check_list(outputs, "all_gather_coalesced", "output");
+    check_length(outputs.size(), "all_gather_coalesced", "output");
     std::vector<Tensors> of_inputs(inputs.size());
     for (const auto& tensors : outputs) {
       check_pairs(tensors.size(), inputs.size(), "all_gather_coalesced");
@@ -125,7 +125,7 @@ class Backend final : public Group {
     }
     return submit(OpType::GATHER, "unisono:gather", results, opts, [=, this](const unisono_call& call) {
       if (is_long(own)) {
-        root_exchanges("gather", root, own, places, unisono_receive_async, unisono_send, call);
+        exchange_with_root(true, root, own, places, call);
         return;
       }
       const Moved moved(own.scalar_type());
@@ -159,7 +159,7 @@ class Backend final : public Group {
     }
     return submit(OpType::SCATTER, "unisono:scatter", outputs, opts, [=, this](const unisono_call& call) {
       if (is_long(place)) {
-        root_exchanges("scatter", root, place, sources, unisono_send_async, unisono_receive, call);
+        exchange_with_root(false, root, place, sources, call);
         return;
       }
       const Moved moved(place.scalar_type());
@@ -255,7 +255,7 @@ class Backend final : public Group {
             const auto counts = counts_of(sources[pair]);
             int64_t start = rank_ * places[pair].numel();
             if (counts.size() > 1) {
-              call.counts = counts.data();
+              call = with(call, counts);
               start = std::accumulate(counts.begin(), counts.begin() + rank_, int64_t{0});
             }
             // The library uses its array up.
@@ -273,32 +273,31 @@ class Backend final : public Group {
 
   // A gather or a scatter between `single` and, on the root, one of `all` for each rank, in which nothing is copied twice. The barrier
   // compares the calls of all ranks.
-  template <typename AtRoot, typename Elsewhere>
-  void root_exchanges(
-      const char* label, int root, const at::Tensor& single, const Tensors& all, AtRoot at_root, Elsewhere elsewhere, unisono_call call) {
-    call.label = label;
+  void exchange_with_root(bool gathers, int root, const at::Tensor& single, const Tensors& all, unisono_call call) {
+    call.label = gathers ? "gather" : "scatter";
     check(unisono_barrier(calls(), &call));
     const Moved moved(single.scalar_type());
     const size_t count = single.numel() * moved.width;
-    const bool gathers = label[0] == 'g';
     if (rank_ != root) {
       const at::Tensor buffer = single.contiguous();
-      check(elsewhere(calls(), buffer.data_ptr(), count, moved.dtype, root, &call));
+      check(gathers ? unisono_send(calls(), buffer.data_ptr(), count, moved.dtype, root, &call)
+                    : unisono_receive(calls(), buffer.data_ptr(), count, moved.dtype, root, &call));
       if (!gathers) assign(single, buffer);
       return;
     }
     Tensors buffers;
     std::vector<unisono_request*> requests(size_);
     for (const auto& tensor : all) buffers.push_back(tensor.contiguous());
-    // All that have begun must end, whatever becomes of the others.
-    int code = UNISONO_OK;
-    for (int other = 0; other < size_ && code == UNISONO_OK; other++) {
-      if (other != root) code = at_root(calls(), buffers[other].data_ptr(), count, moved.dtype, other, &call, &requests[other]);
-    }
-    gathers ? assign(buffers[root], single) : assign(single, buffers[root]);
     try {
-      check(code);
+      for (int other = 0; other < size_; other++) {
+        if (other == root) continue;
+        void* data = buffers[other].data_ptr();
+        check(gathers ? unisono_receive_async(calls(), data, count, moved.dtype, other, &call, &requests[other])
+                      : unisono_send_async(calls(), data, count, moved.dtype, other, &call, &requests[other]));
+      }
+      gathers ? assign(buffers[root], single) : assign(single, buffers[root]);
     } catch (...) {
+      // Messages that have begun use this memory.
       unisono_wait_all(requests.size(), requests.data());
       throw;
     }
@@ -338,11 +337,15 @@ class Backend final : public Group {
     return counts;
   }
 
-  // A list of one tensor for each rank.
-  template <typename List>
-  void check_list(const List& list, const char* call, const char* what) const {
+  void check_length(size_t length, const char* call, const char* what) const {
     TORCH_CHECK_VALUE(
-        list.size() == static_cast<size_t>(size_), call, ": the ", what, " list has ", list.size(), " tensors for ", size_, " ranks");
+        length == static_cast<size_t>(size_), call, ": the ", what, " list has ", length, " tensors for ", size_, " ranks");
+  }
+
+  // A list of one tensor for each rank, all of one type.
+  void check_list(const Tensors& list, const char* call, const char* what) const {
+    check_length(list.size(), call, what);
+    for (const auto& tensor : list) check_types(list.front(), tensor, call);
   }
 };
 

@@ -90,9 +90,10 @@ class Group : public c10d::Backend {
 
   c10::intrusive_ptr<Work> recvAnysource(Tensors& tensors, int tag) override {
     const at::Tensor target = dense(tensors.at(0)), buffer = target.contiguous();
-    return start(OpType::RECVANYSOURCE, buffer, target, -1, tag, [](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
-      return unisono_receive_any_async(comm, message.data(), count, dtype, message.source(), call, message.request());
-    });
+    return start(
+        OpType::RECVANYSOURCE, buffer, target, -1, tag, [](auto* comm, Message& message, size_t count, int dtype, const auto* call) {
+          return unisono_receive_any_async(comm, message.data(), count, dtype, message.source(), call, message.request());
+        });
   }
 
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
@@ -138,14 +139,16 @@ class Group : public c10d::Backend {
     return call;
   }
 
+  // With the numbers of elements of parts, if they differ.
   static unisono_call with(unisono_call call, const Counts& counts) {
-    call.counts = counts.data();
+    const bool are_equal = std::equal(counts.begin() + 1, counts.end(), counts.begin());
+    call.counts = are_equal ? nullptr : counts.data();
     return call;
   }
 
-  // Makes a call, or starts it if its caller does not wait for it. One made by a backward pass, which waits for it before it returns, is made
-  // at once too where the ranks are of one node: there, the cores that compute are those that reduce. Between nodes, what is in flight
-  // and the backward pass go on at the same time.
+  // Makes a call, or starts it if its caller does not wait for it. One made by a backward pass, which waits for it before it returns, is
+  // made at once too where the ranks are of one node: there, the cores that compute are those that reduce. Between nodes, what is in
+  // flight and the backward pass go on at the same time.
   template <typename Options, typename Make>
   c10::intrusive_ptr<Work> submit(OpType type, const char* name, const Tensors& outputs, const Options& opts, Make make) {
     RECORD_FUNCTION(name, c10::ArrayRef<const c10::IValue>{});

@@ -45,7 +45,9 @@ class Message final : public c10d::Work {
 
   int sourceRank() const override { return source_; }
 
-  std::vector<at::Tensor> result() override { return target_.defined() ? std::vector<at::Tensor>{target_} : std::vector<at::Tensor>{}; }
+  std::vector<at::Tensor> result() override {
+    return target_.defined() ? std::vector<at::Tensor>{target_} : std::vector<at::Tensor>{};
+  }
 
  private:
   // Longer than the deadline of any message.
@@ -74,7 +76,8 @@ class Message final : public c10d::Work {
   std::atomic<bool> is_done_{false};
 };
 
-// The messages in flight. They are kept until they are done, as the library uses their memory, whether or not the program keeps their works.
+// The messages in flight. They are kept until they are done, as the library uses their memory, whether or not the program keeps their
+// works.
 class Messages {
  public:
   void add(c10::intrusive_ptr<Message> message) {

@@ -61,7 +61,8 @@ inline at::ScalarType widened(at::ScalarType type) {
   }
 }
 
-// How elements that are only moved are called: `width` elements of type `dtype` for each. They are bytes where the library has no such type.
+// How elements that are only moved are called: `width` elements of type `dtype` for each. They are bytes where the library has no such
+// type.
 struct Moved {
   explicit Moved(at::ScalarType type) : dtype(dtype_of(type)) {
     if (dtype < 0) {

@@ -34,7 +34,8 @@ class World {
 
   ~World() { leave(""); }
 
-  // Leaves the world after the collectives in flight; with a cause, at once: what is in flight fails, here and on other ranks, which learn it.
+  // Leaves the world after the collectives in flight; with a cause, at once: what is in flight fails, here and on other ranks, which learn
+  // it.
   void leave(const std::string& cause) {
     if (!cause.empty()) waits_.end(cause);
     lane_->close();
