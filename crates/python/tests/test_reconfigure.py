@@ -145,7 +145,7 @@ if rank == 0:
     try:
         reconfigure(1, handles, timeout=1)
     except RuntimeError as error:
-        assert "could not get" in str(error), error
+        assert "rank 1 has not come within 1 s" in str(error), error
     else:
         raise AssertionError("a world began without a rank")
     reconfigure(2, handles[:1])

@@ -29,7 +29,7 @@ class Group : public c10d::Backend {
   // A process group that is `reconfigurable` has no ranks until it is reconfigured.
   Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout, bool reconfigurable)
       : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout) {
-    if (!reconfigurable) world_ = std::make_shared<World>(*store_, "unisono", rank, size, timeout);
+    if (!reconfigurable) world_ = std::make_shared<World>(*store_, rank, size, timeout);
     const std::lock_guard<std::mutex> lock(alive_mutex());
     alive().insert(this);
   }
@@ -126,7 +126,7 @@ class Group : public c10d::Backend {
     size_ = static_cast<int>(handles.size());
     const auto timeout = opts.timeout.value_or(timeout_.load());
     store_ = c10::make_intrusive<c10d::PrefixStore>(std::to_string(opts.uuid), store_at(handles.front(), timeout));
-    world_ = std::make_shared<World>(*store_, "unisono", rank_, size_, timeout);
+    world_ = std::make_shared<World>(*store_, rank_, size_, timeout);
     return c10::make_intrusive<Done>();
   }
 #endif

@@ -8,6 +8,7 @@
 
 #include <random>
 #include <sstream>
+#include <thread>
 
 #include "library.hpp"
 
@@ -31,10 +32,54 @@ inline std::string host_name() {
   return name;
 }
 
+// A name that nothing else has.
+inline std::string unique_name() {
+  std::random_device random;
+  return c10::str(getpid(), "-", random(), "-", random());
+}
+
 // The address of a store that this process serves, and a name that no other process has.
 inline std::string handle_of(const c10d::TCPStore& store) {
-  std::random_device random;
-  return c10::str("unisono ", host_name(), " ", store.getPort(), " ", getpid(), "-", random(), "-", random());
+  return c10::str("unisono ", host_name(), " ", store.getPort(), " ", unique_name());
+}
+
+inline std::string text_at(c10d::Store& store, const std::string& key) {
+  const auto bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+inline void set_text(c10d::Store& store, const std::string& key, const std::string& text) {
+  store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
+}
+
+// The name of a new world, on all of its ranks. The store may have the keys of ranks that have ended, whose places new ones have taken: an
+// elastic launcher starts them so. So rank 0 chooses the name, and answers each rank that introduces itself until all have read it.
+inline std::string common_name(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, Waits& waits) {
+  const std::string place = "unisono/", own = unique_name();
+  if (rank != 0) {
+    set_text(store, c10::str(place, "rank/", rank), own);
+    store.wait({place + "answer/" + own}, timeout);
+    const auto name = text_at(store, place + "answer/" + own);
+    set_text(store, c10::str(name, "/here/", rank), "here");
+    return name;
+  }
+  const auto began = Clock::now();
+  const auto name = place + own;
+  for (int other = 1; other < size; other++) {
+    const auto introduced = c10::str(place, "rank/", other);
+    std::string answered;
+    while (!store.check({c10::str(name, "/here/", other)})) {
+      if (store.check({introduced})) {
+        const auto now = text_at(store, introduced);
+        if (now != answered) set_text(store, place + "answer/" + now, name);
+        answered = now;
+      }
+      TORCH_CHECK(Clock::now() - began < timeout, "rank ", other, " has not come within ", timeout.count() / 1e3, " s");
+      waits.run_handlers();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  return name;
 }
 
 // The store that a handle names.

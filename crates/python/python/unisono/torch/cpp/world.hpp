@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "lane.hpp"
+#include "meeting.hpp"
 #include "message.hpp"
 
 namespace unisono {
@@ -13,8 +14,9 @@ namespace unisono {
 // The ranks of a process group: a communicator for collectives, and one for messages, so that a message starts while a collective runs.
 class World {
  public:
-  // Starts a world of ranks that share a store. It has a name that no other world of the store has.
-  World(c10d::Store& store, const std::string& name, int rank, int size, std::chrono::milliseconds timeout) {
+  // Starts a world of ranks that share a store.
+  World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout) {
+    const auto name = common_name(store, rank, size, timeout, waits_);
     unisono_settings settings{};
     settings.timeout_s = timeout.count() / 1e3;
     Keys keys{store, timeout, {}};
