@@ -64,7 +64,18 @@ if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) == 0:
 check(dist.get_rank(), dist.get_world_size())
 print("done")
 """
-    options = ["--nnodes", "1:2", "--max-restarts", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    options = [
+        "--nnodes",
+        "1:2",
+        "--max-restarts",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        "localhost:0",
+        "--rdzv-conf",
+        "last_call_timeout=2",
+    ]
     assert ended([*TORCHRUN, *options, written(tmp_path, program)], tmp_path).count("done") == 2
 
 
