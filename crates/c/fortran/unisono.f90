@@ -126,7 +126,7 @@ module unisono
       integer(c_size_t), value :: count
     end function
 
-    ! A function that runs during waits. Returns NULL, or a text that says why the wait is to end.
+    ! A function that runs during waits. Returns NULL to continue the wait, or the cause for which it ends.
     type(c_ptr) function unisono_look_function() bind(c)
       import
     end function
@@ -1001,8 +1001,8 @@ module unisono
       integer(c_int), intent(out) :: is_done
     end function
 
-    ! Waits until a call is done, but not longer than so many seconds; `is_done` is 1 if it is, otherwise 0. `unisono_wait` then has
-    ! its result.
+    ! Waits until a call is done, at most `timeout_s` seconds, which are above 0. Stores 1 in `is_done` if the call is done,
+    ! otherwise 0. It does not free the request: `unisono_wait` does, and returns the result of the call.
     !
     ! Conditions:
     ! The request must be live, and the pointer valid for writing.

@@ -176,7 +176,7 @@ typedef struct {
   int ignore_environment;
 } unisono_settings;
 
-// A function that runs during waits. Returns NULL, or a text that says why the wait is to end.
+// A function that runs during waits. Returns NULL to continue the wait, or the cause for which it ends.
 typedef const char *(*unisono_look_function)(void);
 
 // Gathers `size_bytes` bytes from every rank, rank 0's first, on all ranks: `own` is this rank's, and `all` has room for those of all.
@@ -840,7 +840,8 @@ int unisono_reduction_create(const char *name,
 // The request must be live, and the pointer valid for writing.
 int unisono_test(const unisono_request *request, int *is_done);
 
-// Waits until a call is done, but not longer than so many seconds; `is_done` is 1 if it is, otherwise 0. `unisono_wait` then has its result.
+// Waits until a call is done, at most `timeout_s` seconds, which are above 0. Stores 1 in `is_done` if the call is done, otherwise 0. It does
+// not free the request: `unisono_wait` does, and returns the result of the call.
 //
 // Conditions:
 // The request must be live, and the pointer valid for writing.

@@ -62,16 +62,15 @@ impl Request {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_test(request: *const Request, is_done: *mut c_int) -> c_int {
     guarded(|| {
-        // SAFETY: as the caller promises, for both.
-        let (request, is_done) =
-            unsafe { (request.as_ref().ok_or_else(missing)?, out(is_done, "the answer")?) };
-        request.owner.check().map_err(argument)?;
+        // SAFETY: as the caller promises.
+        let (request, is_done) = unsafe { live(request, is_done)? };
         *is_done = c_int::from(request.call.is_done());
         Ok(())
     })
 }
 
-/// Waits until a call is done, but not longer than so many seconds; `is_done` is 1 if it is, otherwise 0. `unisono_wait` then has its result.
+/// Waits until a call is done, at most `timeout_s` seconds, which are above 0. Stores 1 in `is_done` if the call is done, otherwise 0. It does
+/// not free the request: `unisono_wait` does, and returns the result of the call.
 ///
 /// # Safety
 /// The request must be live, and the pointer valid for writing.
@@ -82,10 +81,8 @@ pub unsafe extern "C" fn unisono_wait_for(
     is_done: *mut c_int,
 ) -> c_int {
     guarded(|| {
-        // SAFETY: as the caller promises, for both.
-        let (request, is_done) =
-            unsafe { (request.as_ref().ok_or_else(missing)?, out(is_done, "the answer")?) };
-        request.owner.check().map_err(argument)?;
+        // SAFETY: as the caller promises.
+        let (request, is_done) = unsafe { live(request, is_done)? };
         let timeout = arguments::timeout(timeout_s).map_err(argument)?;
         *is_done = c_int::from(looking(|| request.call.wait_for(timeout)));
         Ok(())
@@ -157,6 +154,17 @@ pub unsafe extern "C" fn unisono_wait_any(
         // SAFETY: as the caller promises.
         unsafe { finish(&mut requests[done]) }
     })
+}
+
+/// A request, and the place for an answer about it.
+///
+/// # Safety
+/// The request must be null or live, and the pointer null or valid for writing.
+unsafe fn live<'a>(request: *const Request, is_done: *mut c_int) -> Result<(&'a Request, &'a mut c_int)> {
+    // SAFETY: as the caller promises, for both.
+    let (request, is_done) = unsafe { (request.as_ref().ok_or_else(missing)?, out(is_done, "the answer")?) };
+    request.owner.check().map_err(argument)?;
+    Ok((request, is_done))
 }
 
 /// The requests of a program.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 
-/// A function that runs during waits. Returns NULL, or a text that says why the wait is to end.
+/// A function that runs during waits. Returns NULL to continue the wait, or the cause for which it ends.
 pub type Look = Option<unsafe extern "C" fn() -> *const c_char>;
 
 thread_local! {

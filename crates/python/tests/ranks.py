@@ -23,7 +23,7 @@ import unisono
 comm = unisono.init()
 rank, size = comm.rank, comm.size
 """
-# Those of a program on PyTorch's tensors.
+# The first lines of a program on PyTorch's tensors.
 TORCH_PRELUDE = """
 import os
 import torch

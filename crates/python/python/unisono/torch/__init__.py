@@ -33,7 +33,7 @@ def _create(options: Any, _backend_options: Any) -> dist.ProcessGroup:
     return _backend().create(options.store, options.group_rank, options.group_size, options.timeout, reconfigurable)
 
 
-# What is in `open_worlds`, which does not keep it.
+# Strong references: `open_worlds` holds weak ones.
 _to_be_left: list[_ProcessGroups] = []
 
 

@@ -153,9 +153,9 @@ class Group : public c10d::Backend {
   c10::intrusive_ptr<Work> submit(OpType type, const char* name, const Tensors& outputs, const Options& opts, Make make) {
     RECORD_FUNCTION(name, c10::ArrayRef<const c10::IValue>{});
     collectives_++;
-    const bool is_in_turn = !opts.asyncOp || (world().is_one_node() && torch::autograd::get_current_node() != nullptr);
+    const bool runs_now = !opts.asyncOp || (world().is_one_node() && torch::autograd::get_current_node() != nullptr);
     const auto call = call_of(opts.timeout);
-    return world().lane().submit(type, outputs, [call, make = std::move(make)] { make(call); }, is_in_turn);
+    return world().queue().submit(type, outputs, [call, make = std::move(make)] { make(call); }, runs_now);
   }
 
   unisono_comm* calls() const { return world_->calls(); }

@@ -19,6 +19,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kShutDown = "the process group was shut down";
 
+// The interval at which a waiting thread takes the interpreter's lock to run signal handlers.
+constexpr auto kSignalInterval = std::chrono::milliseconds(50);
+
 // Throws the last error of this thread, if a function has returned one.
 inline void check(int code) {
   if (code == UNISONO_OK) return;
@@ -70,9 +73,6 @@ class Waits {
   }
 
  private:
-  // How often a wait takes the interpreter's lock for that.
-  static constexpr auto kBetween = std::chrono::milliseconds(50);
-
   static pthread_t& main_thread() {
     static pthread_t thread;
     return thread;
@@ -101,7 +101,7 @@ class Waits {
     const Waits* waits = current();
     if (waits->has_ended_) return waits->cause_.c_str();
     static thread_local Clock::time_point looked;
-    if (!is_main_thread() || Clock::now() - looked < kBetween) return nullptr;
+    if (Clock::now() - looked < kSignalInterval) return nullptr;
     looked = Clock::now();
     return run_handlers_quietly();
   }

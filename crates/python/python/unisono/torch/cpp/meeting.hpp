@@ -1,4 +1,4 @@
-// Where process groups meet that have no store in common.
+// How ranks meet at a key-value store: their own, or one that a rank serves.
 #pragma once
 
 #include <netdb.h>
@@ -92,6 +92,38 @@ inline c10::intrusive_ptr<c10d::Store> store_at(const std::string& handle, std::
   words >> kind >> host >> options.port;
   TORCH_CHECK_VALUE(words && kind == "unisono", "reconfigure: this is no handle of a process group of unisono: ", handle);
   return c10::make_intrusive<c10d::TCPStore>(host, options);
+}
+
+// Waits for a key; returns whether it is set before the timeout.
+inline bool is_set(c10d::Store& store, const std::string& key, std::chrono::milliseconds timeout) {
+  try {
+    store.wait({key}, timeout);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// The barrier of this number in a store: it loses no communicator, and rank 0 says which ranks are missing. Texts are gloo's.
+inline void monitored_barrier(
+    c10d::Store& store, int rank, int size, uint64_t number, std::chrono::milliseconds timeout, bool names_all) {
+  const std::string place = "unisono/monitored/" + std::to_string(number) + "/";
+  TORCH_CHECK(timeout.count() != 0, "Rank ", rank, " timed out in monitoredBarrier, whose timeout is 0");
+  const std::vector<uint8_t> here{'='};
+  store.set(place + std::to_string(rank), here);
+  if (rank != 0) {
+    TORCH_CHECK(
+        is_set(store, place + "go", timeout), "Rank ", rank,
+        " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0");
+    return;
+  }
+  std::string missing;
+  for (int other = 1; other < size && (names_all || missing.empty()); other++) {
+    if (!is_set(store, place + std::to_string(other), timeout)) missing += (missing.empty() ? "" : ", ") + std::to_string(other);
+  }
+  TORCH_CHECK(
+      missing.empty(), names_all ? "Ranks " : "Rank ", missing, " failed to pass monitoredBarrier in ", timeout.count(), " ms");
+  store.set(place + "go", here);
 }
 
 }  // namespace unisono

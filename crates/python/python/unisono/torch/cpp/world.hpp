@@ -1,11 +1,11 @@
-// How the ranks of a process group find each other, and what they do by its store.
+// The communicators of a process group.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <numeric>
 
-#include "lane.hpp"
+#include "queue.hpp"
 #include "meeting.hpp"
 #include "message.hpp"
 
@@ -40,7 +40,7 @@ class World {
   // it.
   void leave(const std::string& cause) {
     if (!cause.empty()) waits_.end(cause);
-    lane_->close();
+    queue_->close();
     const std::lock_guard<std::mutex> lock(mutex_);
     if (calls_ == nullptr) return;
     const bool are_done = in_flight_.are_done();
@@ -61,7 +61,7 @@ class World {
   }
 
   Waits& waits() { return waits_; }
-  Lane& lane() { return *lane_; }
+  CallQueue& queue() { return *queue_; }
   unisono_comm* calls() const { return calls_; }
   bool is_one_node() const { return is_one_node_; }
 
@@ -108,44 +108,12 @@ class World {
   }
 
   Waits waits_;
-  const std::shared_ptr<Lane> lane_ = std::make_shared<Lane>(waits_);
+  const std::shared_ptr<CallQueue> queue_ = std::make_shared<CallQueue>(waits_);
   std::mutex mutex_;
   unisono_comm* calls_ = nullptr;
   unisono_comm* messages_ = nullptr;
   Messages in_flight_;
   bool is_one_node_ = true;
 };
-
-// Whether a key is set within a time.
-inline bool is_set(c10d::Store& store, const std::string& key, std::chrono::milliseconds timeout) {
-  try {
-    store.wait({key}, timeout);
-    return true;
-  } catch (const std::exception&) {
-    return false;
-  }
-}
-
-// The barrier of this number in a store: it loses no communicator, and rank 0 says which ranks are missing. Texts are gloo's.
-inline void monitored_barrier(
-    c10d::Store& store, int rank, int size, uint64_t number, std::chrono::milliseconds timeout, bool names_all) {
-  const std::string place = "unisono/monitored/" + std::to_string(number) + "/";
-  TORCH_CHECK(timeout.count() != 0, "Rank ", rank, " timed out in monitoredBarrier, whose timeout is 0");
-  const std::vector<uint8_t> here{'='};
-  store.set(place + std::to_string(rank), here);
-  if (rank != 0) {
-    TORCH_CHECK(
-        is_set(store, place + "go", timeout), "Rank ", rank,
-        " successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0");
-    return;
-  }
-  std::string missing;
-  for (int other = 1; other < size && (names_all || missing.empty()); other++) {
-    if (!is_set(store, place + std::to_string(other), timeout)) missing += (missing.empty() ? "" : ", ") + std::to_string(other);
-  }
-  TORCH_CHECK(
-      missing.empty(), names_all ? "Ranks " : "Rank ", missing, " failed to pass monitoredBarrier in ", timeout.count(), " ms");
-  store.set(place + "go", here);
-}
 
 }  // namespace unisono

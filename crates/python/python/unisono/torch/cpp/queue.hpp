@@ -15,13 +15,13 @@
 
 namespace unisono {
 
-class Lane;
+class CallQueue;
 
 // A collective, as PyTorch knows it.
 class Call final : public c10d::Work {
  public:
-  Call(std::shared_ptr<Lane> lane, c10d::OpType type, std::vector<at::Tensor> outputs, std::function<void()> make)
-      : Work(-1, type), lane_(std::move(lane)), outputs_(std::move(outputs)), make_(std::move(make)) {}
+  Call(std::shared_ptr<CallQueue> queue, c10d::OpType type, std::vector<at::Tensor> outputs, std::function<void()> make)
+      : Work(-1, type), queue_(std::move(queue)), outputs_(std::move(outputs)), make_(std::move(make)) {}
 
   bool wait(std::chrono::milliseconds timeout) override;
 
@@ -39,7 +39,7 @@ class Call final : public c10d::Work {
   }
 
  private:
-  friend class Lane;
+  friend class CallQueue;
 
   // Makes the call. What it throws is the result.
   void run(Waits& waits) {
@@ -52,57 +52,53 @@ class Call final : public c10d::Work {
       error = std::current_exception();
     }
     make_ = nullptr;
-    c10::intrusive_ptr<c10::ivalue::Future> future;
-    {
-      const std::lock_guard<std::mutex> lock(future_mutex_);
-      error_ = error;
-      is_done_ = true;
-      future = future_;
-    }
     finish(error);
+    std::unique_lock<std::mutex> lock(future_mutex_);
+    is_done_ = true;
+    const auto future = future_;
+    lock.unlock();
     if (future) complete(future);
   }
 
   void complete(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
-    if (error_) {
-      future->setError(error_);
+    if (exception_) {
+      future->setError(exception_);
     } else {
       future->markCompleted(c10::IValue(outputs_));
     }
   }
 
-  const std::shared_ptr<Lane> lane_;
+  const std::shared_ptr<CallQueue> queue_;
   const std::vector<at::Tensor> outputs_;
   std::function<void()> make_;
   std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   std::atomic<bool> is_done_{false};
-  std::exception_ptr error_;
 };
 
-// Calls that run one after the other, in the order in which they were made, which is the same on all ranks.
+// A queue of calls. They run one after the other in the order of submission, which is identical on all ranks.
 //
-// A thread that waits for a call runs it, and those before it, unless another one is at it. The lane's own thread runs what nobody waits
-// for. It leaves calls to their callers for a while: to change threads takes longer than a short call.
-class Lane : public std::enable_shared_from_this<Lane> {
+// A thread that waits for a call runs it and the calls before it, unless another thread is running one. The queue's own thread runs calls
+// that no thread waits for. It delays them first, because a context switch takes longer than a short call.
+class CallQueue : public std::enable_shared_from_this<CallQueue> {
  public:
-  explicit Lane(Waits& waits) : waits_(waits), process_(getpid()) {}
+  explicit CallQueue(Waits& waits) : waits_(waits), process_(getpid()) {}
 
-  // Starts a call; runs it, unless others are in flight, if `is_in_turn`.
+  // Adds a call. If `runs_now`, runs it on this thread, unless others are in flight.
   c10::intrusive_ptr<Call> submit(
-      c10d::OpType type, const std::vector<at::Tensor>& outputs, std::function<void()> make, bool is_in_turn) {
+      c10d::OpType type, const std::vector<at::Tensor>& outputs, std::function<void()> make, bool runs_now) {
     auto call = c10::make_intrusive<Call>(shared_from_this(), type, outputs, std::move(make));
     std::unique_lock<std::mutex> lock(mutex_);
     TORCH_CHECK(!is_closed_, kShutDown);
     int64_t bytes = 0;
     for (const auto& output : outputs) bytes += output.nbytes();
-    const bool is_long = bytes >= kLong;
-    calls_.push_back({call, Clock::now() + (is_long ? kMoment : kWhile)});
-    if (is_in_turn && !is_busy_ && calls_.size() == 1) {
+    const bool is_long = bytes >= kLongBytes;
+    calls_.push_back({call, Clock::now() + (is_long ? kLongDelay : kShortDelay)});
+    if (runs_now && !is_busy_ && calls_.size() == 1) {
       run_first(lock);
       lock.unlock();
-      // An error of a call that its caller waits for is thrown by it, not by its work.
-      if (call->error_) std::rethrow_exception(call->error_);
+      // The caller of a synchronous call gets its error at once.
+      if (call->exception_) std::rethrow_exception(call->exception_);
       return call;
     }
     if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
@@ -110,7 +106,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
     return call;
   }
 
-  // Runs calls until this one is done; returns false if that takes longer than the timeout, unless it is 0.
+  // Runs calls until this one is done. Returns false if the timeout is not 0 and expires first.
   bool run_until(const Call& call, std::chrono::milliseconds timeout) {
     const auto began = Clock::now();
     std::unique_lock<std::mutex> lock(mutex_);
@@ -119,8 +115,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
         run_first(lock);
         continue;
       }
-      if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
-      done_.wait_for(lock, kLook);
+      done_.wait_for(lock, kSignalInterval);
       if (timeout.count() != 0 && Clock::now() - began > timeout && !call.is_done_) return false;
       if (call.is_done_ || !Waits::is_main_thread()) continue;
       lock.unlock();
@@ -132,7 +127,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
 
   // Ends the thread, after the calls in flight.
   void close() {
-    // A forked child has the lane of its parent, and not the thread.
+    // A forked child has a copy of the queue without the thread.
     if (getpid() != process_) {
       if (thread_.joinable()) thread_.detach();
       return;
@@ -154,17 +149,15 @@ class Lane : public std::enable_shared_from_this<Lane> {
  private:
   struct Queued {
     c10::intrusive_ptr<Call> call;
-    // When the thread takes it.
+    // When the queue's thread runs it.
     Clock::time_point due;
   };
 
-  // How long the thread leaves a call to who waits for it: one of many bytes, and any other.
-  static constexpr Clock::duration kMoment = std::chrono::microseconds(100), kWhile = std::chrono::milliseconds(1);
-  static constexpr int64_t kLong = 256 << 10;
-  // How often it looks for calls before it sleeps until it is woken up, which takes time of who does that.
-  static constexpr int kLooks = 10;
-  // How often a wait for another thread lets signal handlers run.
-  static constexpr auto kLook = std::chrono::milliseconds(50);
+  // The delay before the queue's thread runs a call: of at least `kLongBytes`, or a shorter one.
+  static constexpr Clock::duration kLongDelay = std::chrono::microseconds(100), kShortDelay = std::chrono::milliseconds(1);
+  static constexpr int64_t kLongBytes = 256 << 10;
+  // The number of polls of an empty queue before its thread sleeps. To wake it up costs the submitting thread a system call.
+  static constexpr int kIdlePolls = 10;
 
   // Runs the first call, without the lock.
   void run_first(std::unique_lock<std::mutex>& lock) {
@@ -183,17 +176,17 @@ class Lane : public std::enable_shared_from_this<Lane> {
 
   void serve() {
     std::unique_lock<std::mutex> lock(mutex_);
-    int looks = 0;
+    int polls = 0;
     while (!is_closed_) {
       if (!is_busy_ && !calls_.empty()) {
-        looks = 0;
+        polls = 0;
         if (Clock::now() < calls_.front().due) {
           changed_.wait_until(lock, calls_.front().due);
         } else {
           run_first(lock);
         }
-      } else if (++looks < kLooks) {
-        changed_.wait_for(lock, kWhile);
+      } else if (++polls < kIdlePolls) {
+        changed_.wait_for(lock, kShortDelay);
       } else {
         is_asleep_ = true;
         changed_.wait(lock);
@@ -205,7 +198,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   Waits& waits_;
   const pid_t process_;
   std::mutex mutex_;
-  // The thread sleeps here, and who waits for a call of another thread there.
+  // The queue's thread waits for `changed_`, and threads that wait for a call of another thread for `done_`.
   std::condition_variable changed_, done_;
   std::deque<Queued> calls_;
   bool is_busy_ = false, is_asleep_ = false, is_closed_ = false;
@@ -214,9 +207,9 @@ class Lane : public std::enable_shared_from_this<Lane> {
 
 inline bool Call::wait(std::chrono::milliseconds timeout) {
   if (!is_done_) {
-    TORCH_CHECK(lane_->run_until(*this, timeout), "a call was not done in ", timeout.count() / 1e3, " s");
+    TORCH_CHECK(queue_->run_until(*this, timeout), "a call was not done in ", timeout.count() / 1e3, " s");
   }
-  if (error_) std::rethrow_exception(error_);
+  if (exception_) std::rethrow_exception(exception_);
   return true;
 }
 
