@@ -23,7 +23,14 @@ def main() -> int:
     # Tests of the command need no figures.
     tensors.add_argument("--round-s", type=float, default=0.3, help=argparse.SUPPRESS)
     tensors.set_defaults(run=_bench_torch)
-    for command in (arrays, tensors):
+    tokens = commands.add_parser("bench-vllm", help="measure vLLM on CPUs beside gloo and its own shared memory: all-reduces and tokens")
+    tokens.add_argument(
+        "--layers", type=_count, default=24, help="layers of the model, of the shape of Qwen2.5 0.5B (default: %(default)s)"
+    )
+    tokens.add_argument("--batches", default="1,8", help="numbers of requests at a time (default: %(default)s)")
+    tokens.add_argument("--rounds", type=_count, default=7, help="rounds of which a figure is the median (default: %(default)s)")
+    tokens.set_defaults(run=_bench_vllm)
+    for command in (arrays, tensors, tokens):
         command.add_argument("-n", "--ranks", type=_count, default=2, help="ranks to start, unless a launcher has (default: 2)")
     options = parser.parse_args()
     return options.run(options)
@@ -47,6 +54,14 @@ def _bench_torch(options: argparse.Namespace) -> int:
     from . import bench_torch
 
     return bench_torch.run(options)
+
+
+def _bench_vllm(options: argparse.Namespace) -> int:
+    if "WORLD_SIZE" not in os.environ:
+        return bench.launch(options.ranks)
+    from . import bench_vllm
+
+    return bench_vllm.run(options)
 
 
 if __name__ == "__main__":

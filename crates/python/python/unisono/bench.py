@@ -52,7 +52,11 @@ def launch(ranks: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         shared = os.environ | {"WORLD_SIZE": str(ranks), "UNISONO_BOOTSTRAP_DIR": f"{folder}/world", "OMP_NUM_THREADS": "1"}
         started = [
-            subprocess.Popen([sys.executable, "-m", "unisono", *sys.argv[1:]], env=shared | {"RANK": str(rank)}, start_new_session=True)
+            subprocess.Popen(
+                [sys.executable, "-m", "unisono", *sys.argv[1:]],
+                env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                start_new_session=True,
+            )
             for rank in range(ranks)
         ]
         signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
