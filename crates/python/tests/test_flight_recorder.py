@@ -11,7 +11,9 @@ from ranks import run
 pytest.importorskip("torch", minversion="2.15")
 
 # Of a call that fails, PyTorch writes the dump.
-FAILING = PRELUDE + """
+FAILING = (
+    PRELUDE
+    + """
 def fails(call, *tensors):
     try:
         call(*tensors)
@@ -20,6 +22,7 @@ def fails(call, *tensors):
     raise AssertionError("the call has succeeded")
 
 """
+)
 
 
 def analysis(folder: Path, program: str) -> str:
@@ -64,7 +67,9 @@ else:
 """
     found = analysis(tmp_path, program)
     # The rank whose call is taken for the right one is that of the first file that torchfrtrace finds.
-    wrong = "Culprit rank {}; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: '{}' does not match found collective type: '{}'"
+    wrong = (
+        "Culprit rank {}; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: '{}' does not match found collective type: '{}'"
+    )
     first = wrong.format(2, "all_reduce", "barrier"), wrong.format(0, "barrier", "all_reduce")
     assert "Collective sequence number: 2 has errors" in found and any(text in found for text in first), found
 
