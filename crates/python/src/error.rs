@@ -4,7 +4,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyTuple, PyType};
+use pyo3::types::{IntoPyDict, PyType};
 
 create_exception!(
     unisono,
@@ -26,9 +26,10 @@ create_exception!(
 fn timeout_error(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
     static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let made = TYPE.get_or_try_init(py, || {
-        let bases = PyTuple::new(py, [py.get_type::<UnisonoError>(), py.get_type::<PyTimeoutError>()])?;
-        let about = c"Another rank did not arrive in time.";
-        PyErr::new_type(py, c"unisono.TimeoutError", Some(about), Some(bases.as_any()), None)
+        let bases = (py.get_type::<UnisonoError>(), py.get_type::<PyTimeoutError>());
+        let attributes = [("__doc__", "Another rank did not arrive in time.")].into_py_dict(py)?;
+        let class = py.get_type::<PyType>().call1(("TimeoutError", bases, attributes))?;
+        Ok::<_, PyErr>(class.cast_into::<PyType>()?.unbind())
     })?;
     Ok(made.bind(py).clone())
 }

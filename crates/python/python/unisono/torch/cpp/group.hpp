@@ -3,6 +3,7 @@
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <set>
@@ -131,7 +132,7 @@ class Group : public c10d::Backend {
   }
 #endif
 
-#ifdef C10D_BACKEND_HAS_HOOKS
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
   // Hooks that learn how calls and messages end: PyTorch's flight recorder, which writes what it knows when one fails.
 
   bool supportsCompletionHooks() const override { return true; }
