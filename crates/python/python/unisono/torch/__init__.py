@@ -34,7 +34,7 @@ def dump_flight_record(prefix: str | os.PathLike[str]) -> Path:
     """Writes the last calls of this rank to a file named `prefix` and its rank, which `torchfrtrace` reads, and returns its path.
 
     PyTorch's flight recorder keeps the last 2000 calls, or as many as TORCH_FR_BUFFER_SIZE says. When a call fails, PyTorch writes the same
-    file by itself, with TORCH_FR_DUMP_TEMP_FILE as the prefix. This needs PyTorch 2.15 or newer.
+    file by itself, once, with TORCH_FR_DUMP_TEMP_FILE as the prefix. This needs PyTorch 2.15 or newer.
     """
     path = Path(f"{os.fspath(prefix)}{dist.get_rank()}")
     path.write_bytes(c10d._dump_fr_trace(backend="unisono"))
