@@ -1,8 +1,10 @@
 //! Exceptions.
 
 use pyo3::create_exception;
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{IntoPyDict, PyType};
 
 create_exception!(
     unisono,
@@ -12,7 +14,6 @@ create_exception!(
      communicator is lost. If not, the call was refused, and the communicator remains usable."
 );
 create_exception!(unisono, MismatchError, UnisonoError, "Ranks made different calls; the text names both.");
-create_exception!(unisono, TimeoutError, UnisonoError, "Another rank did not arrive in time.");
 create_exception!(unisono, LeftError, UnisonoError, "Another rank closed its communicator.");
 create_exception!(
     unisono,
@@ -21,13 +22,25 @@ create_exception!(
     "Another rank failed, or this one did in an earlier call."
 );
 
+/// `unisono.TimeoutError`, which is a `UnisonoError` and Python's own `TimeoutError`. `create_exception!` takes one base only.
+fn timeout_error(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
+    static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let made = TYPE.get_or_try_init(py, || {
+        let bases = (py.get_type::<UnisonoError>(), py.get_type::<PyTimeoutError>());
+        let attributes = [("__doc__", "Another rank did not arrive in time.")].into_py_dict(py)?;
+        let class = py.get_type::<PyType>().call1(("TimeoutError", bases, attributes))?;
+        Ok::<_, PyErr>(class.cast_into::<PyType>()?.unbind())
+    })?;
+    Ok(made.bind(py).clone())
+}
+
 /// Adds the exceptions to the module.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     for (name, exception) in [
         ("UnisonoError", py.get_type::<UnisonoError>()),
         ("MismatchError", py.get_type::<MismatchError>()),
-        ("TimeoutError", py.get_type::<TimeoutError>()),
+        ("TimeoutError", timeout_error(py)?),
         ("LeftError", py.get_type::<LeftError>()),
         ("AbortedError", py.get_type::<AbortedError>()),
     ] {
@@ -42,7 +55,9 @@ pub(crate) fn raised(error: &unisono::Error) -> PyErr {
     let text = error.to_string();
     let exception = match error {
         unisono::Error::Mismatch { .. } => MismatchError::new_err(text),
-        unisono::Error::Timeout { .. } | unisono::Error::Missing { .. } => TimeoutError::new_err(text),
+        unisono::Error::Timeout { .. } | unisono::Error::Missing { .. } => Python::attach(|py| {
+            timeout_error(py).map_or_else(|failed| failed, |class| PyErr::from_type(class, text))
+        }),
         unisono::Error::Left { .. } => LeftError::new_err(text),
         unisono::Error::Aborted { .. } => AbortedError::new_err(text),
         _ => UnisonoError::new_err(text),

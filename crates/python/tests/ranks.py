@@ -54,6 +54,7 @@ def start(program: str, ranks: int, folder: str, **environment: str) -> list[sub
             "WORLD_SIZE": str(ranks),
             "UNISONO_BOOTSTRAP_DIR": f"{folder}/world",
             "UNISONO_FLIGHT_DIR": folder,
+            "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
             "STORE": f"{folder}/store",
             "OMP_NUM_THREADS": "1",
         }

@@ -52,6 +52,8 @@ else:
         comm.shrink()
     except unisono.TimeoutError as error:
         assert error.rank == 1 and "is alive" in str(error), error
+        # Python's own, which programs catch that do not know of ours.
+        assert isinstance(error, TimeoutError) and isinstance(error, unisono.UnisonoError), type(error).__mro__
         print("named")
 """
     )

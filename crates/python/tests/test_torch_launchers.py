@@ -25,7 +25,11 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 
 def ended(command: list[str], folder: Path) -> str:
     """Runs a program to its end, which must be a success."""
-    variables = os.environ | {"OMP_NUM_THREADS": "1", "UNISONO_FLIGHT_DIR": str(folder)}
+    variables = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "UNISONO_FLIGHT_DIR": str(folder),
+        "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
+    }
     process = subprocess.Popen(
         command, env=variables, cwd=folder, text=True, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )

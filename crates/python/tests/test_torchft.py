@@ -78,7 +78,11 @@ def trained(folder: Path, kills: int) -> list[str]:
 
     def start(replica: int) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", REPLICA, f"replica-{replica}-", lighthouse.address(), str(STEPS)]
-        variables = os.environ | {"OMP_NUM_THREADS": "1", "UNISONO_FLIGHT_DIR": str(folder)}
+        variables = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "UNISONO_FLIGHT_DIR": str(folder),
+            "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
+        }
         return subprocess.Popen(command, env=variables, stdout=outputs[replica].open("w"), stderr=subprocess.DEVNULL, text=True)
 
     processes = [start(replica) for replica in range(REPLICAS)]

@@ -36,6 +36,7 @@ def main() -> int:
             "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": "60",
             "OMP_NUM_THREADS": "1",
             "UNISONO_WARNINGS": "off",
+            "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
         }
         return run(arguments.k)
 

@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, TypedDict, Unpack
 
 import numpy as np
 
@@ -59,6 +59,20 @@ class Reduction(_unisono.Reduction):
 
 
 Op = Name | Reduction
+
+
+class Options(TypedDict, total=False):
+    """Options of a call. All but the timeout are identical on all ranks."""
+
+    algorithm: str | None
+    label: str | None
+    timeout: float | None
+
+
+class PartOptions(Options, total=False):
+    """Options of a call that divides an array among the ranks."""
+
+    counts: Sequence[int] | None
 
 
 class World(Protocol):
@@ -115,38 +129,38 @@ class Comm(Streams):
         self._call("all_reduce", buffer_of(array), op, None, algorithm, label, timeout)
         return array
 
-    def reduce_scatter(self, array: Any, op: Op = "sum", **options: Any) -> Any:
+    def reduce_scatter(self, array: Any, op: Op = "sum", **options: Unpack[PartOptions]) -> Any:
         """Leaves on every rank its own part of the reduction (`own_part`), and returns it; the rest is undefined."""
         self._comm.call("reduce_scatter", buffer_of(array), op, **options)
         return own_part_of(self, array, options.get("counts"))
 
-    def all_gather(self, array: Any, **options: Any) -> Any:
+    def all_gather(self, array: Any, **options: Unpack[PartOptions]) -> Any:
         """Every rank contributes its own part of the array (`own_part`) and ends with all parts."""
         self._comm.call("all_gather", buffer_of(array), **options)
         return array
 
-    def broadcast(self, array: Any, root: int = 0, **options: Any) -> Any:
+    def broadcast(self, array: Any, root: int = 0, **options: Unpack[Options]) -> Any:
         """Copies the root's array to every rank."""
         self._comm.call("broadcast", buffer_of(array), root=root, **options)
         return array
 
-    def reduce(self, array: Any, op: Op = "sum", root: int = 0, **options: Any) -> Any:
+    def reduce(self, array: Any, op: Op = "sum", root: int = 0, **options: Unpack[Options]) -> Any:
         """Leaves the reduction of all arrays on the root; the other arrays are undefined."""
         self._comm.call("reduce", buffer_of(array), op, root, **options)
         return array
 
-    def gather(self, array: Any, root: int = 0, **options: Any) -> Any:
+    def gather(self, array: Any, root: int = 0, **options: Unpack[PartOptions]) -> Any:
         """Every rank contributes its own part of the array (`own_part`), and the root ends with all parts."""
         self._comm.call("gather", buffer_of(array), root=root, **options)
         return array
 
-    def scatter(self, array: Any, root: int = 0, **options: Any) -> Any:
+    def scatter(self, array: Any, root: int = 0, **options: Unpack[PartOptions]) -> Any:
         """Leaves on every rank its own part of the root's array (`own_part`), and returns it; except on the root, the rest is
         undefined."""
         self._comm.call("scatter", buffer_of(array), root=root, **options)
         return own_part_of(self, array, options.get("counts"))
 
-    def all_to_all(self, array: Any, **options: Any) -> Any:
+    def all_to_all(self, array: Any, **options: Unpack[Options]) -> Any:
         """Exchanges one block with every rank: block j of rank i becomes block i of rank j. The number of elements is a multiple of
         that of ranks."""
         self._comm.call("all_to_all", buffer_of(array), **options)
@@ -167,12 +181,12 @@ class Comm(Streams):
         self._comm.all_to_all_v(buffer_of(sent), sent_counts, buffer_of(received), received_counts, label, timeout)
         return received
 
-    def scan(self, array: Any, op: Op = "sum", **options: Any) -> Any:
+    def scan(self, array: Any, op: Op = "sum", **options: Unpack[Options]) -> Any:
         """Leaves on every rank the reduction of the arrays of all ranks up to and including itself."""
         self._comm.call("scan", buffer_of(array), op, **options)
         return array
 
-    def exclusive_scan(self, array: Any, op: Op = "sum", **options: Any) -> Any:
+    def exclusive_scan(self, array: Any, op: Op = "sum", **options: Unpack[Options]) -> Any:
         """Leaves on every rank the reduction of the arrays of all ranks before itself; rank 0's array is undefined."""
         self._comm.call("exclusive_scan", buffer_of(array), op, **options)
         return array
@@ -181,47 +195,47 @@ class Comm(Streams):
         """Returns once all ranks have called it."""
         self._comm.barrier(label, timeout)
 
-    def all_reduce_async(self, array: Any, op: Op = "sum", **options: Any) -> Request:
+    def all_reduce_async(self, array: Any, op: Op = "sum", **options: Unpack[Options]) -> Request:
         """The non-blocking form of `all_reduce`."""
         return self._comm.start("all_reduce", buffer_of(array), op, **options)
 
-    def reduce_scatter_async(self, array: Any, op: Op = "sum", **options: Any) -> Request:
+    def reduce_scatter_async(self, array: Any, op: Op = "sum", **options: Unpack[PartOptions]) -> Request:
         """The non-blocking form of `reduce_scatter`: the result is at `own_part` of the array."""
         return self._comm.start("reduce_scatter", buffer_of(array), op, **options)
 
-    def scan_async(self, array: Any, op: Op = "sum", **options: Any) -> Request:
+    def scan_async(self, array: Any, op: Op = "sum", **options: Unpack[Options]) -> Request:
         """The non-blocking form of `scan`."""
         return self._comm.start("scan", buffer_of(array), op, **options)
 
-    def exclusive_scan_async(self, array: Any, op: Op = "sum", **options: Any) -> Request:
+    def exclusive_scan_async(self, array: Any, op: Op = "sum", **options: Unpack[Options]) -> Request:
         """The non-blocking form of `exclusive_scan`."""
         return self._comm.start("exclusive_scan", buffer_of(array), op, **options)
 
-    def all_gather_async(self, array: Any, **options: Any) -> Request:
+    def all_gather_async(self, array: Any, **options: Unpack[PartOptions]) -> Request:
         """The non-blocking form of `all_gather`."""
         return self._comm.start("all_gather", buffer_of(array), **options)
 
-    def broadcast_async(self, array: Any, root: int = 0, **options: Any) -> Request:
+    def broadcast_async(self, array: Any, root: int = 0, **options: Unpack[Options]) -> Request:
         """The non-blocking form of `broadcast`."""
         return self._comm.start("broadcast", buffer_of(array), root=root, **options)
 
-    def reduce_async(self, array: Any, op: Op = "sum", root: int = 0, **options: Any) -> Request:
+    def reduce_async(self, array: Any, op: Op = "sum", root: int = 0, **options: Unpack[Options]) -> Request:
         """The non-blocking form of `reduce`."""
         return self._comm.start("reduce", buffer_of(array), op, root, **options)
 
-    def gather_async(self, array: Any, root: int = 0, **options: Any) -> Request:
+    def gather_async(self, array: Any, root: int = 0, **options: Unpack[PartOptions]) -> Request:
         """The non-blocking form of `gather`."""
         return self._comm.start("gather", buffer_of(array), root=root, **options)
 
-    def scatter_async(self, array: Any, root: int = 0, **options: Any) -> Request:
+    def scatter_async(self, array: Any, root: int = 0, **options: Unpack[PartOptions]) -> Request:
         """The non-blocking form of `scatter`: the result is at `own_part` of the array."""
         return self._comm.start("scatter", buffer_of(array), root=root, **options)
 
-    def all_to_all_async(self, array: Any, **options: Any) -> Request:
+    def all_to_all_async(self, array: Any, **options: Unpack[Options]) -> Request:
         """The non-blocking form of `all_to_all`."""
         return self._comm.start("all_to_all", buffer_of(array), **options)
 
-    def plan(self, name: str, array: Any, op: Op | None = None, root: int | None = None, **options: Any) -> Plan:
+    def plan(self, name: str, array: Any, op: Op | None = None, root: int | None = None, **options: Unpack[PartOptions]) -> Plan:
         """Plans a collective on an array, such as `plan("all_reduce", array, "sum")`, to start it many times (MPI_Allreduce_init). All
         ranks plan the same."""
         return Plan(self._comm, self._comm.plan(name, buffer_of(array), op, root, **options))

@@ -9,22 +9,36 @@ Programs need no other change. The backend is in C++, and compiled for the insta
 from __future__ import annotations
 
 import functools
+import os
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 
 from ..comm import open_worlds
 from .build import load
 from .hook import CompressState, all_reduce_hook, compress_hook
 
-__all__ = ["CompressState", "all_reduce_hook", "compress_hook", "register"]
+__all__ = ["CompressState", "all_reduce_hook", "compress_hook", "dump_flight_record", "register"]
 
 
 def register() -> None:
     """Registers the backend "unisono". PyTorch 2.14 and newer call it; with older ones, a program does."""
     if not hasattr(dist.Backend, "UNISONO"):
         dist.Backend.register_backend("unisono", _create, extended_api=True, devices=["cpu"])
+
+
+def dump_flight_record(prefix: str | os.PathLike[str]) -> Path:
+    """Writes the last calls of this rank to a file named `prefix` and its rank, which `torchfrtrace` reads, and returns its path.
+
+    PyTorch's flight recorder keeps the last 2000 calls, or as many as TORCH_FR_BUFFER_SIZE says. When a call fails, PyTorch writes the same
+    file by itself, once, with TORCH_FR_DUMP_TEMP_FILE as the prefix. This needs PyTorch 2.15 or newer.
+    """
+    path = Path(f"{os.fspath(prefix)}{dist.get_rank()}")
+    path.write_bytes(c10d._dump_fr_trace(backend="unisono"))
+    return path
 
 
 def _create(options: Any, _backend_options: Any) -> dist.ProcessGroup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import hashlib
@@ -14,7 +15,6 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -29,6 +29,8 @@ _SOURCES = Path(__file__).parent / "cpp"
 _FLAGS = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w", f"-DTORCH_EXTENSION_NAME={_NAME}"]
 # How long the compiler may take, and with it the wait of other ranks of the machine for the one that compiles.
 _DEADLINE_S = 900
+# How long a backend is kept that no program loads.
+_KEPT_S = 30 * 24 * 3600
 
 
 def load() -> ModuleType:
@@ -40,6 +42,10 @@ def load() -> ModuleType:
             # Another rank may have compiled it meanwhile.
             if not path.exists():
                 _compile(path)
+                _remove_unused(path.parent.parent)
+    # It is in use. Only the owner of the folder removes it, and the time cannot be set where nobody writes.
+    with contextlib.suppress(OSError):
+        os.utime(path)
     # The backend calls the functions of unisono.h, which the package's own module has.
     ctypes.CDLL(_unisono.__file__, mode=ctypes.RTLD_GLOBAL)
     loader = ExtensionFileLoader(_NAME, str(path))
@@ -63,7 +69,7 @@ def _folder() -> Path:
     return cache / "unisono" / f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{key}"
 
 
-@contextmanager
+@contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Only one process at a time has it. The system takes it from one that ends."""
     deadline = time.monotonic() + _DEADLINE_S
@@ -99,3 +105,13 @@ def _compile(path: Path) -> None:
         if ended.returncode != 0:
             raise RuntimeError(f"unisono's backend does not compile for PyTorch {torch.__version__}:\n{ended.stderr[-4000:]}")
         os.replace(Path(folder) / f"{_NAME}.so", path)
+
+
+def _remove_unused(cache: Path) -> None:
+    """Removes backends that no program has loaded for a long time, of other sources or other versions of PyTorch. A process that has loaded
+    one keeps it: its file lives until then."""
+    for backend in cache.glob(f"torch-*/{_NAME}.so"):
+        # Another process may remove it too.
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - backend.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(backend.parent)

@@ -3,6 +3,7 @@
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <set>
@@ -29,7 +30,7 @@ class Group : public c10d::Backend {
   // A process group that is `reconfigurable` has no ranks until it is reconfigured.
   Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout, bool reconfigurable)
       : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout) {
-    if (!reconfigurable) world_ = std::make_shared<World>(*store_, rank, size, timeout);
+    if (!reconfigurable) world_ = std::make_shared<World>(*store_, rank, size, timeout, hooks_);
     const std::lock_guard<std::mutex> lock(alive_mutex());
     alive().insert(this);
   }
@@ -126,9 +127,27 @@ class Group : public c10d::Backend {
     size_ = static_cast<int>(handles.size());
     const auto timeout = opts.timeout.value_or(timeout_.load());
     store_ = c10::make_intrusive<c10d::PrefixStore>(std::to_string(opts.uuid), store_at(handles.front(), timeout));
-    world_ = std::make_shared<World>(*store_, rank_, size_, timeout);
+    world_ = std::make_shared<World>(*store_, rank_, size_, timeout, hooks_);
     return c10::make_intrusive<Done>();
   }
+#endif
+
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+  // Hooks that learn how calls and messages end: PyTorch's flight recorder, which writes what it knows when one fails.
+
+  bool supportsCompletionHooks() const override { return true; }
+
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override {
+    hooks_.succeeded.add(id, [hook = std::move(hook)](uint64_t key) { hook({key, std::nullopt}); });
+  }
+
+  void unregisterCompletionHook(int64_t id) override { hooks_.succeeded.remove(id); }
+
+  bool supportsAbortHooks() const override { return true; }
+
+  void registerAbortHook(int64_t id, c10d::AbortHook hook) override { hooks_.failed.add(id, std::move(hook)); }
+
+  void unregisterAbortHook(int64_t id) override { hooks_.failed.remove(id); }
 #endif
 
  protected:
@@ -186,7 +205,7 @@ class Group : public c10d::Backend {
   c10::intrusive_ptr<Work> start(OpType type, const at::Tensor& buffer, const at::Tensor& target, int other, int tag, Make make) {
     TORCH_CHECK_VALUE(
         other < size_ && other != rank_ && other >= -1, "rank ", rank_, " of ", size_, " exchanges no messages with rank ", other);
-    const auto message = c10::make_intrusive<Message>(world().waits(), type, buffer, target, other);
+    const auto message = c10::make_intrusive<Message>(world().waits(), hooks_, type, buffer, target, other);
     const Moved moved(buffer.scalar_type());
     auto call = call_of(Milliseconds(0));
     call.tag = tag;
@@ -196,6 +215,7 @@ class Group : public c10d::Backend {
 
   c10::intrusive_ptr<c10d::Store> store_;
   std::atomic<Milliseconds> timeout_;
+  WorkHooks hooks_;
   std::shared_ptr<World> world_;
   // The handle that other process groups know, once there is one, its store, and the worlds that this one has been in.
   mutable std::mutex handle_mutex_;

@@ -1,18 +1,17 @@
 // Point-to-point messages in flight.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/Work.hpp>
-
+#include "hooks.hpp"
 #include "library.hpp"
 
 namespace unisono {
 
 // A message, as PyTorch knows it.
-class Message final : public c10d::Work {
+class Message final : public HookedWork {
  public:
   // A message in `buffer`; a received one goes on to `target`.
-  Message(Waits& waits, c10d::OpType type, at::Tensor buffer, at::Tensor target, int source)
-      : Work(-1, type), waits_(waits), buffer_(std::move(buffer)), target_(std::move(target)), source_(source) {}
+  Message(Waits& waits, const WorkHooks& hooks, c10d::OpType type, at::Tensor buffer, at::Tensor target, int source)
+      : HookedWork(hooks, type), waits_(waits), buffer_(std::move(buffer)), target_(std::move(target)), source_(source) {}
 
   // Where the library stores the request, and the number of the sender.
   unisono_request** request() { return &request_; }
@@ -54,17 +53,10 @@ class Message final : public c10d::Work {
   static constexpr double kForever_s = 1e9;
 
   void complete() {
-    std::exception_ptr error;
-    try {
+    complete_by([&] {
       check(unisono_wait(&request_));
-      if (target_.defined() && !target_.is_same(buffer_)) {
-        const at::AutoDispatchBelowADInplaceOrView guard;
-        target_.copy_(buffer_);
-      }
-    } catch (...) {
-      error = std::current_exception();
-    }
-    finish(error);
+      if (target_.defined() && !target_.is_same(buffer_)) target_.copy_(buffer_);
+    });
     is_done_ = true;
   }
 

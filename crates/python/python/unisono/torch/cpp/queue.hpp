@@ -1,8 +1,6 @@
 // Collectives in flight.
 #pragma once
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <unistd.h>
 
 #include <condition_variable>
@@ -11,6 +9,7 @@
 #include <memory>
 #include <thread>
 
+#include "hooks.hpp"
 #include "library.hpp"
 
 namespace unisono {
@@ -18,10 +17,12 @@ namespace unisono {
 class CallQueue;
 
 // A collective, as PyTorch knows it.
-class Call final : public c10d::Work {
+class Call final : public HookedWork {
  public:
-  Call(std::shared_ptr<CallQueue> queue, c10d::OpType type, std::vector<at::Tensor> outputs, std::function<void()> make)
-      : Work(-1, type), queue_(std::move(queue)), outputs_(std::move(outputs)), make_(std::move(make)) {}
+  Call(
+      std::shared_ptr<CallQueue> queue, const WorkHooks& hooks, c10d::OpType type, std::vector<at::Tensor> outputs,
+      std::function<void()> make)
+      : HookedWork(hooks, type), queue_(std::move(queue)), outputs_(std::move(outputs)), make_(std::move(make)) {}
 
   bool wait(std::chrono::milliseconds timeout) override;
 
@@ -41,18 +42,9 @@ class Call final : public c10d::Work {
  private:
   friend class CallQueue;
 
-  // Makes the call. What it throws is the result.
+  // Makes the call, and drops what it holds.
   void run(Waits& waits) {
-    std::exception_ptr error;
-    try {
-      // The values of tensors change as those of any call's outputs do: autograd does not see it.
-      const at::AutoDispatchBelowADInplaceOrView guard;
-      waits.during(make_);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    make_ = nullptr;
-    finish(error);
+    complete_by([&] { waits.during(std::exchange(make_, nullptr)); });
     std::unique_lock<std::mutex> lock(future_mutex_);
     is_done_ = true;
     const auto future = future_;
@@ -82,12 +74,12 @@ class Call final : public c10d::Work {
 // that no thread waits for. It delays them first, because a context switch takes longer than a short call.
 class CallQueue : public std::enable_shared_from_this<CallQueue> {
  public:
-  explicit CallQueue(Waits& waits) : waits_(waits), process_(getpid()) {}
+  CallQueue(Waits& waits, const WorkHooks& hooks) : waits_(waits), hooks_(hooks), process_(getpid()) {}
 
   // Adds a call. If `runs_now`, runs it on this thread, unless others are in flight.
   c10::intrusive_ptr<Call> submit(
       c10d::OpType type, const std::vector<at::Tensor>& outputs, std::function<void()> make, bool runs_now) {
-    auto call = c10::make_intrusive<Call>(shared_from_this(), type, outputs, std::move(make));
+    auto call = c10::make_intrusive<Call>(shared_from_this(), hooks_, type, outputs, std::move(make));
     std::unique_lock<std::mutex> lock(mutex_);
     TORCH_CHECK(!is_closed_, kShutDown);
     int64_t bytes = 0;
@@ -196,6 +188,7 @@ class CallQueue : public std::enable_shared_from_this<CallQueue> {
   }
 
   Waits& waits_;
+  const WorkHooks& hooks_;
   const pid_t process_;
   std::mutex mutex_;
   // The queue's thread waits for `changed_`, and threads that wait for a call of another thread for `done_`.

@@ -15,7 +15,8 @@ namespace unisono {
 class World {
  public:
   // Starts a world of ranks that share a store.
-  World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout) {
+  World(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, const WorkHooks& hooks)
+      : queue_(std::make_shared<CallQueue>(waits_, hooks)) {
     const auto name = common_name(store, rank, size, timeout, waits_);
     unisono_settings settings{};
     settings.timeout_s = timeout.count() / 1e3;
@@ -108,7 +109,7 @@ class World {
   }
 
   Waits waits_;
-  const std::shared_ptr<CallQueue> queue_ = std::make_shared<CallQueue>(waits_);
+  const std::shared_ptr<CallQueue> queue_;
   std::mutex mutex_;
   unisono_comm* calls_ = nullptr;
   unisono_comm* messages_ = nullptr;

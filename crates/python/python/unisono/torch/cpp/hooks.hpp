@@ -1,0 +1,106 @@
+// Hooks of PyTorch's that learn how works end: its flight recorder has some.
+#pragma once
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace unisono {
+
+// Functions by number. A thread may add or remove some while another runs them, and while one of them holds a lock that the first thread
+// waits for: they run without the lock.
+template <typename... Args>
+class Hooks {
+ public:
+  using Hook = std::function<void(Args...)>;
+
+  void add(int64_t id, Hook hook) {
+    change([&](auto& hooks) { hooks[id] = std::move(hook); });
+  }
+
+  void remove(int64_t id) {
+    change([&](auto& hooks) { hooks.erase(id); });
+  }
+
+  void run(Args... args) const {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const auto hooks = hooks_;
+    lock.unlock();
+    for (const auto& [id, hook] : *hooks) hook(args...);
+  }
+
+ private:
+  using All = std::map<int64_t, Hook>;
+
+  template <typename Change>
+  void change(Change change) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    All hooks = *hooks_;
+    change(hooks);
+    hooks_ = std::make_shared<const All>(std::move(hooks));
+  }
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<const All> hooks_ = std::make_shared<const All>();
+};
+
+// The hooks of a process group.
+struct WorkHooks {
+  // With the key of the work.
+  Hooks<uint64_t> succeeded;
+  Hooks<> failed;
+};
+
+// A work whose end the hooks of its process group learn.
+class HookedWork : public c10d::Work {
+ public:
+  HookedWork(const WorkHooks& hooks, c10d::OpType type) : Work(-1, type), hooks_(hooks) {}
+
+  // Before PyTorch 2.15 there is none to override. The address of a work would not do: a later work may have it.
+  uint64_t getCompletionKey() const { return key_; }
+
+ protected:
+  // Completes the work: `make` makes its call. What that throws is the result.
+  template <typename Make>
+  void complete_by(Make make) {
+    std::exception_ptr error;
+    try {
+      // The values of tensors change as those of any call's outputs do: autograd does not see it.
+      const at::AutoDispatchBelowADInplaceOrView guard;
+      make();
+    } catch (const c10::ValueError&) {
+      // The call did not start.
+      error = std::current_exception();
+    } catch (...) {
+      error = std::current_exception();
+      run_failed();
+    }
+    finish(error);
+    // Afterwards: PyTorch asks a work that it sees for the first time whether it is complete, and else waits for the hook.
+    if (!error) hooks_.succeeded.run(key_);
+  }
+
+ private:
+  // What a hook throws must not replace the error of the call.
+  void run_failed() const {
+    try {
+      hooks_.failed.run();
+    } catch (const std::exception& error) {
+      TORCH_WARN("a hook for failed calls failed: ", error.what());
+    }
+  }
+
+  static uint64_t next_key() {
+    static std::atomic<uint64_t> next{0};
+    return next++;
+  }
+
+  const WorkHooks& hooks_;
+  const uint64_t key_ = next_key();
+};
+
+}  // namespace unisono

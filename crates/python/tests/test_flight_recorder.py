@@ -1,0 +1,94 @@
+"""PyTorch's flight recorder: dumps of calls that fail, and what torchfrtrace finds in them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import TORCH_PRELUDE as PRELUDE
+from ranks import run
+
+pytest.importorskip("torch", minversion="2.15")
+
+# Of a call that fails, PyTorch writes the dump.
+FAILING = (
+    PRELUDE
+    + """
+def fails(call, *tensors):
+    try:
+        call(*tensors)
+    except dist.DistBackendError:
+        return
+    raise AssertionError("the call has succeeded")
+
+"""
+)
+
+
+def analysis(folder: Path, program: str) -> str:
+    """Runs a program on three ranks, which leave dumps, and returns what torchfrtrace says."""
+    for rank, end in enumerate(run(FAILING + program, 3, TORCH_FR_DUMP_TEMP_FILE=str(folder / "rank_"))):
+        assert end.code == 0, (rank, end.output)
+    assert sorted(file.name for file in folder.iterdir()) == ["rank_0", "rank_1", "rank_2"]
+    command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout + done.stderr
+
+
+def test_the_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
+    program = """
+import time
+from datetime import timedelta
+import unisono.torch
+
+dist.all_reduce(torch.ones(4))
+dist.all_reduce(torch.ones(4), async_op=True).wait()
+if rank < 2:
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=2))
+    fails(dist.all_gather_into_tensor, torch.zeros(6), torch.ones(2))
+else:
+    time.sleep(4)
+    path = unisono.torch.dump_flight_record(os.environ["TORCH_FR_DUMP_TEMP_FILE"])
+    assert path.name == "rank_2", path
+"""
+    found = analysis(tmp_path, program)
+    # The calls before are complete.
+    assert found.count("Not all ranks joining collective") == 1, found
+    assert "sequence number: 3" in found and "unisono:_all_gather_base" in found and "missing ranks: {2}" in found, found
+
+
+def test_the_call_that_differs_is_named(tmp_path: Path) -> None:
+    program = """
+dist.all_reduce(torch.ones(4))
+if rank < 2:
+    fails(dist.all_reduce, torch.ones(4))
+else:
+    fails(dist.barrier)
+"""
+    found = analysis(tmp_path, program)
+    # The rank whose call is taken for the right one is that of the first file that torchfrtrace finds.
+    wrong = (
+        "Culprit rank {}; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: '{}' does not match found collective type: '{}'"
+    )
+    first = wrong.format(2, "all_reduce", "barrier"), wrong.format(0, "barrier", "all_reduce")
+    assert "Collective sequence number: 2 has errors" in found and any(text in found for text in first), found
+
+
+def test_works_that_are_done_are_complete_in_the_record() -> None:
+    program = """
+import json
+
+works = [dist.all_reduce(torch.ones(4), async_op=True) for _ in range(3)]
+works.append(dist.isend(torch.ones(2), 1) if rank == 0 else dist.irecv(torch.ones(2), 0))
+for work in works:
+    work.wait()
+if rank == 0:
+    dist.barrier()
+else:
+    work = dist.barrier(async_op=True)
+    states = [entry["state"] for entry in json.loads(torch._C._distributed_c10d._dump_fr_trace_json(backend="unisono"))["entries"]]
+    assert states == ["completed"] * 4 + ["scheduled"], states
+    work.wait()
+"""
+    for end in run(PRELUDE + program):
+        assert end.code == 0, end.output

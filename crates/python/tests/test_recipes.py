@@ -1,0 +1,113 @@
+"""The programs of docs/pytorch.md, with unisono and with gloo. Those of packages that are not installed are skipped; scripts/setup --recipes installs them."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import IS_DEEP
+
+pytest.importorskip("torch", minversion="2.14")
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "pytorch.md"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+DEADLINE_S = 300
+only_deep = pytest.mark.skipif(not IS_DEEP, reason="only the deep suite runs it: it starts a cluster, or compiles for minutes")
+
+
+def programs(section: str) -> list[str]:
+    """The programs of a section."""
+    found = re.search(rf"^## {re.escape(section)}$(.*?)(?=^## |\Z)", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    assert found, section
+    return re.findall(r"^```python\n(.*?)^```$", found[1], re.MULTILINE | re.DOTALL)
+
+
+def output_of(command: list[str], folder: Path) -> str:
+    """Runs a command, which must succeed."""
+    # Tools that the programs use, such as ninja, are beside the interpreter.
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    variables = {"PATH": path, "OMP_NUM_THREADS": "1", "UNISONO_FLIGHT_DIR": str(folder), "RAY_AUTH_MODE": "disabled"}
+    with (folder / "output").open("w+") as output:
+        process = subprocess.Popen(
+            command, env=os.environ | variables, cwd=folder, start_new_session=True, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            process.wait(DEADLINE_S)
+        finally:
+            # Also what the program has left.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        output.seek(0)
+        text = output.read()
+    assert process.returncode == 0, text
+    return text
+
+
+def losses(text: str, backend: str) -> str:
+    """What a program of the document prints at its end, which has used this backend."""
+    found = re.findall(rf"\b{backend} (\[[-+.e, \d]+\])", text)
+    assert len(found) == 1, text
+    return found[0]
+
+
+def check(section: str, folder: Path, command: list[str]) -> None:
+    """Runs the program of a section with both backends, which must give equal losses."""
+    (program,) = programs(section)
+    assert program.count('"unisono"') == 1, program
+    both = []
+    for backend in ("unisono", "gloo"):
+        (folder / "train.py").write_text(program.replace('"unisono"', f'"{backend}"'))
+        both.append(losses(output_of([*command, "train.py"], folder), backend))
+    assert both[0] == both[1]
+
+
+def test_torchrun(tmp_path: Path) -> None:
+    check("torchrun", tmp_path, TORCHRUN)
+
+
+def test_multiprocessing(tmp_path: Path) -> None:
+    check("torch.multiprocessing", tmp_path, [sys.executable])
+
+
+def test_jupyter(tmp_path: Path) -> None:
+    pytest.importorskip("ipykernel")
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    cells = programs("Jupyter")
+    assert "".join(cells).count('"unisono"') == 1
+    both = []
+    for backend in ("unisono", "gloo"):
+        notebook = nbformat.v4.new_notebook()
+        notebook.cells = [nbformat.v4.new_code_cell(cell.replace('"unisono"', f'"{backend}"')) for cell in cells]
+        # With this variable, kernels do not show what the processes that they start print.
+        variables = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        nbclient.NotebookClient(notebook, timeout=DEADLINE_S, resources={"metadata": {"path": str(tmp_path)}}).execute(env=variables)
+        outputs = [output for cell in notebook.cells for output in cell.outputs]
+        both.append(losses("".join(output.text for output in outputs if output.output_type == "stream"), backend))
+        # The last cell reads the model that rank 0 has written.
+        assert "weight" in outputs[-1].data["text/plain"], outputs
+    assert both[0] == both[1]
+
+
+def test_accelerate(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    check("Accelerate", tmp_path, TORCHRUN)
+
+
+def test_lightning(tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    check("Lightning", tmp_path, [sys.executable])
+
+
+@only_deep
+def test_ray_train(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    check("Ray Train", tmp_path, [sys.executable])
+
+
+@only_deep
+def test_deepspeed(tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed")
+    check("DeepSpeed", tmp_path, TORCHRUN)
