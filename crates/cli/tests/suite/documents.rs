@@ -9,6 +9,26 @@ use unisono_testing::{suite::Test, tests};
 
 use crate::UNISONO;
 
+const COMMANDS: [&str; 17] = [
+    "accelerate",
+    "bench",
+    "bench-step",
+    "doctor",
+    "evaluate",
+    "explain",
+    "hang-report",
+    "inspect-input",
+    "launch",
+    "plot",
+    "predict",
+    "serve-data",
+    "simulate",
+    "supervise",
+    "train",
+    "tune",
+    "verify",
+];
+
 /// Subcommands of a subcommand.
 const NESTED: [&str; 2] = ["explain pipeline", "simulate step"];
 
@@ -82,29 +102,18 @@ fn options_exist() {
 
 /// The commands of a line, each with its options: `launch -n 2 -- unisono train --epochs 1` has two.
 fn commands(line: &str) -> Vec<(String, Vec<String>)> {
-    let known = [
-        "accelerate",
-        "bench",
-        "bench-step",
-        "doctor",
-        "evaluate",
-        "explain",
-        "hang-report",
-        "inspect-input",
-        "launch",
-    ];
-    let more = ["plot", "predict", "serve-data", "simulate", "supervise", "train", "tune", "verify"];
-    let words: Vec<_> =
-        line.split([' ', '`', '(', ')', ',', ';', '"']).filter(|word| !word.is_empty()).collect();
+    // The end of inline code ends its command.
+    let line = line.replace('`', " ` ");
+    let words: Vec<_> = line.split([' ', '(', ')', ',', ';', '"']).filter(|word| !word.is_empty()).collect();
     let mut found: Vec<(String, Vec<String>)> = Vec::new();
     let mut is_open = false;
     for (at, word) in words.iter().enumerate() {
         let name = words.get(at + 1).copied().unwrap_or_default();
-        if *word == "unisono" && (known.contains(&name) || more.contains(&name)) {
+        if *word == "unisono" && COMMANDS.contains(&name) {
             let both = format!("{name} {}", words.get(at + 2).copied().unwrap_or_default());
             found.push((if NESTED.contains(&&*both) { both } else { name.to_owned() }, Vec::new()));
             is_open = true;
-        } else if matches!(*word, "--" | "#" | "|" | "&&" | ":" | "mpirun") {
+        } else if matches!(*word, "--" | "#" | "|" | "&&" | ":" | "`" | "mpirun") {
             is_open = false;
         } else if let Some(option) = word.strip_prefix("--").filter(|_| is_open) {
             let name = option.split('=').next().unwrap_or_default();
