@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Completes a site that mdBook has built from docs/, and checks its links.
 
 Pages link to files elsewhere in the repository, such as examples. These are copied below `source/` of the site, and the links
@@ -60,9 +59,9 @@ def copied(book: Path, page: Path, link: str) -> str:
 def main(book: Path) -> int:
     pages = [page for page in book.rglob("*.html") if page.name not in ("404.html", "toc.html")]
     for page in pages:
-        text = page.read_text()
-        text = re.sub(r'(<a href=")([^"]+)(")', lambda m: m[1] + copied(book, page, m[2]) + m[3], text)
-        page.write_text(text)
+        parts = re.split(r'(?<=<a href=")([^"]+)(?=")', page.read_text())
+        parts[1::2] = [copied(book, page, link) for link in parts[1::2]]
+        page.write_text("".join(parts))
     parsed = {page: Page(page.read_text()) for page in pages}
     broken = []
     for page, content in parsed.items():
@@ -71,10 +70,8 @@ def main(book: Path) -> int:
             if parts.scheme or parts.netloc:
                 continue
             target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
-            is_there = target.exists() and (
-                not parts.fragment or target not in parsed or unquote(parts.fragment) in parsed[target].anchors
-            )
-            if not is_there:
+            anchors = parsed[target].anchors if target in parsed else {unquote(parts.fragment)}
+            if not target.exists() or (parts.fragment and unquote(parts.fragment) not in anchors):
                 broken.append(f"{page.relative_to(book)}: {link}")
     print("\n".join(sorted(set(broken))) or f"{len(pages)} pages, no broken link")
     return 1 if broken else 0
