@@ -11,6 +11,7 @@ mod counts;
 mod deadlines;
 #[cfg(all(feature = "mpi", feature = "nccl"))]
 mod device;
+mod documents;
 mod embedded;
 #[cfg(feature = "mpi")]
 mod examples;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Module::new("deadlines", deadlines::tests),
         #[cfg(all(feature = "mpi", feature = "nccl"))]
         Module::with_roles("device", device::tests, device::play),
+        Module::new("documents", documents::tests),
         Module::with_roles("embedded", embedded::tests, embedded::play),
         #[cfg(feature = "mpi")]
         Module::new("examples", examples::tests),

@@ -15,17 +15,16 @@ pub(crate) fn tests() -> Vec<Test> {
         the_trainer_knows_no_transport,
         an_algorithm_sees_no_buffer,
         no_example_in_a_comment_drops_errors,
-        no_link_of_a_document_is_dead,
     ]
 }
 
 /// All Rust files below a folder of the project, with their text.
-fn files(folder: &str) -> Vec<(PathBuf, String)> {
+pub(crate) fn files(folder: &str) -> Vec<(PathBuf, String)> {
     files_in("rs", folder)
 }
 
 /// All files of a language below a folder of the project, with their text.
-fn files_in(language: &str, folder: &str) -> Vec<(PathBuf, String)> {
+pub(crate) fn files_in(language: &str, folder: &str) -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
     while let Some(folder) = folders.pop() {
@@ -118,17 +117,6 @@ fn no_example_in_a_comment_drops_errors() {
             let example = line.trim_start().trim_start_matches("///").trim_start_matches("//!").trim_start();
             let drops = example.starts_with("unisono::threads(") && example.contains("Result<");
             assert!(!drops, "{}:{number}: nobody looks at what the ranks return", path.display());
-        }
-    }
-}
-
-fn no_link_of_a_document_is_dead() {
-    for (document, text) in files_in("md", "") {
-        let links = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
-        let files = links.filter(|link| !link.is_empty() && !link.contains(':'));
-        for link in files {
-            let target = document.parent().expect("a file is in a folder").join(link);
-            assert!(target.exists(), "{} links to {link}", document.display());
         }
     }
 }

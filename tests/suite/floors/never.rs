@@ -1,4 +1,4 @@
-//! What must never be in a room, where that is a word: the last column of ARCHITECTURE.md's table.
+//! Words that must not occur in the code of some modules: a rank in `memory`, MPI in `executor`, an algorithm's name in `select`.
 
 use std::path::Path;
 

@@ -8,6 +8,8 @@ mod accelerate;
 #[cfg(feature = "mpi")]
 mod cli;
 mod commands;
+#[cfg(all(feature = "candle", feature = "mpi", feature = "plot", feature = "service"))]
+mod documents;
 #[cfg(feature = "mpi")]
 mod launch;
 mod launcher;
@@ -47,6 +49,8 @@ fn main() -> ExitCode {
     suite::main(&[
         Module::new("accelerate", accelerate::tests),
         Module::new("commands", commands::tests),
+        #[cfg(all(feature = "candle", feature = "mpi", feature = "plot", feature = "service"))]
+        Module::new("documents", documents::tests),
         Module::new("launcher", launcher::tests),
         #[cfg(feature = "mpi")]
         Module::new("cli", cli::tests),
