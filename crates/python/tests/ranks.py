@@ -9,6 +9,7 @@ import sys
 import tempfile
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 
 DEADLINE_S = 120
 # The deep suite runs cases with more ranks of the same kind.
@@ -90,3 +91,22 @@ def check(program: str, ranks: int = 2, **environment: str) -> list[str]:
     for rank, end in enumerate(ended):
         assert end.code == 0, f"rank {rank} of {ranks} ended with {end.code}:\n{end.output}"
     return [end.output for end in ended]
+
+
+def output_of(command: list[str], folder: Path, deadline_s: float = DEADLINE_S, **environment: str) -> str:
+    """Runs a command in a folder, which must succeed, and returns what it printed."""
+    # Tools that programs use, such as ninja, are beside the interpreter.
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    variables = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "UNISONO_FLIGHT_DIR": str(folder)} | environment
+    # Into a file: what a program leaves behind may keep a pipe open.
+    with (folder / "output").open("w+") as output:
+        process = subprocess.Popen(command, env=variables, cwd=folder, start_new_session=True, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            process.wait(deadline_s)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        output.seek(0)
+        text = output.read()
+    assert process.returncode == 0, text
+    return text

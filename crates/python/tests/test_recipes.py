@@ -2,13 +2,11 @@
 
 import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from ranks import IS_DEEP
+from ranks import IS_DEEP, output_of
 
 pytest.importorskip("torch", minversion="2.14")
 
@@ -25,27 +23,6 @@ def programs(section: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", found[1], re.MULTILINE | re.DOTALL)
 
 
-def output_of(command: list[str], folder: Path) -> str:
-    """Runs a command, which must succeed."""
-    # Tools that the programs use, such as ninja, are beside the interpreter.
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    variables = {"PATH": path, "OMP_NUM_THREADS": "1", "UNISONO_FLIGHT_DIR": str(folder), "RAY_AUTH_MODE": "disabled"}
-    with (folder / "output").open("w+") as output:
-        process = subprocess.Popen(
-            command, env=os.environ | variables, cwd=folder, start_new_session=True, stdout=output, stderr=subprocess.STDOUT
-        )
-        try:
-            process.wait(DEADLINE_S)
-        finally:
-            # Also what the program has left.
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-        output.seek(0)
-        text = output.read()
-    assert process.returncode == 0, text
-    return text
-
-
 def losses(text: str, backend: str) -> str:
     """What a program of the document prints at its end, which has used this backend."""
     found = re.findall(rf"\b{backend} (\[[-+.e, \d]+\])", text)
@@ -60,7 +37,7 @@ def check(section: str, folder: Path, command: list[str]) -> None:
     both = []
     for backend in ("unisono", "gloo"):
         (folder / "train.py").write_text(program.replace('"unisono"', f'"{backend}"'))
-        both.append(losses(output_of([*command, "train.py"], folder), backend))
+        both.append(losses(output_of([*command, "train.py"], folder, DEADLINE_S, RAY_AUTH_MODE="disabled"), backend))
     assert both[0] == both[1]
 
 

@@ -1,11 +1,10 @@
 """How programs on the backend of torch.distributed are started: torchrun, also elastic, and torch.multiprocessing."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from ranks import output_of
 
 pytest.importorskip("torch", minversion="2.14")
 
@@ -23,25 +22,6 @@ def check(rank, size):
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 
 
-def ended(command: list[str], folder: Path) -> str:
-    """Runs a program to its end, which must be a success."""
-    variables = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "UNISONO_FLIGHT_DIR": str(folder),
-        "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
-    }
-    process = subprocess.Popen(
-        command, env=variables, cwd=folder, text=True, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    try:
-        output, _ = process.communicate(timeout=120)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, 9)
-    assert process.returncode == 0, output
-    return output
-
-
 def written(folder: Path, program: str) -> str:
     path = folder / "program.py"
     path.write_text(CHECK + program)
@@ -54,7 +34,7 @@ dist.init_process_group("unisono")
 check(dist.get_rank(), dist.get_world_size())
 print("done")
 """
-    assert ended([*TORCHRUN, "--standalone", written(tmp_path, program)], tmp_path).count("done") == 2
+    assert output_of([*TORCHRUN, "--standalone", written(tmp_path, program)], tmp_path).count("done") == 2
 
 
 def test_elastic_torchrun_starts_the_ranks_again(tmp_path: Path) -> None:
@@ -80,7 +60,7 @@ print("done")
         "--rdzv-conf",
         "last_call_timeout=2",
     ]
-    assert ended([*TORCHRUN, *options, written(tmp_path, program)], tmp_path).count("done") == 2
+    assert output_of([*TORCHRUN, *options, written(tmp_path, program)], tmp_path).count("done") == 2
 
 
 def test_spawned_processes(tmp_path: Path) -> None:
@@ -93,4 +73,4 @@ def run(rank, size, store):
 if __name__ == "__main__":
     torch.multiprocessing.spawn(run, (2, os.path.abspath("store")), nprocs=2)
 """
-    assert ended([sys.executable, written(tmp_path, program)], tmp_path).count("done") == 2
+    assert output_of([sys.executable, written(tmp_path, program)], tmp_path).count("done") == 2

@@ -1,12 +1,11 @@
 """vLLM on CPUs with the plug-in. Skipped, and says so, where vLLM is not installed."""
 
-import os
-import signal
-import subprocess
+import re
 import sys
 from pathlib import Path
 
 import pytest
+from ranks import output_of
 
 pytest.importorskip("vllm")
 
@@ -43,30 +42,17 @@ if __name__ == "__main__":
 """
 
 
-def run(arguments: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    process = subprocess.Popen(
-        command, env=os.environ | environment, text=True, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    try:
-        output, _ = process.communicate(timeout=DEADLINE_S)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    return subprocess.CompletedProcess(command, process.returncode, output)
-
-
-def test_tokens_are_those_of_gloo_and_the_benchmark_says_how_fast() -> None:
-    ended = run(["-m", "unisono", "bench-vllm", "--layers", "1", "--rounds", "1", "--batches", "1"])
-    assert ended.returncode == 0, ended.stdout
-    rows = [line.split() for line in ended.stdout.splitlines()]
-    assert any(row[:2] == ["token", "of"] and float(row[5]) > 0 for row in rows if len(row) > 5), ended.stdout
+def test_tokens_are_those_of_gloo_and_the_benchmark_says_how_fast(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "unisono", "bench-vllm", "--layers", "1", "--rounds", "1", "--batches", "1"]
+    output = output_of(command, tmp_path, DEADLINE_S)
+    assert re.search(r"^token of 1 requests, ms +[\d.]+ +[\d.]+", output, re.MULTILINE), output
 
 
 def test_the_death_of_a_worker_ends_the_engine(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(KILLED)
-    ended = run([str(program), str(tmp_path)], VLLM_CPU_OMP_THREADS_BIND="0|1", VLLM_CPU_KVCACHE_SPACE="1")
-    assert "workers communicate over unisono" in ended.stdout, ended.stdout
-    seconds = [float(line.split()[2]) for line in ended.stdout.splitlines() if line.startswith("ended after")]
-    assert seconds and seconds[0] < 10, ended.stdout
+    variables = {"VLLM_CPU_OMP_THREADS_BIND": "0|1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    output = output_of([sys.executable, str(program), str(tmp_path)], tmp_path, DEADLINE_S, **variables)
+    assert "workers communicate over unisono" in output, output
+    found = re.search(r"^ended after (\S+) s$", output, re.MULTILINE)
+    assert found and float(found[1]) < 10, output
