@@ -14,7 +14,7 @@ pytest.importorskip("torch", minversion="2.14")
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "pytorch.md"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-DEADLINE_S = 300
+DEADLINE_S = 600
 only_deep = pytest.mark.skipif(not IS_DEEP, reason="only the deep suite runs it: it starts a cluster, or compiles for minutes")
 
 
@@ -29,7 +29,17 @@ def output_of(command: list[str], folder: Path) -> str:
     """Runs a command, which must succeed."""
     # Tools that the programs use, such as ninja, are beside the interpreter.
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    variables = {"PATH": path, "OMP_NUM_THREADS": "1", "UNISONO_FLIGHT_DIR": str(folder), "RAY_AUTH_MODE": "disabled"}
+    # Ray keeps results in the home folder.
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    variables = {
+        "PATH": path,
+        "HOME": str(folder),
+        "XDG_CACHE_HOME": cache,
+        "OMP_NUM_THREADS": "1",
+        "UNISONO_FLIGHT_DIR": str(folder),
+        "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
+        "RAY_AUTH_MODE": "disabled",
+    }
     with (folder / "output").open("w+") as output:
         process = subprocess.Popen(
             command, env=os.environ | variables, cwd=folder, start_new_session=True, stdout=output, stderr=subprocess.STDOUT
@@ -37,7 +47,6 @@ def output_of(command: list[str], folder: Path) -> str:
         try:
             process.wait(DEADLINE_S)
         finally:
-            # Also what the program has left.
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
         output.seek(0)
@@ -66,6 +75,29 @@ def check(section: str, folder: Path, command: list[str]) -> None:
 
 def test_torchrun(tmp_path: Path) -> None:
     check("torchrun", tmp_path, TORCHRUN)
+
+
+def test_elastic_torchrun(tmp_path: Path) -> None:
+    """The program of torchrun, of which a rank is killed, and which torchrun then starts again."""
+    (program,) = programs("torchrun")
+    start = 'dist.init_process_group("unisono")\n'
+    killed = """
+import os
+
+if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) == 0:
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), 9)
+    # This ends with an error, or torchrun ends it first.
+    dist.barrier()
+"""
+    assert program.count(start) == 1
+    (tmp_path / "train.py").write_text(program.replace(start, start + killed))
+    options = (
+        "--nnodes 1:2 --nproc-per-node 2 --max-restarts 2 --rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-conf last_call_timeout=2"
+    )
+    text = output_of([*TORCHRUN[:3], *options.split(), "train.py"], tmp_path)
+    (tmp_path / "train.py").write_text(program.replace('"unisono"', '"gloo"'))
+    assert losses(text, "unisono") == losses(output_of([*TORCHRUN, "train.py"], tmp_path), "gloo")
 
 
 def test_multiprocessing(tmp_path: Path) -> None:
