@@ -22,7 +22,8 @@ create_exception!(
     "Another rank failed, or this one did in an earlier call."
 );
 
-/// `unisono.TimeoutError`, which is a `UnisonoError` and Python's own `TimeoutError`. `create_exception!` takes one base only.
+/// `unisono.TimeoutError`, which is a `UnisonoError` and Python's own `TimeoutError`. `create_exception!` takes
+/// one base only.
 fn timeout_error(py: Python<'_>) -> PyResult<Bound<'_, PyType>> {
     static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let made = TYPE.get_or_try_init(py, || {

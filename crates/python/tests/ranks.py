@@ -95,12 +95,21 @@ def check(program: str, ranks: int = 2, **environment: str) -> list[str]:
 
 def output_of(command: list[str], folder: Path, deadline_s: float = DEADLINE_S, **environment: str) -> str:
     """Runs a command in a folder, which must succeed, and returns what it printed."""
-    # Tools that programs use, such as ninja, are beside the interpreter.
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    variables = os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "UNISONO_FLIGHT_DIR": str(folder)} | environment
+    variables = {
+        # Tools that programs use, such as ninja, are beside the interpreter.
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        # What programs keep at home is the test's, but for what is compiled.
+        "HOME": str(folder),
+        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
+        "OMP_NUM_THREADS": "1",
+        "UNISONO_FLIGHT_DIR": str(folder),
+        "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
+    }
     # Into a file: what a program leaves behind may keep a pipe open.
     with (folder / "output").open("w+") as output:
-        process = subprocess.Popen(command, env=variables, cwd=folder, start_new_session=True, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, env=os.environ | variables | environment, cwd=folder, start_new_session=True, stdout=output, stderr=subprocess.STDOUT
+        )
         try:
             process.wait(deadline_s)
         finally:

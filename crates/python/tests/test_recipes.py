@@ -12,7 +12,7 @@ pytest.importorskip("torch", minversion="2.14")
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "pytorch.md"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-DEADLINE_S = 300
+DEADLINE_S = 600
 only_deep = pytest.mark.skipif(not IS_DEEP, reason="only the deep suite runs it: it starts a cluster, or compiles for minutes")
 
 
@@ -43,6 +43,29 @@ def check(section: str, folder: Path, command: list[str]) -> None:
 
 def test_torchrun(tmp_path: Path) -> None:
     check("torchrun", tmp_path, TORCHRUN)
+
+
+def test_elastic_torchrun(tmp_path: Path) -> None:
+    """The program of torchrun, of which a rank is killed, and which torchrun then starts again."""
+    (program,) = programs("torchrun")
+    start = 'dist.init_process_group("unisono")\n'
+    killed = """
+import os
+
+if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) == 0:
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), 9)
+    # This ends with an error, or torchrun ends it first.
+    dist.barrier()
+"""
+    assert program.count(start) == 1
+    (tmp_path / "train.py").write_text(program.replace(start, start + killed))
+    options = (
+        "--nnodes 1:2 --nproc-per-node 2 --max-restarts 2 --rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-conf last_call_timeout=2"
+    )
+    text = output_of([*TORCHRUN[:3], *options.split(), "train.py"], tmp_path, DEADLINE_S)
+    (tmp_path / "train.py").write_text(program.replace('"unisono"', '"gloo"'))
+    assert losses(text, "unisono") == losses(output_of([*TORCHRUN, "train.py"], tmp_path, DEADLINE_S), "gloo")
 
 
 def test_multiprocessing(tmp_path: Path) -> None:
