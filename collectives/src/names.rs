@@ -106,7 +106,7 @@ macro_rules! named {
             }
         }
 
-        $crate::named!($named, $kind);
+        $crate::names::named!($named, $kind);
     };
 }
-pub(crate) use named;
+pub use named;
