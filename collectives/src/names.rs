@@ -46,20 +46,22 @@ pub fn find<T: Copy>(
     })
 }
 
-/// Implements [`Display`](std::fmt::Display) and [`FromStr`](std::str::FromStr) for a type that has `ALL` and `name()`.
+/// Implements [`Display`](std::fmt::Display) and [`FromStr`](std::str::FromStr) for a type that has `ALL` and `name()`,
+/// or defines an enum with all four from the names of its variants.
 ///
 /// ```
-/// #[derive(Debug, Clone, Copy, PartialEq)]
-/// enum Tune { High, Low }
-///
-/// impl Tune {
-///     const ALL: [Self; 2] = [Self::High, Self::Low];
-///     fn name(self) -> &'static str {
-///         match self { Self::High => "high", Self::Low => "low" }
+/// unisono_collectives::named! {
+///     /// A way to tune.
+///     #[derive(Debug, Clone, Copy, PartialEq)]
+///     pub enum Tune: "tune" {
+///         /// Above all others.
+///         High = "high",
+///         /// Below all others.
+///         Low = "low",
 ///     }
 /// }
-/// unisono_collectives::named!(Tune, "tune");
 ///
+/// assert_eq!(Tune::ALL.map(Tune::name), ["high", "low"]);
 /// assert_eq!("low".parse(), Ok(Tune::Low));
 /// let error = "hgh".parse::<Tune>().unwrap_err().to_string();
 /// assert_eq!(error, "no tune is called \"hgh\", did you mean \"high\"?; there are high, low");
@@ -81,5 +83,30 @@ macro_rules! named {
             }
         }
     };
+    (
+        $(#[$of_enum:meta])*
+        pub enum $named:ident: $kind:literal {
+            $($(#[$of_variant:meta])* $variant:ident = $name:literal,)+
+        }
+    ) => {
+        $(#[$of_enum])*
+        pub enum $named {
+            $($(#[$of_variant])* $variant,)+
+        }
+
+        impl $named {
+            /// All variants.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            /// The name on the command line.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+
+        $crate::names::named!($named, $kind);
+    };
 }
-pub(crate) use named;
+pub use named;

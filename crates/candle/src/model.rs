@@ -31,35 +31,20 @@ pub(crate) use stages::{measure, stage};
 
 use layers::Sequence;
 
-/// The kind of a built-in model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ModelKind {
-    /// Fully connected layers, for images.
-    Mlp,
-    /// A small convolutional network, for images.
-    Cnn,
-    /// A small transformer that predicts the next character, for text.
-    Transformer,
-    /// A small residual network with batch norm over the samples of all ranks, for images.
-    ResNet,
-}
-
-impl ModelKind {
-    /// All variants.
-    pub const ALL: [Self; 4] = [Self::Mlp, Self::Cnn, Self::Transformer, Self::ResNet];
-
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Mlp => "mlp",
-            Self::Cnn => "cnn",
-            Self::Transformer => "transformer",
-            Self::ResNet => "resnet",
-        }
+named! {
+    /// The kind of a built-in model.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ModelKind: "model" {
+        /// Fully connected layers, for images.
+        Mlp = "mlp",
+        /// A small convolutional network, for images.
+        Cnn = "cnn",
+        /// A small transformer that predicts the next character, for text.
+        Transformer = "transformer",
+        /// A small residual network with batch norm over the samples of all ranks, for images.
+        ResNet = "resnet",
     }
 }
-
-named!(ModelKind, "model");
 
 impl ModelKind {
     /// Whether the widths of its hidden layers can be chosen.

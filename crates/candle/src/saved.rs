@@ -76,29 +76,18 @@ struct Description {
     seed: u64,
 }
 
-/// Which samples of a data set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
-    /// The held-out samples.
-    Test,
-    /// The training samples, without augmentation.
-    Train,
+named! {
+    /// Which samples of a data set.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Part: "part of a data set" {
+        /// The held-out samples.
+        Test = "test",
+        /// The training samples, without augmentation.
+        Train = "train",
+    }
 }
 
-named!(Part, "part of a data set");
-
 impl Part {
-    /// Both parts.
-    pub const ALL: [Self; 2] = [Self::Test, Self::Train];
-
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Test => "test",
-            Self::Train => "train",
-        }
-    }
-
     /// This part of a data set.
     pub fn of(self, dataset: &Dataset) -> &Arc<dyn Split> {
         match self {

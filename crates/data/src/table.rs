@@ -15,9 +15,9 @@ use crate::stored::{Content, Labels, StoredSamples};
 
 #[cfg(feature = "arrow")]
 mod arrow;
-mod csv;
 #[cfg(any(feature = "parquet", feature = "arrow"))]
-mod groups;
+mod batches;
+mod csv;
 mod header;
 mod labels;
 #[cfg(feature = "parquet")]

@@ -10,48 +10,24 @@ use unisono_train::TrainError;
 use crate::server::ServerSettings;
 use unisono_steps::pipeline::PipelineSchedule;
 
-/// The kind of a strategy, without its settings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StrategyKind {
-    /// [`Strategy::OneDevice`].
-    OneDevice,
-    /// [`Strategy::Mirrored`].
-    Mirrored,
-    /// [`Strategy::MultiWorkerMirrored`].
-    MultiWorkerMirrored,
-    /// [`Strategy::CentralStorage`].
-    CentralStorage,
-    /// [`Strategy::ParameterServer`].
-    ParameterServer,
-    /// [`Strategy::Pipeline`].
-    Pipeline,
-}
-
-impl StrategyKind {
-    /// All variants.
-    pub const ALL: [Self; 6] = [
-        Self::OneDevice,
-        Self::Mirrored,
-        Self::MultiWorkerMirrored,
-        Self::CentralStorage,
-        Self::ParameterServer,
-        Self::Pipeline,
-    ];
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OneDevice => "one-device",
-            Self::Mirrored => "mirrored",
-            Self::MultiWorkerMirrored => "multi-worker-mirrored",
-            Self::CentralStorage => "central-storage",
-            Self::ParameterServer => "parameter-server",
-            Self::Pipeline => "pipeline",
-        }
+named! {
+    /// The kind of a strategy, without its settings.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum StrategyKind: "strategy" {
+        /// [`Strategy::OneDevice`].
+        OneDevice = "one-device",
+        /// [`Strategy::Mirrored`].
+        Mirrored = "mirrored",
+        /// [`Strategy::MultiWorkerMirrored`].
+        MultiWorkerMirrored = "multi-worker-mirrored",
+        /// [`Strategy::CentralStorage`].
+        CentralStorage = "central-storage",
+        /// [`Strategy::ParameterServer`].
+        ParameterServer = "parameter-server",
+        /// [`Strategy::Pipeline`].
+        Pipeline = "pipeline",
     }
 }
-
-named!(StrategyKind, "strategy");
 
 /// How ranks train together: TensorFlow's strategies, by their names. The model, the data and the loop are the same.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,32 +4,18 @@ use std::f64::consts::PI;
 
 use unisono_collectives::named;
 
-/// The kind of a learning rate schedule after warm-up, without its constants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ScheduleKind {
-    /// [`Schedule::Constant`].
-    Constant,
-    /// [`Schedule::Step`].
-    Step,
-    /// [`Schedule::Cosine`].
-    Cosine,
-}
-
-impl ScheduleKind {
-    /// All variants.
-    pub const ALL: [Self; 3] = [Self::Constant, Self::Step, Self::Cosine];
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Constant => "constant",
-            Self::Step => "step",
-            Self::Cosine => "cosine",
-        }
+named! {
+    /// The kind of a learning rate schedule after warm-up, without its constants.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum ScheduleKind: "schedule of the learning rate" {
+        /// [`Schedule::Constant`].
+        Constant = "constant",
+        /// [`Schedule::Step`].
+        Step = "step",
+        /// [`Schedule::Cosine`].
+        Cosine = "cosine",
     }
 }
-
-named!(ScheduleKind, "schedule of the learning rate");
 
 /// The schedule of the learning rate after warm-up.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,17 +32,6 @@ pub enum Schedule {
     },
     /// Falls to zero along half a cosine.
     Cosine,
-}
-
-impl Schedule {
-    /// The kind of the schedule.
-    pub fn kind(self) -> ScheduleKind {
-        match self {
-            Self::Constant => ScheduleKind::Constant,
-            Self::Step { .. } => ScheduleKind::Step,
-            Self::Cosine => ScheduleKind::Cosine,
-        }
-    }
 }
 
 /// The learning rate of every step of a run: it rises linearly to its peak, then follows a schedule.
@@ -140,7 +115,9 @@ mod tests {
             let rate = Rate::new(schedule, 1.0, 0.25, 16);
             assert_eq!([0, 1, 2, 3].map(|step| rate.at(step)), [0.25, 0.5, 0.75, 1.0], "{schedule:?}");
             assert_eq!(rate.at(4), 1.0);
-            assert_eq!(schedule.kind().name().parse(), Ok(schedule.kind()));
+        }
+        for kind in ScheduleKind::ALL {
+            assert_eq!(kind.name().parse(), Ok(kind));
         }
     }
 

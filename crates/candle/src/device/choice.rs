@@ -10,30 +10,20 @@ use unisono::internals::gpus;
 use unisono_train::internals::lowest;
 use unisono_train::{TrainError, agree};
 
-/// The device on which models compute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeviceKind {
-    /// GPUs if every rank finds one and they support all settings of the run, otherwise the CPU.
-    Auto,
-    /// The CPU.
-    Cpu,
-    /// GPUs, one per rank. Needs the feature `cuda`.
-    Cuda,
+named! {
+    /// The device on which models compute.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum DeviceKind: "device" {
+        /// GPUs if every rank finds one and they support all settings of the run, otherwise the CPU.
+        Auto = "auto",
+        /// The CPU.
+        Cpu = "cpu",
+        /// GPUs, one per rank. Needs the feature `cuda`.
+        Cuda = "cuda",
+    }
 }
 
 impl DeviceKind {
-    /// All variants.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Cpu, Self::Cuda];
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Cpu => "cpu",
-            Self::Cuda => "cuda",
-        }
-    }
-
     /// Chooses this rank's device, of the same kind on all ranks, and describes the choice where there was one: without a GPU on
     /// any machine, [`DeviceKind::Auto`] is the CPU. `refused` is a setting of the run that a GPU does not support. All ranks
     /// call it.
@@ -74,8 +64,6 @@ impl DeviceKind {
         }
     }
 }
-
-named!(DeviceKind, "device");
 
 /// The reason why a rank has no GPU for training, and the remedy.
 struct NoGpu {

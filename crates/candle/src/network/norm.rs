@@ -12,7 +12,7 @@ use super::channels::{Affine, Moved, differentiate, normalize, products, repeate
 use super::operation::{Operation, Part};
 use super::parameters::{Parameters, bring, is_training, report};
 use super::passes::Direction;
-use super::statistics::{EPSILON, Moments, Statistics, narrow};
+use super::statistics::{Moments, Statistics, narrow};
 use super::values::{Backward, with_all, with_values};
 use unisono_train::Fill;
 
@@ -53,7 +53,7 @@ use unisono_train::Fill;
 /// let hashes: Vec<u64> = trained.into_iter().collect::<Result<_, _>>().unwrap();
 /// assert_eq!(hashes[0], hashes[1]);
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SyncBatchNorm {
     parameters: Parameters,
     layer: usize,
@@ -113,18 +113,8 @@ impl SyncBatchNorm {
 
 impl Part for SyncBatchNorm {
     fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
-        if !is_training() {
-            return Ok(Some(Box::new(self.running()?)));
-        }
-        Ok(Some(Box::new(Training {
-            parameters: self.parameters.clone(),
-            layer: self.layer,
-            statistics: Arc::clone(&self.statistics),
-            weight: self.weight.clone(),
-            bias: self.bias.clone(),
-            has_relu: self.has_relu,
-            moments: OnceLock::new(),
-        })))
+        let is_training = is_training();
+        Ok(Some(Box::new(Pass { layer: self.clone(), is_training, moments: OnceLock::new() })))
     }
 
     fn composition(&self, x: &Tensor) -> Result<Tensor> {
@@ -132,106 +122,79 @@ impl Part for SyncBatchNorm {
     }
 }
 
-impl SyncBatchNorm {
-    /// The layer with its running statistics.
-    fn running(&self) -> Result<Running> {
-        let Statistics { mean, variance, .. } = &*self.statistics;
-        with_all([mean, variance, &self.weight.1, &self.bias.1], |[mean, variance, weight, bias]| {
-            let inverse = |variance: &f32| (f64::from(*variance) + EPSILON).sqrt().recip();
-            let scales =
-                weight.iter().zip(variance).map(|(&weight, variance)| f64::from(weight) * inverse(variance));
-            let [mean, scale, bias] = [mean, &*narrow(scales), bias].map(repeated);
-            Running { statistics: Arc::clone(&self.statistics), mean, scale, bias, has_relu: self.has_relu }
-        })
-    }
-}
-
-/// The layer with its running statistics, all repeated.
-struct Running {
-    statistics: Arc<Statistics>,
-    mean: Vec<f32>,
-    scale: Vec<f32>,
-    bias: Vec<f32>,
-    has_relu: bool,
-}
-
-impl Operation for Running {
-    fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
-        self.statistics.shape(dims)
-    }
-
-    fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
-        let Self { mean, scale, bias, has_relu, .. } = self;
-        normalize(x, Affine { mean, scale, bias }, *has_relu, y);
-        Ok(())
-    }
-
-    fn backward(&self, _: &[usize], all: Backward<'_>, dx: Option<&mut [f32]>) -> Result<()> {
-        let zeros = vec![0.0; self.mean.len()];
-        let moved = Moved { mean: &self.mean, scale: &self.scale, offset: &zeros, slope: &zeros };
-        if let Some(dx) = dx {
-            differentiate(all, moved, self.has_relu, dx);
-        }
-        Ok(())
-    }
-}
-
-/// One training pass through the layer.
-struct Training {
-    parameters: Parameters,
-    layer: usize,
-    statistics: Arc<Statistics>,
-    weight: (usize, Tensor),
-    bias: (usize, Tensor),
-    has_relu: bool,
+/// One pass through the layer.
+struct Pass {
+    layer: SyncBatchNorm,
+    is_training: bool,
     /// Set by the forward pass.
     moments: OnceLock<Moments>,
 }
 
-impl Operation for Training {
+impl Pass {
+    /// Sums over the samples of all ranks in this pass, in the given direction.
+    fn sum(&self, direction: Direction, sums: &mut [f64]) -> Result<()> {
+        self.layer.parameters.passes().sum(self.layer.layer, direction, sums)
+    }
+
+    /// Reports the gradients of weight and bias, which buckets sum over ranks, and returns the offset and the slope of the derivative
+    /// with respect to inputs. Those need the sums: each sample has moved the statistics of all.
+    fn report(&self, moments: &Moments, all: Backward<'_>) -> Result<[Vec<f32>; 2]> {
+        let SyncBatchNorm { statistics, weight, bias, has_relu, .. } = &self.layer;
+        let [of_dy, mut of_products] =
+            products(statistics.channels, all, &repeated(&moments.mean), *has_relu);
+        of_products.iter_mut().zip(&moments.inverse).for_each(|(sum, inverse)| *sum *= inverse);
+        for (index, sums) in [(bias.0, &of_dy), (weight.0, &of_products)] {
+            let gradient = narrow(sums.iter().copied());
+            report(index, &mut |target: &mut [f32], fill: Fill| fill.write(target, &gradient));
+        }
+        let mut sums = [of_dy, of_products].concat();
+        self.sum(Direction::Backward, &mut sums)?;
+        let (of_dy, of_products) = sums.split_at(statistics.channels);
+        let slopes =
+            of_products.iter().zip(&moments.inverse).map(|(sum, inverse)| sum * inverse / moments.count);
+        Ok([narrow(of_dy.iter().map(|sum| sum / moments.count)), narrow(slopes)])
+    }
+}
+
+impl Operation for Pass {
     fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
-        self.statistics.shape(dims)
+        self.layer.statistics.shape(dims)
     }
 
     fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
-        for (index, tensor) in [&self.weight, &self.bias] {
+        let SyncBatchNorm { statistics, weight, bias, has_relu, .. } = &self.layer;
+        for (index, tensor) in [weight, bias] {
             bring(*index, tensor)?;
         }
-        let mut sums = self.statistics.local(x)?;
-        self.parameters.passes().sum(self.layer, Direction::Forward, &mut sums)?;
-        let moments = self.statistics.moments(&sums)?;
-        with_all([&self.weight.1, &self.bias.1], |[weight, bias]| {
+        let moments = if self.is_training {
+            let mut sums = statistics.local(x)?;
+            self.sum(Direction::Forward, &mut sums)?;
+            statistics.moments(&sums)?
+        } else {
+            statistics.running()?
+        };
+        with_all([&weight.1, &bias.1], |[weight, bias]| {
             let [mean, scale, bias] =
                 [moments.narrow_mean(), moments.scale(weight), bias.to_vec()].map(|all| repeated(&all));
-            normalize(x, Affine { mean: &mean, scale: &scale, bias: &bias }, self.has_relu, y);
+            normalize(x, Affine { mean: &mean, scale: &scale, bias: &bias }, *has_relu, y);
         })?;
         self.moments.set(moments).expect("an operation has one forward pass");
         Ok(())
     }
 
-    /// Reports the gradients of weight and bias, which buckets sum over ranks. The derivative with respect to inputs needs those sums:
-    /// each sample has moved the statistics of all.
     fn backward(&self, _: &[usize], all: Backward<'_>, dx: Option<&mut [f32]>) -> Result<()> {
         let moments = self.moments.get().expect("the forward pass comes first");
-        let channels = self.statistics.channels;
-        let [of_dy, mut of_products] = products(channels, all, &repeated(&moments.mean), self.has_relu);
-        of_products.iter_mut().zip(&moments.inverse).for_each(|(sum, inverse)| *sum *= inverse);
-        let (bias, weight) = (narrow(of_dy.iter().copied()), narrow(of_products.iter().copied()));
-        report(self.bias.0, &mut |target: &mut [f32], fill: Fill| fill.write(target, &bias));
-        report(self.weight.0, &mut |target: &mut [f32], fill: Fill| fill.write(target, &weight));
-        let mut sums = [of_dy, of_products].concat();
-        self.parameters.passes().sum(self.layer, Direction::Backward, &mut sums)?;
-        let (of_dy, of_products) = sums.split_at(channels);
-        let slopes =
-            of_products.iter().zip(&moments.inverse).map(|(sum, inverse)| sum * inverse / moments.count);
-        let (offset, slope) = (narrow(of_dy.iter().map(|sum| sum / moments.count)), narrow(slopes));
-        let scale = with_values(&self.weight.1, |weight| moments.scale(weight))?;
+        let [offset, slope] = if self.is_training {
+            self.report(moments, all)?
+        } else {
+            [(); 2].map(|()| vec![0.0; moments.mean.len()])
+        };
+        let Some(dx) = dx else { return Ok(()) };
+        let scale = with_values(&self.layer.weight.1, |weight| moments.scale(weight))?;
         let [mean, scale, offset, slope] =
             [moments.narrow_mean(), scale, offset, slope].map(|constants| repeated(&constants));
         let moved = Moved { mean: &mean, scale: &scale, offset: &offset, slope: &slope };
-        if let Some(dx) = dx {
-            differentiate(all, moved, self.has_relu, dx);
-        }
+        differentiate(all, moved, self.layer.has_relu, dx);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use super::values::with_values;
 use crate::in_place::see;
 
 /// Added to the variance.
-pub(super) const EPSILON: f64 = 1e-5;
+const EPSILON: f64 = 1e-5;
 /// The weight of a pass in the running statistics.
 const MOMENTUM: f64 = 0.1;
 
@@ -42,6 +42,11 @@ impl Moments {
 
 pub(super) fn narrow(values: impl Iterator<Item = f64>) -> Vec<f32> {
     values.map(|value| value as f32).collect()
+}
+
+/// One over the standard deviation.
+fn inverse(variance: &[f64]) -> Vec<f64> {
+    variance.iter().map(|variance| (variance + EPSILON).sqrt().recip()).collect()
 }
 
 fn wide(values: &[f32]) -> Vec<f64> {
@@ -110,7 +115,12 @@ impl Statistics {
                 *running = ((1.0 - MOMENTUM) * f64::from(*running) + MOMENTUM * unbiased) as f32;
             }
         })?;
-        let inverse = variance.iter().map(|variance| (variance + EPSILON).sqrt().recip()).collect();
-        Ok(Moments { count, mean, inverse })
+        Ok(Moments { count, mean, inverse: inverse(&variance) })
+    }
+
+    /// The running statistics, of so many values that no one value moves them.
+    pub(super) fn running(&self) -> Result<Moments> {
+        let [mean, variance] = [&self.mean, &self.variance].map(|running| with_values(running, wide));
+        Ok(Moments { count: f64::INFINITY, mean: mean?, inverse: inverse(&variance?) })
     }
 }

@@ -1,21 +1,18 @@
 //! Reads Arrow files, a record batch at a time.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_ipc::reader::{read_dictionary, read_record_batch};
 use arrow_schema::SchemaRef;
 
 use self::messages::{Message, Messages};
-use super::groups;
 use super::parts::{self, Filling};
 use crate::error::DataError;
 
 mod messages;
-mod values;
 
 /// One of the files.
 pub(super) struct Part<'a> {
@@ -43,18 +40,14 @@ impl<'a> parts::Part<'a> for Part<'a> {
     }
 
     fn read(mut self, table: &mut Filling) -> Result<(), DataError> {
-        let features = table.columns.features.iter().copied();
-        let columns: Vec<_> = features.chain(table.columns.label).collect();
-        let mut before = 0;
+        let (columns, mut before) = (table.used(), 0);
         while let Some(message) = self.messages.next()? {
             let batch = self.decoded(message, &columns).map_err(|problem| {
                 self.refused(format!("cannot be decoded from row {before} on: {problem}; write it again"))
             })?;
             let Some(batch) = batch else { continue };
-            let rows = before..before + batch.num_rows();
-            before = rows.end;
-            let columns = columns.iter().copied().zip(batch.columns().iter().cloned()).collect();
-            table.push_group(self.path, &self.header, &Group { columns, rows })?;
+            table.push_batch((self.path, &self.header), before, &batch)?;
+            before += batch.num_rows();
         }
         Ok(())
     }
@@ -77,49 +70,6 @@ impl Part<'_> {
             return Err(format!("there is a message of the kind {kind:?}: expected rows or a dictionary"));
         };
         decoded.map_err(|error| error.to_string())
-    }
-}
-
-/// A record batch.
-struct Group {
-    /// By their places in the header, as far as they have been asked for.
-    columns: HashMap<usize, ArrayRef>,
-    rows: Range<usize>,
-}
-
-impl groups::Group for Group {
-    fn rows(&self) -> Range<usize> {
-        self.rows.clone()
-    }
-
-    fn numbers(&self, column: usize) -> Result<Vec<f64>, String> {
-        self.column(column, "numbers", values::numbers)
-    }
-
-    fn texts(&self, column: usize) -> Result<Vec<String>, String> {
-        self.column(column, "words or whole numbers", values::texts)
-    }
-}
-
-impl Group {
-    fn column<T: Clone>(
-        &self,
-        column: usize,
-        expected: &str,
-        plain: impl Fn(&dyn Array) -> Option<Vec<T>>,
-    ) -> Result<Vec<T>, String> {
-        let array = &*self.columns[&column];
-        let values = values::unpacked(array, plain)
-            .ok_or_else(|| format!("is of the type {}: expected {expected}", array.data_type()))?;
-        // Last: other types may claim any number of rows, for each of which this needs memory.
-        let nulls = array.logical_nulls();
-        match nulls.and_then(|nulls| nulls.iter().position(|is_there| !is_there)) {
-            None => Ok(values),
-            Some(place) => {
-                let row = self.rows.start + place;
-                Err(format!("row {row} has no value: expected one in every row"))
-            }
-        }
     }
 }
 

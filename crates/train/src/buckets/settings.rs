@@ -7,6 +7,7 @@ use super::Wire;
 use super::half_bytes::HalfBytes;
 use crate::local::LocalSteps;
 use unisono::{Communicator, DType, Vendor, size};
+use unisono_collectives::named;
 
 /// How gradients are bucketed and sent.
 #[derive(Debug, Clone, PartialEq)]
@@ -163,37 +164,24 @@ impl fmt::Display for BucketBytes {
     }
 }
 
-/// Whether bucket all-reduces overlap the backward pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Overlap {
-    /// Overlap between nodes, where the network works meanwhile. In turn where all ranks share a node: they copy and
-    /// add themselves, on the cores that compute.
-    Auto,
-    /// On the communication thread.
-    Beside,
-    /// On the communication thread, and also beside the next forward pass, in the order in which that needs them:
-    /// [`Replica::brings_values`](crate::Replica::brings_values).
-    Across,
-    /// On the compute thread, which waits.
-    InTurn,
+named! {
+    /// Whether bucket all-reduces overlap the backward pass.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Overlap: "way to overlap" {
+        /// Overlap between nodes, where the network works meanwhile. In turn where all ranks share a node: they copy and
+        /// add themselves, on the cores that compute.
+        Auto = "auto",
+        /// On the communication thread.
+        Beside = "beside",
+        /// On the communication thread, and also beside the next forward pass, in the order in which that needs them:
+        /// [`Replica::brings_values`](crate::Replica::brings_values).
+        Across = "across",
+        /// On the compute thread, which waits.
+        InTurn = "in-turn",
+    }
 }
 
-unisono_collectives::named!(Overlap, "way to overlap");
-
 impl Overlap {
-    /// All variants.
-    pub const ALL: [Self; 4] = [Self::Auto, Self::Beside, Self::Across, Self::InTurn];
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Beside => "beside",
-            Self::Across => "across",
-            Self::InTurn => "in-turn",
-        }
-    }
-
     pub(super) fn is_beside(self, comm: &Communicator) -> bool {
         match self {
             Self::Auto => comm.topology().nodes() > 1,
@@ -203,33 +191,20 @@ impl Overlap {
     }
 }
 
-/// The order in which the gradients of several passes are added.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// One pass after the other, then over ranks in the order of the fastest algorithm.
-    Free,
-    /// In a balanced binary tree over all passes of all ranks, so that the bits do not depend on how many ranks share
-    /// the passes. The number of passes of a step must be a power of two on each rank, and so must the number of ranks.
-    ///
-    /// It costs memory for one copy of all gradients per level of the tree on a rank, one more pass over them
-    /// for every pass but the first, and restricts the all-reduce to recursive doubling.
-    Tree,
-}
-
-impl Order {
-    /// All variants.
-    pub const ALL: [Self; 2] = [Self::Free, Self::Tree];
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Free => "free",
-            Self::Tree => "world-invariant",
-        }
+named! {
+    /// The order in which the gradients of several passes are added.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Order: "order of additions" {
+        /// One pass after the other, then over ranks in the order of the fastest algorithm.
+        Free = "free",
+        /// In a balanced binary tree over all passes of all ranks, so that the bits do not depend on how many ranks share
+        /// the passes. The number of passes of a step must be a power of two on each rank, and so must the number of ranks.
+        ///
+        /// It costs memory for one copy of all gradients per level of the tree on a rank, one more pass over them
+        /// for every pass but the first, and restricts the all-reduce to recursive doubling.
+        Tree = "world-invariant",
     }
 }
-
-unisono_collectives::named!(Order, "order of additions");
 
 #[cfg(test)]
 mod tests {

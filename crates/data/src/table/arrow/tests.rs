@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use arrow_array::builder::{Int32Builder, ListBuilder};
@@ -16,7 +17,7 @@ use arrow_ipc::writer::{DictionaryHandling, FileWriter, IpcWriteOptions, StreamW
 
 use super::super::super::testing::TestDirectory;
 use super::super::tests::{kind, third, thirds};
-use super::super::{Format, read};
+use super::super::{Format, batches, read};
 use super::*;
 use crate::batch::Pass;
 use crate::{Dataset, Options};
@@ -138,9 +139,9 @@ fn numbers_are_those_of_csv() {
             table.schema().fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>().join(",");
         for row in 0..20 {
             let numbers =
-                features.iter().map(|column| values::unpacked(&**column, values::numbers).unwrap()[row]);
+                features.iter().map(|column| batches::unpacked(&**column, batches::numbers).unwrap()[row]);
             let numbers: Vec<_> = numbers.map(|number| number.to_string()).collect();
-            let label = &values::unpacked(&**label, values::texts).unwrap()[row];
+            let label = &batches::unpacked(&**label, batches::texts).unwrap()[row];
             write!(text, "\n{},{label}", numbers.join(",")).unwrap();
         }
         let directory = TestDirectory::new();
@@ -161,17 +162,17 @@ fn numbers_are_those_of_csv() {
 fn values_are_those_that_were_written() {
     type Half = <Float16Type as ArrowPrimitiveType>::Native;
     let array: ArrayRef = Arc::new(UInt64Array::from(vec![0, u64::MAX]));
-    assert_eq!(values::numbers(&array), Some(vec![0.0, 18_446_744_073_709_551_615.0]));
-    assert_eq!(values::texts(&array).unwrap(), ["0", "18446744073709551615"]);
+    assert_eq!(batches::numbers(&array), Some(vec![0.0, 18_446_744_073_709_551_615.0]));
+    assert_eq!(batches::texts(&array).unwrap(), ["0", "18446744073709551615"]);
     let array: ArrayRef = Arc::new(BooleanArray::from(vec![true, false]));
-    assert_eq!(values::numbers(&array), Some(vec![1.0, 0.0]));
-    assert_eq!(values::texts(&array).unwrap(), ["true", "false"]);
+    assert_eq!(batches::numbers(&array), Some(vec![1.0, 0.0]));
+    assert_eq!(batches::texts(&array).unwrap(), ["true", "false"]);
     let halves = Float16Array::from_iter_values([1.5, -2.0].map(Half::from_f32));
-    assert_eq!(values::numbers(&halves), Some(vec![1.5, -2.0]));
-    assert_eq!(values::texts(&halves).unwrap(), ["1.5", "-2"]);
-    assert_eq!(values::texts(&*words(vec![" ant ", "dog"])).unwrap(), ["ant", "dog"]);
-    assert_eq!(values::numbers(&*words(vec!["1"])), None);
-    assert_eq!(values::numbers(&NullArray::new(3)), None);
+    assert_eq!(batches::numbers(&halves), Some(vec![1.5, -2.0]));
+    assert_eq!(batches::texts(&halves).unwrap(), ["1.5", "-2"]);
+    assert_eq!(batches::texts(&*words(vec![" ant ", "dog"])).unwrap(), ["ant", "dog"]);
+    assert_eq!(batches::numbers(&*words(vec!["1"])), None);
+    assert_eq!(batches::numbers(&NullArray::new(3)), None);
 }
 
 /// A dictionary that is replaced in a stream, and one that grows in a file.

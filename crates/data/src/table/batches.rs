@@ -1,0 +1,127 @@
+//! Record batches: rows in formats that keep the values of a column together.
+
+use std::path::Path;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float16Type, Float32Type, Float64Type};
+use arrow_array::{Array, ArrowPrimitiveType, RecordBatch, downcast_integer_array};
+use arrow_schema::DataType;
+
+use super::parts::Filling;
+use crate::error::DataError;
+
+impl Filling<'_> {
+    /// The columns that are read, in the order of the header.
+    pub(super) fn used(&self) -> Vec<usize> {
+        let mut used: Vec<_> = self.columns.features.iter().copied().chain(self.columns.label).collect();
+        used.sort_unstable();
+        used
+    }
+
+    /// Adds rows of the file at `path`, which has this header, after so many others: a batch of the [used](Self::used) columns.
+    pub(super) fn push_batch(
+        &mut self,
+        (path, header): (&Path, &[String]),
+        before: usize,
+        batch: &RecordBatch,
+    ) -> Result<(), DataError> {
+        let used = self.used();
+        let array = |column: usize| &**batch.column(used.partition_point(|&other| other < column));
+        let refused = |column: usize, problem: String| DataError::column(path, &header[column], problem);
+        let numbers = |&column: &usize| {
+            let values = values(array(column), before, "numbers", numbers);
+            values.and_then(|values| finite(&values, before)).map_err(|problem| refused(column, problem))
+        };
+        let columns: Vec<_> = self.columns.features.iter().map(numbers).collect::<Result<_, _>>()?;
+        let mut row = Vec::with_capacity(columns.len());
+        for place in 0..batch.num_rows() {
+            row.clear();
+            row.extend(columns.iter().map(|column| column[place]));
+            self.rows.push(&row)?;
+        }
+        if let (Some(column), Some(labels)) = (self.columns.label, &mut self.labels) {
+            let texts = values(array(column), before, "words or whole numbers", texts);
+            texts.map_err(|problem| refused(column, problem))?.iter().for_each(|label| labels.push(label));
+        }
+        Ok(())
+    }
+}
+
+/// The values of a column, as `plain` makes them, all of which must be there; the error describes the problem.
+fn values<T: Clone>(
+    array: &dyn Array,
+    before: usize,
+    expected: &str,
+    plain: impl Fn(&dyn Array) -> Option<Vec<T>>,
+) -> Result<Vec<T>, String> {
+    let values = unpacked(array, plain)
+        .ok_or_else(|| format!("is of the type {}: expected {expected}", array.data_type()))?;
+    // Last: other types may claim any number of rows, for each of which this needs memory.
+    let nulls = array.logical_nulls();
+    match nulls.and_then(|nulls| nulls.iter().position(|is_there| !is_there)) {
+        None => Ok(values),
+        Some(place) => Err(format!("row {} has no value: expected one in every row", before + place)),
+    }
+}
+
+/// The values of an array, or those in its dictionary that it refers to, as `plain` makes them; `None` if they are of a type
+/// that `plain` does not know. What is missing may be anything.
+pub(super) fn unpacked<T: Clone>(
+    array: &dyn Array,
+    plain: impl Fn(&dyn Array) -> Option<Vec<T>>,
+) -> Option<Vec<T>> {
+    let Some(dictionary) = array.as_any_dictionary_opt() else { return plain(array) };
+    let values = plain(dictionary.values())?;
+    if values.is_empty() {
+        return Some(values);
+    }
+    Some(dictionary.normalized_keys().into_iter().map(|key| values[key].clone()).collect())
+}
+
+/// Numbers.
+pub(super) fn numbers(array: &dyn Array) -> Option<Vec<f64>> {
+    fn wide<T: ArrowPrimitiveType<Native: Into<f64>>>(array: &dyn Array) -> Vec<f64> {
+        array.as_primitive::<T>().values().iter().map(|&value| value.into()).collect()
+    }
+    Some(downcast_integer_array!(
+        array => array.values().iter().map(|&value| value as f64).collect(),
+        DataType::Boolean => array.as_boolean().values().iter().map(|value| f64::from(u8::from(value))).collect(),
+        DataType::Float16 => wide::<Float16Type>(array),
+        DataType::Float32 => wide::<Float32Type>(array),
+        DataType::Float64 => wide::<Float64Type>(array),
+        _ => return None,
+    ))
+}
+
+/// Labels: words or numbers.
+pub(super) fn texts(array: &dyn Array) -> Option<Vec<String>> {
+    fn shown<T: ArrowPrimitiveType<Native: ToString>>(array: &dyn Array) -> Vec<String> {
+        array.as_primitive::<T>().values().iter().map(ToString::to_string).collect()
+    }
+    fn words<'a>(values: impl Iterator<Item = Option<&'a str>>) -> Vec<String> {
+        values.map(|value| value.unwrap_or_default().trim().to_owned()).collect()
+    }
+    let text = |value: Option<&[u8]>| String::from_utf8_lossy(value.unwrap_or_default()).trim().to_owned();
+    Some(downcast_integer_array!(
+        array => array.values().iter().map(ToString::to_string).collect(),
+        DataType::Boolean => array.as_boolean().values().iter().map(|value| value.to_string()).collect(),
+        DataType::Float16 => shown::<Float16Type>(array),
+        DataType::Float32 => shown::<Float32Type>(array),
+        DataType::Float64 => shown::<Float64Type>(array),
+        DataType::Utf8 => words(array.as_string::<i32>().iter()),
+        DataType::LargeUtf8 => words(array.as_string::<i64>().iter()),
+        DataType::Utf8View => words(array.as_string_view().iter()),
+        // Words of Parquet files that do not say so.
+        DataType::Binary => array.as_binary::<i32>().iter().map(text).collect(),
+        _ => return None,
+    ))
+}
+
+/// The numbers with which a model computes, which are finite, of the rows after so many.
+fn finite(values: &[f64], before: usize) -> Result<Vec<f32>, String> {
+    let narrow = |(&value, row): (&f64, usize)| match value as f32 {
+        number if number.is_finite() => Ok(number),
+        _ => Err(format!("row {row} has {value}: expected a finite 32-bit number")),
+    };
+    values.iter().zip(before..).map(narrow).collect()
+}
