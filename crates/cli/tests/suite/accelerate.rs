@@ -28,7 +28,7 @@ struct Installed {
 
 pub(crate) fn tests() -> Vec<Test> {
     type Run = fn(&Installed, &'static str);
-    let tests: [(&str, Run); 10] = [
+    let tests: [(&str, Run); 11] = [
         ("every_call_gives_what_mpi_gives", every_call),
         ("the_setting_chooses", setting),
         ("calls_without_a_gain_are_left_to_mpi", left_to_mpi),
@@ -39,6 +39,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ("fortran_programs_run", fortran),
         ("a_program_without_mpi_runs", no_mpi),
         ("a_program_of_another_mpi_runs_without_the_library", other_mpi),
+        ("a_world_starts_after_an_invalid_call_of_one_rank", alone),
     ];
     let of_mpi = |mpi: &'static str| {
         tests.into_iter().enumerate().map(move |(at, (name, run))| {
@@ -205,13 +206,26 @@ fn no_mpi(installed: &Installed, mpi: &'static str) {
     assert_eq!(ended.expect_success().stdout, "hello\nhello\n");
 }
 
+/// `mpirun -n RANKS env LD_PRELOAD=LIBRARY PROGRAM`, with the library for `family`.
+fn preload(installed: &Installed, mpi: &'static str, family: &str, ranks: usize, source: &str) -> Ended {
+    let mut command = mpirun(mpi, ranks);
+    let library = installed.prefix.join("lib/unisono").join(library(family));
+    command.arg("env").arg(format!("LD_PRELOAD={}", library.display())).arg(installed.c(mpi, source));
+    is_right(launch::run(command, DEADLINE), ranks)
+}
+
+fn library(family: &str) -> String {
+    format!("libunisono-preload-{family}.so")
+}
+
 fn other_mpi(installed: &Installed, mpi: &'static str) {
     let other = if mpi == "openmpi" { "mpich" } else { "openmpi" };
-    let library = |family: &str| format!("libunisono-preload-{family}.so");
-    let mut command = mpirun(mpi, 2);
-    let preloaded = installed.prefix.join("lib/unisono").join(library(other));
-    command.arg("env").arg(format!("LD_PRELOAD={}", preloaded.display())).arg(installed.c(mpi, "calls.c"));
-    let ended = is_right(launch::run(command, DEADLINE), 2);
+    let ended = preload(installed, mpi, other, 2, "calls.c");
     let advice = format!("preload {} instead of {}", library(mpi), library(other));
     assert_eq!(ended.stderr.matches(&advice).count(), 1, "{ended:?}");
+}
+
+// Without a report, for which the library makes communicators at the end.
+fn alone(installed: &Installed, mpi: &'static str) {
+    preload(installed, mpi, mpi, 3, "alone.c");
 }
