@@ -77,22 +77,45 @@ static int error_in_both(struct buffer from, struct buffer to)
     return error != MPI_SUCCESS || from.address == MPI_IN_PLACE ? error : error_in(from);
 }
 
-/* The same where a rank gives as many bytes as it gets of one rank, itself: of fewer, what lies behind them would be read. */
-static int error_in_equal(struct buffer from, struct buffer to)
+/* What MPI reports if a rank gives what lies where it gets its own block: MPICH validates it in every function, Open MPI at the root of
+ * a reduction. Where MPI reports nothing, programs work, and so they do here. */
+static const int ALIAS_ERRORS[FUNCTIONS] = {
+#ifdef OPEN_MPI
+    [REDUCE] = MPI_ERR_ARG,
+#else
+    [ALLREDUCE] = MPI_ERR_BUFFER,
+    [REDUCE] = MPI_ERR_BUFFER,
+    [REDUCE_SCATTER] = MPI_ERR_BUFFER,
+    [REDUCE_SCATTER_BLOCK] = MPI_ERR_BUFFER,
+    [ALLGATHER] = MPI_ERR_BUFFER,
+    [ALLGATHERV] = MPI_ERR_BUFFER,
+    [ALLTOALL] = MPI_ERR_BUFFER,
+#endif
+};
+
+/* The class of the error if what a rank gives is the block `own` that it gets of itself, or MPI_SUCCESS. */
+static int error_of_alias(enum function function, struct buffer from, struct buffer own)
 {
-    int error = error_in_both(from, to);
-    if (error != MPI_SUCCESS || from.address == MPI_IN_PLACE || from.count * size_of(from.type) == to.count * size_of(to.type))
-        return error;
-    return MPI_ERR_COUNT;
+    bool is_same = from.address == own.address && from.count == own.count && from.type == own.type;
+    return is_same && from.address != NULL && from.count != 0 ? ALIAS_ERRORS[function] : MPI_SUCCESS;
 }
 
-/* The same for a reduction to a root, which alone gets something, and alone may be in place. */
-static int error_at_root(struct buffer from, struct buffer to, MPI_Comm comm, int root)
+/* The class of the error if a rank gives itself another number of bytes than it gets: of fewer, what lies behind them would be read. */
+static int error_of_length(struct buffer from, struct buffer own)
+{
+    bool is_equal = from.address == MPI_IN_PLACE || from.count * size_of(from.type) == own.count * size_of(own.type);
+    return is_equal ? MPI_SUCCESS : MPI_ERR_COUNT;
+}
+
+/* The class of the error in the buffers of a reduction. Of one to a root, the root alone gets something, and alone may be in place. */
+static int error_in_reduction(enum function function, struct buffer from, struct buffer to, MPI_Comm comm, int root)
 {
     int error = error_in(from);
-    if (error == MPI_SUCCESS && error_in(to) == MPI_SUCCESS)
-        return MPI_SUCCESS;
-    return place_in(comm).rank == root ? error_in_both(from, to) : error;
+    bool is_plain = error == MPI_SUCCESS && error_in(to) == MPI_SUCCESS && from.address != to.address;
+    if (is_plain || (function == REDUCE && place_in(comm).rank != root))
+        return error;
+    error = error_in_both(from, to);
+    return error == MPI_SUCCESS ? error_of_alias(function, from, to) : error;
 }
 
 /* Refuses a call that is not valid. That MPI would do it is not certain: some access buffers that are not there. */
@@ -109,13 +132,16 @@ static bool refuse(struct call *call, int error)
 }
 
 /* What a call has to be besides its type: the last question, since the answer may start a world. A call that is not valid never gets
- * there: the other ranks may make none. */
-static bool decides(struct call *call)
+ * there: the other ranks may make none. An error that MPI detects only while it moves the values, `late`, ends calls of Unisono alone:
+ * in those of MPI the other ranks wait for this one. */
+static bool decides(struct call *call, int late)
 {
     if (call->comm == MPI_COMM_NULL)
         return leave(call, INVALID);
     if (!gains(call))
         return leave(call, GAINS_LITTLE);
+    if (late != MPI_SUCCESS)
+        return refuse(call, late);
     if (call->root != 0) {
         int ranks = place_in(call->comm).ranks;
         if (call->root < 0 || call->root >= ranks)
@@ -164,24 +190,24 @@ bool decides_reduction(struct call *call, enum function function, MPI_Comm comm,
     if (to.count == 0 || to.count == UNEQUAL)
         return leave(call, to.count == 0 ? OF_NO_BYTES : UNEVEN);
     struct buffer given = { (void *)from, to.count, to.type };
-    int error = function == REDUCE ? error_at_root(given, to, comm, root) : error_in_both(given, to);
+    int error = error_in_reduction(function, given, to, comm, root);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
     call->dtype = type->dtype;
     call->element_bytes = (size_t)type->size_bytes;
     call->bytes = (size_t)to.count * call->element_bytes;
-    return decides(call);
+    return decides(call, MPI_SUCCESS);
 }
 
 /* A call that moves `bytes` from or to each rank. */
-static bool decides_bytes(struct call *call, size_t bytes)
+static bool decides_bytes(struct call *call, size_t bytes, int late)
 {
     call->bytes = bytes;
     call->element_bytes = 1;
     call->dtype = UNISONO_U8;
     if (bytes == 0 && call->function != BARRIER)
         return leave(call, OF_NO_BYTES);
-    if (!decides(call))
+    if (!decides(call, late))
         return false;
     /* MPI packs and unpacks no more at once. */
     size_t all = call->function == BCAST ? bytes : bytes * (size_t)call->world->ranks;
@@ -191,7 +217,7 @@ static bool decides_bytes(struct call *call, size_t bytes)
 bool decides_barrier(struct call *call, MPI_Comm comm)
 {
     begin(call, BARRIER, comm, 0);
-    return is_accelerated(BARRIER) ? decides_bytes(call, 0) : leave(call, LEFT_BY_SETTING);
+    return is_accelerated(BARRIER) ? decides_bytes(call, 0, MPI_SUCCESS) : leave(call, LEFT_BY_SETTING);
 }
 
 bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, struct buffer to, int root)
@@ -199,10 +225,18 @@ bool decides_move(struct call *call, enum function function, MPI_Comm comm, cons
     begin(call, function, comm, root);
     if (!is_accelerated(function))
         return leave(call, LEFT_BY_SETTING);
-    int error = from == NULL ? error_in(to) : error_in_equal(*from, to);
+    int error = from == NULL ? error_in(to) : error_in_both(*from, to);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
-    return decides_bytes(call, (size_t)to.count * (size_t)size_of(to.type));
+    size_t bytes = (size_t)to.count * (size_t)size_of(to.type);
+    if (from == NULL)
+        return decides_bytes(call, bytes, MPI_SUCCESS);
+    struct buffer own = to;
+    /* Only where the answer matters, since the rank takes a call of MPI. */
+    if (function == ALLGATHER && ALIAS_ERRORS[function] != MPI_SUCCESS)
+        own.address = (char *)to.address + (size_t)place_in(comm).rank * bytes;
+    error = error_of_alias(function, *from, own);
+    return error == MPI_SUCCESS ? decides_bytes(call, bytes, error_of_length(*from, own)) : refuse(call, error);
 }
 
 /* Unisono's blocks are equal, so the shorter ones are filled up: not if that makes much of nothing. */
@@ -213,14 +247,15 @@ bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct
         return leave(call, LEFT_BY_SETTING);
     if (blocks == NULL)
         return leave(call, INVALID);
-    /* All blocks are in one buffer, and of the rank's own one the start does not matter. */
-    struct buffer own = { to.address, blocks[place_in(comm).rank].count, to.type };
     int error = error_in_both(from, to);
-    if (error == MPI_SUCCESS)
-        error = error_in_equal(from, own);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
     MPI_Count size_bytes = size_of(to.type), most = 0, all = 0;
+    const struct block *block = &blocks[place_in(comm).rank];
+    struct buffer own = { (char *)to.address + block->start * size_bytes, block->count, to.type };
+    error = error_of_alias(ALLGATHERV, from, own);
+    if (error != MPI_SUCCESS)
+        return refuse(call, error);
     for (MPI_Count rank = 0; rank < to.count; rank++) {
         if (blocks[rank].count < 0)
             return refuse(call, MPI_ERR_COUNT);
@@ -230,5 +265,5 @@ bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct
     }
     if (most * to.count > 2 * all)
         return leave(call, UNEVEN);
-    return decides_bytes(call, (size_t)most);
+    return decides_bytes(call, (size_t)most, error_of_length(from, own));
 }

@@ -133,21 +133,32 @@ static int pack_own(struct packed *given, const struct call *call, struct buffer
     return pack(given, from, call->comm, true);
 }
 
+/* Carries out an all-gather of blocks through `gotten`, which takes them packed, or in place if it is NULL. */
+static int gather_blocks(struct call *call, const char *given, void *to, MPI_Datatype type, const struct block *blocks,
+                         const struct block *bytes, char *gotten)
+{
+    int error = MPI_SUCCESS, code = carry_all_gather(call, given, gotten == NULL ? to : gotten, bytes);
+    if (code == UNISONO_OK && gotten != NULL)
+        error = unpack_blocks(call, gotten, to, type, blocks);
+    int own = result_of(call, code);
+    return own == MPI_SUCCESS ? error : own;
+}
+
 int move_all_gather_v(struct call *call, struct buffer from, void *to, MPI_Datatype type, const struct block *blocks)
 {
     struct packed given;
     int error = pack_own(&given, call, from, to, type, blocks);
     if (error != MPI_SUCCESS)
         return cannot(call, error);
-    struct block *bytes = allocated(sizeof(*bytes) * (size_t)call->world->ranks);
-    size_t packed = as_bytes(bytes, blocks, call->world->ranks, type);
-    char *gotten = packed == 0 ? NULL : allocated(packed);
-    int code = carry_all_gather(call, given.bytes, gotten == NULL ? to : gotten, bytes);
+    struct block *bytes = malloc(sizeof(*bytes) * (size_t)call->world->ranks);
+    size_t packed = bytes == NULL ? 0 : as_bytes(bytes, blocks, call->world->ranks, type);
+    char *gotten = packed == 0 ? NULL : malloc(packed);
+    if (bytes == NULL || (packed != 0 && gotten == NULL))
+        error = cannot(call, MPI_ERR_NO_MEM);
+    else
+        error = gather_blocks(call, given.bytes, to, type, blocks, bytes, gotten);
     discard(&given);
     free(bytes);
-    if (code == UNISONO_OK && gotten != NULL)
-        error = unpack_blocks(call, gotten, to, type, blocks);
     free(gotten);
-    int own = result_of(call, code);
-    return own == MPI_SUCCESS ? error : own;
+    return error;
 }

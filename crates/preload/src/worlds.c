@@ -14,6 +14,8 @@ struct settings settings;
 /* Between MPI_Init and MPI_Finalize. */
 static atomic_bool is_ready;
 static int of_comm = MPI_KEYVAL_INVALID, of_process = MPI_KEYVAL_INVALID;
+/* The ranks of MPI_COMM_WORLD, and those of this machine. Programs may be started from the program that are without this library. */
+static MPI_Group of_job = MPI_GROUP_NULL, of_node = MPI_GROUP_NULL;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct world *worlds;
@@ -64,11 +66,18 @@ static int process_ends(MPI_Comm comm, int keyval, void *attribute, void *extra)
     for (struct world *world = worlds; world != NULL; world = world->next)
         leave(world);
     progress_end();
+    PMPI_Group_free(&of_job);
+    PMPI_Group_free(&of_node);
     return MPI_SUCCESS;
 }
 
 void worlds_begin(void)
 {
+    MPI_Comm node;
+    PMPI_Comm_group(MPI_COMM_WORLD, &of_job);
+    PMPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    PMPI_Comm_group(node, &of_node);
+    PMPI_Comm_free(&node);
     types_begin();
     settings = settings_agreed();
     progress_begin();
@@ -86,48 +95,47 @@ static int gather(void *context, const void *own, void *all, size_t size_bytes)
     return PMPI_Allgather(own, (int)size_bytes, MPI_BYTE, all, (int)size_bytes, MPI_BYTE, comm);
 }
 
-/* Whether all ranks are of this job. Processes that were spawned, or that connected to it, may be without this library. */
-static bool is_of_this_job(MPI_Comm comm, int ranks)
+/* Whether all ranks of a communicator are in a group. */
+static bool is_within(MPI_Comm comm, int ranks, MPI_Group group)
 {
-    MPI_Group all, these;
-    PMPI_Comm_group(MPI_COMM_WORLD, &all);
+    MPI_Group these;
     PMPI_Comm_group(comm, &these);
     int *numbers = allocated(2 * sizeof(int) * (size_t)ranks), *found = numbers + ranks;
     for (int rank = 0; rank < ranks; rank++)
         numbers[rank] = rank;
-    bool is = PMPI_Group_translate_ranks(these, ranks, numbers, all, found) == MPI_SUCCESS;
+    bool is = PMPI_Group_translate_ranks(these, ranks, numbers, group, found) == MPI_SUCCESS;
     for (int rank = 0; rank < ranks; rank++)
         is = is && found[rank] != MPI_UNDEFINED;
     free(numbers);
-    PMPI_Group_free(&all);
     PMPI_Group_free(&these);
     return is;
 }
 
 /* Starts Unisono among ranks of one machine, or on none of them. */
-static enum why start_on(struct world *world, MPI_Comm node)
+static enum why start_on(struct world *world, MPI_Comm comm)
 {
     unisono_settings settings = { 0 };
     /* MPI waits for ever, so a program may. */
     if (getenv("UNISONO_TIMEOUT_S") == NULL)
         settings.timeout_s = 1e9;
-    int code = unisono_start(world->rank, world->ranks, gather, &node, &settings, &world->unisono);
+    int code = unisono_start(world->rank, world->ranks, gather, &comm, &settings, &world->unisono);
     /* The lowest rank that could not. */
     int failed = code == UNISONO_OK ? world->ranks : world->rank;
-    PMPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, node);
+    PMPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, comm);
     if (failed == world->ranks)
         return BY_UNISONO;
     if (failed == world->rank)
         snprintf(world->error, sizeof(world->error), "%s", unisono_last_error());
-    PMPI_Bcast(world->error, sizeof(world->error), MPI_CHAR, failed, node);
+    PMPI_Bcast(world->error, sizeof(world->error), MPI_CHAR, failed, comm);
     leave(world);
     return NOT_STARTED;
 }
 
-/* Starts a world, if the communicator can have one. */
+/* Starts a world, if the communicator can have one. No communicator is made for that: Open MPI makes one by non-blocking collectives
+ * on `comm`, which crash after the program's own have failed. */
 static enum why start(struct world *world, MPI_Comm comm)
 {
-    int is_inter, ranks;
+    int is_inter;
     PMPI_Comm_test_inter(comm, &is_inter);
     if (is_inter)
         return INTERCOMMUNICATOR;
@@ -135,15 +143,9 @@ static enum why start(struct world *world, MPI_Comm comm)
     PMPI_Comm_size(comm, &world->ranks);
     if (world->ranks == 1)
         return ONE_RANK;
-    if (!is_of_this_job(comm, world->ranks))
+    if (!is_within(comm, world->ranks, of_job))
         return OTHER_PROCESSES;
-    MPI_Comm node;
-    if (PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, world->rank, MPI_INFO_NULL, &node) != MPI_SUCCESS)
-        return NOT_STARTED;
-    PMPI_Comm_size(node, &ranks);
-    enum why why = ranks == world->ranks ? start_on(world, node) : SEVERAL_NODES;
-    PMPI_Comm_free(&node);
-    return why;
+    return is_within(comm, world->ranks, of_node) ? start_on(world, comm) : SEVERAL_NODES;
 }
 
 static struct world *new_world(MPI_Comm comm)

@@ -132,7 +132,8 @@ static void errors(void)
     MPI_Comm_free(&comm);
 }
 
-enum { INVALID_CALLS = 16 };
+/* MPIs alone do not refuse all calls. */
+enum { REFUSED_BY_MPI = 9, INVALID_CALLS = 16 };
 
 /* A call that is not valid, and the class of its error. */
 static int invalid_call(int number, MPI_Comm comm, int *class)
@@ -168,8 +169,7 @@ static int invalid_call(int number, MPI_Comm comm, int *class)
         return MPI_Alltoall(from, 1, MPI_DOUBLE, to, 1, MPI_DATATYPE_NULL, comm);
     case 8:
         return MPI_Reduce_scatter(from, to, counts, MPI_DOUBLE, MPI_SUM, comm);
-    /* MPIs alone do not refuse all of these. */
-    case 9:
+    case REFUSED_BY_MPI:
         return MPI_Allreduce(from, to, -1, MPI_DOUBLE, MPI_SUM, comm);
     case 10:
         return MPI_Allreduce(NULL, to, 1, MPI_DOUBLE, MPI_SUM, comm);
@@ -212,6 +212,83 @@ static void invalid_first_calls(int calls)
     }
 }
 
+enum { ALIASED_CALLS = 7 };
+
+/* A call whose buffers are one, by MPI (`PMPI_`) or by the library (`MPI_`). */
+#define ALIASED_CALL(prefix)                                                                                              \
+    switch (number) {                                                                                                     \
+    case 0:                                                                                                               \
+        code = prefix##Allreduce(all, all, 1, MPI_DOUBLE, MPI_SUM, comm);                                                 \
+        break;                                                                                                            \
+    case 1:                                                                                                               \
+        code = prefix##Reduce(all, rank == 0 ? all : NULL, 1, MPI_DOUBLE, MPI_SUM, 0, comm);                              \
+        break;                                                                                                            \
+    case 2:                                                                                                               \
+        code = prefix##Reduce_scatter(all, all, counts, MPI_DOUBLE, MPI_SUM, comm);                                       \
+        break;                                                                                                            \
+    case 3:                                                                                                               \
+        code = prefix##Reduce_scatter_block(all, all, 1, MPI_DOUBLE, MPI_SUM, comm);                                      \
+        break;                                                                                                            \
+    case 4:                                                                                                               \
+        code = prefix##Allgather(all + rank, 1, MPI_DOUBLE, all, 1, MPI_DOUBLE, comm);                                    \
+        break;                                                                                                            \
+    case 5:                                                                                                               \
+        code = prefix##Allgatherv(all + rank, 1, MPI_DOUBLE, all, counts, starts, MPI_DOUBLE, comm);                      \
+        break;                                                                                                            \
+    default:                                                                                                              \
+        code = prefix##Alltoall(all, 1, MPI_DOUBLE, all, 1, MPI_DOUBLE, comm);                                            \
+    }
+
+/* The class of the error of such a call, on a communicator of its own. */
+static int class_of_aliases(int number, int is_by_mpi)
+{
+    MPI_Comm comm;
+    int code, class, counts[ranks], starts[ranks];
+    double all[64] = { 0 }, sum;
+    for (int i = 0; i < ranks; i++) {
+        counts[i] = 1;
+        starts[i] = i;
+    }
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    if (is_by_mpi)
+        ALIASED_CALL(PMPI_)
+    else
+        ALIASED_CALL(MPI_)
+    MPI_Error_class(code, &class);
+    /* The other ranks of the reduction to a root made a valid call. */
+    if (number == 1 && code != MPI_SUCCESS) {
+        code = is_by_mpi ? PMPI_Reduce(all, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, comm)
+                         : MPI_Reduce(all, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, comm);
+        check(code == MPI_SUCCESS, "the valid reduction after one into its own array fails");
+    }
+    MPI_Comm_free(&comm);
+    return class;
+}
+
+/* Calls whose buffers are one end as in MPI: MPICH refuses all of these, and Open MPI one. */
+static void aliases(void)
+{
+    for (int number = 0; number < ALIASED_CALLS; number++) {
+        int ours = class_of_aliases(number, 0), theirs = class_of_aliases(number, 1);
+        if (ours != theirs)
+            fprintf(stderr, "call %d: class %d, and not %d\n", number, ours, theirs);
+        check(ours == theirs, "a call whose buffers are one does not end as in MPI");
+    }
+}
+
+/* A rank that gives more than it expects takes part in a call that MPI carries out, and gets MPI's error. */
+static void lengths(void)
+{
+    MPI_Comm comm;
+    int from[64] = { 0 }, to[32], class;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    MPI_Error_class(MPI_Alltoall(from, rank == 0 ? 2 : 1, MPI_INT, to, 1, MPI_INT, comm), &class);
+    check(rank != 0 || class == MPI_ERR_TRUNCATE, "a block that is cut is not reported");
+    MPI_Comm_free(&comm);
+}
+
 /* Without memory to pack values, every rank's error handler is called. */
 static int errors_handled;
 
@@ -219,6 +296,39 @@ static void count_error(MPI_Comm *comm, int *code, ...)
 {
     (void)comm, (void)code;
     errors_handled++;
+}
+
+/* Lets the system provide no more memory; returns the limit of before. */
+static struct rlimit without_memory(void)
+{
+    struct rlimit limit, small;
+    getrlimit(RLIMIT_AS, &limit);
+    small = limit;
+    small.rlim_cur = 1;
+    setrlimit(RLIMIT_AS, &small);
+    return limit;
+}
+
+/* The same if it lacks only for the blocks that a rank gets. */
+static void no_memory_for_blocks(MPI_Errhandler handler, MPI_Datatype pair, const char *from)
+{
+    enum { COUNT = 1 << 22 };
+    MPI_Comm comm;
+    int counts[ranks], starts[ranks], class;
+    char nothing[1];
+    for (int i = 0; i < ranks; i++) {
+        counts[i] = COUNT;
+        starts[i] = i * COUNT;
+    }
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_set_errhandler(comm, handler);
+    check(sum_of(1, comm) == ranks, "the sum of a copy is wrong");
+    struct rlimit limit = without_memory();
+    int code = MPI_Allgatherv(from, 2 * COUNT, MPI_DOUBLE, nothing, counts, starts, pair, comm);
+    setrlimit(RLIMIT_AS, &limit);
+    MPI_Error_class(code, &class);
+    check(class == MPI_ERR_NO_MEM && errors_handled == 2, "a lack of memory for blocks is not for the error handler");
+    MPI_Comm_free(&comm);
 }
 
 static void no_memory(void)
@@ -235,15 +345,12 @@ static void no_memory(void)
     MPI_Type_contiguous(2, MPI_DOUBLE, &pair);
     MPI_Type_commit(&pair);
     check(sum_of(1, comm) == ranks, "the sum of a copy is wrong");
-    struct rlimit limit, small;
-    getrlimit(RLIMIT_AS, &limit);
-    small = limit;
-    small.rlim_cur = 1;
-    setrlimit(RLIMIT_AS, &small);
+    struct rlimit limit = without_memory();
     int code = MPI_Bcast(nothing, COUNT, pair, 0, comm);
     setrlimit(RLIMIT_AS, &limit);
     MPI_Error_class(code, &class);
     check(class == MPI_ERR_NO_MEM && errors_handled == 1, "a lack of memory is not for the error handler");
+    no_memory_for_blocks(handler, pair, nothing);
     MPI_Type_free(&pair);
     MPI_Errhandler_free(&handler);
     MPI_Comm_free(&comm);
@@ -274,12 +381,16 @@ int main(int argc, char **argv)
     come_and_go();
     two_groups();
     errors();
-    invalid_first_calls(argc > 1 && strcmp(argv[1], "off") == 0 ? 9 : INVALID_CALLS);
-    if (argc > 1 && strcmp(argv[1], "no-memory") == 0)
+    const char *mode = argc > 1 ? argv[1] : "";
+    invalid_first_calls(strcmp(mode, "off") == 0 || strcmp(mode, "lengths") == 0 ? REFUSED_BY_MPI : INVALID_CALLS);
+    aliases();
+    if (strcmp(mode, "lengths") == 0)
+        lengths();
+    if (strcmp(mode, "no-memory") == 0)
         no_memory();
     if (provided == MPI_THREAD_MULTIPLE)
         threads();
-    if (argc > 1 && strcmp(argv[1], "mismatch") == 0)
+    if (strcmp(mode, "mismatch") == 0)
         mismatch(argc > 2);
     if (rank == 0)
         printf("%d ranks: all right\n", ranks);

@@ -28,7 +28,7 @@ struct Installed {
 
 pub(crate) fn tests() -> Vec<Test> {
     type Run = fn(&Installed, &'static str);
-    let tests: [(&str, Run); 9] = [
+    let tests: [(&str, Run); 11] = [
         ("every_call_gives_what_mpi_gives", every_call),
         ("the_setting_chooses", setting),
         ("calls_without_a_gain_are_left_to_mpi", left_to_mpi),
@@ -38,6 +38,8 @@ pub(crate) fn tests() -> Vec<Test> {
         ("a_mismatch_ends_the_job_by_default", fatal_mismatch),
         ("fortran_programs_run", fortran),
         ("a_program_without_mpi_runs", no_mpi),
+        ("a_program_of_another_mpi_runs_without_the_library", other_mpi),
+        ("a_world_starts_after_an_invalid_call_of_one_rank", alone),
     ];
     let of_mpi = |mpi: &'static str| {
         tests.into_iter().enumerate().map(move |(at, (name, run))| {
@@ -83,17 +85,22 @@ impl Installed {
 
     /// `mpirun -n RANKS unisono accelerate --report PROGRAM`, with everything accelerated.
     fn accelerate(&self, mpi: &str, ranks: usize, program: &Path, arguments: &[&str]) -> Command {
-        let mut command = Command::new(format!("mpirun.{mpi}"));
-        command.args(["-n", &ranks.to_string()]);
-        if mpi == "openmpi" {
-            command.arg("--oversubscribe");
-            command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
-        }
+        let mut command = mpirun(mpi, ranks);
         command.arg(UNISONO).args(["accelerate", "--report", "--libraries"]);
         command.arg(self.prefix.join("lib/unisono")).arg(program).args(arguments);
         command.env("UNISONO_ACCELERATE", ALL);
         command
     }
+}
+
+fn mpirun(mpi: &str, ranks: usize) -> Command {
+    let mut command = Command::new(format!("mpirun.{mpi}"));
+    command.args(["-n", &ranks.to_string()]);
+    if mpi == "openmpi" {
+        command.arg("--oversubscribe");
+        command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    }
+    command
 }
 
 fn root() -> PathBuf {
@@ -146,6 +153,12 @@ fn communicators(installed: &Installed, mpi: &'static str) {
     let mut command = installed.accelerate(mpi, 2, &program, &["off"]);
     command.env("UNISONO_ACCELERATE", "off");
     is_right(launch::run(command, DEADLINE), 2);
+    // Open MPI itself waits for ever after such a call.
+    if mpi == "mpich" {
+        let mut command = installed.accelerate(mpi, 2, &program, &["lengths"]);
+        command.env_remove("UNISONO_ACCELERATE");
+        is_right(launch::run(command, DEADLINE), 2);
+    }
 }
 
 fn mismatch(installed: &Installed, mpi: &'static str) {
@@ -191,4 +204,28 @@ fn setting(installed: &Installed, mpi: &'static str) {
 fn no_mpi(installed: &Installed, mpi: &'static str) {
     let ended = launch::run(installed.accelerate(mpi, 2, Path::new("echo"), &["hello"]), DEADLINE);
     assert_eq!(ended.expect_success().stdout, "hello\nhello\n");
+}
+
+/// `mpirun -n RANKS env LD_PRELOAD=LIBRARY PROGRAM`, with the library for `family`.
+fn preload(installed: &Installed, mpi: &'static str, family: &str, ranks: usize, source: &str) -> Ended {
+    let mut command = mpirun(mpi, ranks);
+    let library = installed.prefix.join("lib/unisono").join(library(family));
+    command.arg("env").arg(format!("LD_PRELOAD={}", library.display())).arg(installed.c(mpi, source));
+    is_right(launch::run(command, DEADLINE), ranks)
+}
+
+fn library(family: &str) -> String {
+    format!("libunisono-preload-{family}.so")
+}
+
+fn other_mpi(installed: &Installed, mpi: &'static str) {
+    let other = if mpi == "openmpi" { "mpich" } else { "openmpi" };
+    let ended = preload(installed, mpi, other, 2, "calls.c");
+    let advice = format!("preload {} instead of {}", library(mpi), library(other));
+    assert_eq!(ended.stderr.matches(&advice).count(), 1, "{ended:?}");
+}
+
+// Without a report, for which the library makes communicators at the end.
+fn alone(installed: &Installed, mpi: &'static str) {
+    preload(installed, mpi, mpi, 3, "alone.c");
 }

@@ -1,0 +1,66 @@
+/* The MPI of the program. This library is compiled for the handles of one MPI: under another, no function may pass them on. */
+
+#include "accelerate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifdef OPEN_MPI
+#define IS_FOR_OPEN_MPI true
+static const char OWN[] = "libunisono-preload-openmpi.so", OTHER[] = "libunisono-preload-mpich.so";
+#else
+#define IS_FOR_OPEN_MPI false
+static const char OWN[] = "libunisono-preload-mpich.so", OTHER[] = "libunisono-preload-openmpi.so";
+#endif
+
+/* For the text of any MPI's version: MPI_MAX_LIBRARY_VERSION_STRING is that of one MPI, and the largest is MPICH's. */
+enum { VERSION_BYTES = 8192, PATH_BYTES = 4096 };
+
+/* Removes this library from LD_PRELOAD. Returns false if it is not there: something else loads it. */
+static bool is_removed(void)
+{
+    const char *text = getenv("LD_PRELOAD");
+    char *names = strdup(text == NULL ? "" : text), *kept = calloc(1, strlen(names) + 2), *rest = NULL;
+    bool is_there = false;
+    for (char *name = strtok_r(names, ": ", &rest); name != NULL; name = strtok_r(NULL, ": ", &rest)) {
+        const char *slash = strrchr(name, '/');
+        if (strcmp(slash == NULL ? name : slash + 1, OWN) == 0)
+            is_there = true;
+        else
+            strcat(strcat(kept, *kept == '\0' ? "" : ":"), name);
+    }
+    setenv("LD_PRELOAD", kept, 1);
+    free(names);
+    free(kept);
+    return is_there;
+}
+
+/* Whether this is rank 0, by the launchers' variables: MPI is not initialised. */
+static bool speaks(void)
+{
+    const char *ompi = getenv("OMPI_COMM_WORLD_RANK"), *pmi = getenv("PMI_RANK");
+    const char *rank = ompi == NULL ? pmi : ompi;
+    return rank == NULL || strcmp(rank, "0") == 0;
+}
+
+/* Runs before main: the program, which has done nothing yet, is executed again without this library if its MPI is another one.
+ * MPI_Get_library_version takes no handles and may be called before MPI_Init. */
+__attribute__((constructor)) static void check_family(int argc, char **argv)
+{
+    (void)argc;
+    char version[VERSION_BYTES] = "", program[PATH_BYTES] = "";
+    int length;
+    PMPI_Get_library_version(version, &length);
+    bool is_open_mpi = strncmp(version, "Open MPI", strlen("Open MPI")) == 0;
+    if (is_open_mpi == IS_FOR_OPEN_MPI)
+        return;
+    if (speaks())
+        fprintf(stderr, "unisono: the program uses %s: preload %s instead of %s; it runs without acceleration\n",
+                is_open_mpi ? "Open MPI" : "MPICH", OTHER, OWN);
+    if (is_removed() && readlink("/proc/self/exe", program, sizeof(program) - 1) > 0)
+        execv(program, argv);
+    fprintf(stderr, "unisono: cannot run the program without %s\n", OWN);
+    _exit(1);
+}
