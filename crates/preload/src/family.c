@@ -37,12 +37,16 @@ static bool is_removed(void)
     return is_there;
 }
 
-/* Whether this is rank 0, by the launchers' variables: MPI is not initialised. */
-static bool speaks(void)
+/* Whether this is rank 0 by the variables of launchers, since MPI is not initialised. Without a launcher it is. */
+static bool is_first_rank(void)
 {
-    const char *ompi = getenv("OMPI_COMM_WORLD_RANK"), *pmi = getenv("PMI_RANK");
-    const char *rank = ompi == NULL ? pmi : ompi;
-    return rank == NULL || strcmp(rank, "0") == 0;
+    const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK" };
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        const char *rank = getenv(names[i]);
+        if (rank != NULL)
+            return strcmp(rank, "0") == 0;
+    }
+    return true;
 }
 
 /* Runs before main: the program, which has done nothing yet, is executed again without this library if its MPI is another one.
@@ -56,7 +60,7 @@ __attribute__((constructor)) static void check_family(int argc, char **argv)
     bool is_open_mpi = strncmp(version, "Open MPI", strlen("Open MPI")) == 0;
     if (is_open_mpi == IS_FOR_OPEN_MPI)
         return;
-    if (speaks())
+    if (is_first_rank())
         fprintf(stderr, "unisono: the program uses %s: preload %s instead of %s; it runs without acceleration\n",
                 is_open_mpi ? "Open MPI" : "MPICH", OTHER, OWN);
     if (is_removed() && readlink("/proc/self/exe", program, sizeof(program) - 1) > 0)
