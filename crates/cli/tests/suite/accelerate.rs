@@ -210,7 +210,8 @@ fn no_mpi(installed: &Installed, mpi: &'static str) {
 fn preload(installed: &Installed, mpi: &'static str, family: &str, ranks: usize, source: &str) -> Ended {
     let mut command = mpirun(mpi, ranks);
     let library = installed.prefix.join("lib/unisono").join(library(family));
-    command.arg("env").arg(format!("LD_PRELOAD={}", library.display())).arg(installed.c(mpi, source));
+    // The names of programs have an equals sign, which `env` would take for a variable's.
+    command.args(["sh", "-c", r#"LD_PRELOAD=$0 exec "$1""#]).arg(library).arg(installed.c(mpi, source));
     is_right(launch::run(command, DEADLINE), ranks)
 }
 
