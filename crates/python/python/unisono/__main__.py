@@ -1,6 +1,7 @@
 """The command `python -m unisono`."""
 
 import argparse
+import importlib.util
 import os
 import sys
 
@@ -57,6 +58,9 @@ def _bench_torch(options: argparse.Namespace) -> int:
 
 
 def _bench_vllm(options: argparse.Namespace) -> int:
+    if importlib.util.find_spec("vllm") is None:
+        print("bench-vllm measures vLLM, which is not installed: install vLLM for CPUs in this environment", file=sys.stderr)
+        return 2
     if "WORLD_SIZE" not in os.environ:
         return bench.launch(options.ranks)
     from . import bench_vllm
