@@ -98,7 +98,7 @@ def output_of(command: list[str], folder: Path, deadline_s: float = DEADLINE_S, 
     variables = {
         # Tools that programs use, such as ninja, are beside the interpreter.
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        # What programs keep at home is the test's, but for what is compiled.
+        # Programs keep their files in the test's folder, except for compiled ones, which later tests use again.
         "HOME": str(folder),
         "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),
         "OMP_NUM_THREADS": "1",

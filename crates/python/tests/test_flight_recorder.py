@@ -10,7 +10,7 @@ from ranks import run
 
 pytest.importorskip("torch", minversion="2.15")
 
-# Of a call that fails, PyTorch writes the dump.
+# PyTorch writes a dump when a call fails.
 FAILING = (
     PRELUDE
     + """

@@ -24,7 +24,7 @@ def programs(section: str) -> list[str]:
 
 
 def losses(text: str, backend: str) -> str:
-    """What a program of the document prints at its end, which has used this backend."""
+    """The losses that a program of the document prints at its end, after the name of the backend that it used."""
     found = re.findall(rf"\b{backend} (\[[-+.e, \d]+\])", text)
     assert len(found) == 1, text
     return found[0]

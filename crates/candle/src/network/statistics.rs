@@ -118,7 +118,7 @@ impl Statistics {
         Ok(Moments { count, mean, inverse: inverse(&variance) })
     }
 
-    /// The running statistics, of so many values that no one value moves them.
+    /// The running statistics. Their count is infinite: a single value does not change them.
     pub(super) fn running(&self) -> Result<Moments> {
         let [mean, variance] = [&self.mean, &self.variance].map(|running| with_values(running, wide));
         Ok(Moments { count: f64::INFINITY, mean: mean?, inverse: inverse(&variance?) })

@@ -206,7 +206,7 @@ fn no_mpi(installed: &Installed, mpi: &'static str) {
     assert_eq!(ended.expect_success().stdout, "hello\nhello\n");
 }
 
-/// `mpirun -n RANKS env LD_PRELOAD=LIBRARY PROGRAM`, with the library for `family`.
+/// Runs a program with the library for `family` preloaded, without the command `unisono`.
 fn preload(installed: &Installed, mpi: &'static str, family: &str, ranks: usize, source: &str) -> Ended {
     let mut command = mpirun(mpi, ranks);
     let library = installed.prefix.join("lib/unisono").join(library(family));

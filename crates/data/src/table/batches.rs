@@ -18,7 +18,7 @@ impl Filling<'_> {
         used
     }
 
-    /// Adds rows of the file at `path`, which has this header, after so many others: a batch of the [used](Self::used) columns.
+    /// Adds a batch of rows of the file at `path`, with the [used](Self::used) columns of its `header`. `before` rows of the file precede it.
     pub(super) fn push_batch(
         &mut self,
         (path, header): (&Path, &[String]),
@@ -117,7 +117,7 @@ pub(super) fn texts(array: &dyn Array) -> Option<Vec<String>> {
     ))
 }
 
-/// The numbers with which a model computes, which are finite, of the rows after so many.
+/// The values as the numbers with which a model computes, all of which must be finite. `before` rows of the file precede them.
 fn finite(values: &[f64], before: usize) -> Result<Vec<f32>, String> {
     let narrow = |(&value, row): (&f64, usize)| match value as f32 {
         number if number.is_finite() => Ok(number),

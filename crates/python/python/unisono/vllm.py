@@ -23,8 +23,8 @@ class Communicator(CpuCommunicator):
     def __init__(
         self, cpu_group: ProcessGroup, device: Any = None, device_group: ProcessGroup | None = None, unique_name: str = "", **options: Any
     ) -> None:
-        # By its name vLLM knows a group for tensor parallelism, and opens shared memory of its own.
-        name = unique_name.replace("tp", "unisono-tp", 1) if unique_name.startswith("tp") else unique_name
+        # vLLM opens shared memory of its own for groups whose names begin with "tp": those for tensor parallelism.
+        name = f"unisono-{unique_name}" if unique_name.startswith("tp") else unique_name
         super().__init__(cpu_group, device, device_group, name, **options)
         self._name = "" if device_group is None else device_group.group_name
         self._all_reduce = torch.ops.unisono.all_reduce_.default

@@ -43,7 +43,7 @@ def load() -> ModuleType:
             if not path.exists():
                 _compile(path)
                 _remove_unused(path.parent.parent)
-    # It is in use. Only the owner of the folder removes it, and the time cannot be set where nobody writes.
+    # Marks it as in use. A user who may not write to the folder cannot do that, and removes nothing from it either.
     with contextlib.suppress(OSError):
         os.utime(path)
     # The backend calls the functions of unisono.h, which the package's own module has.
