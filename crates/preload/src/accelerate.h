@@ -82,6 +82,12 @@ struct block {
     MPI_Count count;
 };
 
+/* family.c: the MPI of the program. */
+
+/* Makes functions of MPI visible to this library, if a module of the program has loaded them for itself, as Python's do. Called before MPI's
+ * own initialisation. Ends the program if there are none. */
+void bind_mpi(void);
+
 /* types.c: MPI's types and operations, as Unisono has them. */
 
 /* An operation or type that is not for Unisono. */
