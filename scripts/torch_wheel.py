@@ -1,8 +1,8 @@
-"""Builds the wheel `unisono-torch` for the PyTorch and the Python that run this, and prints its path. It needs unisono in the same environment.
+"""Builds the wheel `unisono-torch` for the PyTorch and the Python that run this, beside unisono, and prints its path.
 
     target/venv/bin/python scripts/torch_wheel.py FOLDER
 
-The package has one backend: unisono.torch looks for it there before it compiles one. Its version is that of unisono, followed by that of PyTorch.
+The package has one backend, which unisono.torch looks for before it compiles one. Its version is that of unisono and that of PyTorch.
 """
 
 import base64
@@ -29,8 +29,8 @@ def main(dist: Path) -> None:
         backend = Path(folder) / "_backend.so"
         build.compile_backend(backend)
         subprocess.run(["strip", "--strip-unneeded", backend], check=True)
-        tag = f"{sys.implementation.cache_tag.replace('cpython-', 'cp')}"
-        tag = f"{tag}-{tag}-{platform(backend)}"
+        python = sys.implementation.cache_tag.replace("cpython-", "cp")
+        tag = f"{python}-{python}-{platform(backend)}"
         content = backend.read_bytes()
     info = f"unisono_torch-{release}.dist-info"
     files = {
@@ -47,8 +47,8 @@ Requires-Dist: unisono =={unisono}
 Requires-Dist: torch =={pytorch}
 Description-Content-Type: text/markdown
 
-The backend of `unisono.torch`, compiled for PyTorch {torch.__version__}: programs that use it need no C++ compiler. Another build of PyTorch
-compiles its own, as without this package.
+The backend of `unisono.torch`, compiled for PyTorch {torch.__version__}: programs that use it need no C++ compiler. With another build
+of PyTorch, unisono compiles its own.
 """.encode(),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: unisono\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(),
     }

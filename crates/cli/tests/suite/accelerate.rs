@@ -1,5 +1,8 @@
 //! Installs what `unisono accelerate` preloads as a user would, and runs MPI programs under it, over Open MPI and MPICH.
 
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -48,18 +51,22 @@ pub(crate) fn tests() -> Vec<Test> {
             if mpi == "openmpi" || at < 2 { test } else { test.deep() }
         })
     };
-    MPIS.into_iter().flat_map(of_mpi).collect()
+    let unlinked = Test::new("a_library_that_is_linked_with_no_mpi_runs_over_mpich", unlinked);
+    MPIS.into_iter().flat_map(of_mpi).chain([unlinked]).collect()
+}
+
+/// Builds the libraries and installs them.
+fn install(prefix: &Path, options: &[&OsStr]) {
+    let mut install = Command::new(root().join("scripts/install-preload"));
+    let (target, profile) = launch::target_and_profile();
+    install.arg("--prefix").arg(prefix).args(["--profile", &profile, "--with", SAME_FEATURES]).args(options);
+    install.env("CARGO_TARGET_DIR", target);
+    launch::run(install, TO_BUILD).expect_success();
 }
 
 impl Installed {
     fn new() -> Self {
-        let prefix = shared::folder("preload", |prefix| {
-            let mut install = Command::new(root().join("scripts/install-preload"));
-            let (target, profile) = launch::target_and_profile();
-            install.arg("--prefix").arg(prefix).args(["--profile", &profile, "--with", SAME_FEATURES]);
-            install.env("CARGO_TARGET_DIR", target);
-            launch::run(install, TO_BUILD).expect_success();
-        });
+        let prefix = shared::folder("preload", |prefix| install(prefix, &[]));
         Self { prefix, programs: tempfile::tempdir().unwrap() }
     }
 
@@ -229,4 +236,25 @@ fn other_mpi(installed: &Installed, mpi: &'static str) {
 // Without a report, for which the library makes communicators at the end.
 fn alone(installed: &Installed, mpi: &'static str) {
     preload(installed, mpi, mpi, 3, "alone.c");
+}
+
+/// The library for MPICH as wheels have it: it calls the MPI that the program has loaded, or a module of the program.
+fn unlinked() {
+    let programs = tempfile::tempdir().unwrap();
+    let compiler = programs.path().join("mpicc");
+    let includes = "$(mpicc.mpich -show | tr ' ' '\\n' | grep '^-I')";
+    fs::write(&compiler, format!("#!/bin/sh\nexec cc {includes} \"$@\" -Wl,-z,lazy\n")).unwrap();
+    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
+    let installed = Installed { prefix: programs.path().join("prefix"), programs };
+    install(&installed.prefix, &["--mpicc".as_ref(), compiler.as_ref()]);
+    let program = installed.c("mpich", "calls.c");
+    let module =
+        installed.build("mpicc.mpich", "calls.c", &["-shared", "-fPIC", "-D_POSIX_C_SOURCE=200809L"]);
+    let host = installed.build("cc", "module.c", &["-Wall"]);
+    let module = module.display().to_string();
+    for (program, arguments) in [(&program, &[][..]), (&host, &[module.as_str()][..])] {
+        let ended = is_right(launch::run(installed.accelerate("mpich", 2, program, arguments), DEADLINE), 2);
+        assert!(reports(&ended, "allreduce", "  unisono"), "{ended:?}");
+    }
+    no_mpi(&installed, "mpich");
 }
