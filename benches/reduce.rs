@@ -95,7 +95,7 @@ fn joints(criterion: &mut Criterion) {
     }
 }
 
-/// What a half format goes through while it is held in `f32`. The bytes are those of the half format.
+/// The conversions of a half format that is held in `f32`. The bytes are those of the half format.
 fn accumulators(criterion: &mut Criterion) {
     for (size_bytes, name) in SIZES_BYTES {
         let mut group = group(criterion, name, size_bytes);

@@ -36,7 +36,7 @@ impl Call {
         Self { operation, op, dtype, count, width: 1 }
     }
 
-    /// The same call on elements of `width` values.
+    /// Returns the call with elements of `width` values.
     ///
     /// # Panics
     /// If elements of several values would be reduced other than by [`ReduceOp::custom_bytes`], if the values are not bytes, or if they

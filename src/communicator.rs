@@ -91,7 +91,7 @@ pub struct Communicator {
     per_call: PerCall,
     /// When and with what values [`Communicator::lateness`] was last called.
     asked: Asked,
-    /// Who watches over this rank, and its failure report. Dropped after the seat: it also watches `MPI_Finalize`, which waits for
+    /// The guard of this rank, and its failure report. Dropped after the seat: it also watches `MPI_Finalize`, which waits for
     /// others.
     guard: Option<(Arc<dyn Guard>, Arc<dyn FailureReport>)>,
     /// Also the settings of groups of these ranks.
@@ -131,12 +131,12 @@ impl Communicator {
         self.transport
     }
 
-    /// Whether MPI carries the messages between nodes, and its own collectives can be chosen.
+    /// Returns whether MPI carries the messages between nodes, and its own collectives can be chosen.
     pub fn has_mpi(&self) -> bool {
         self.has_mpi
     }
 
-    /// Whether this node has more ranks than cores (oversubscribed).
+    /// Returns whether this node has more ranks than cores (oversubscribed).
     pub fn is_oversubscribed(&self) -> bool {
         self.is_oversubscribed
     }

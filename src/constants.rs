@@ -199,7 +199,8 @@ impl<'a> Bench<'a> {
             let [all_us] = self.medians_us(size_bytes * ranks, [gather])?;
             return Ok(all_us / (ranks - 1) as f64);
         }
-        // What only moves elements takes no messages there; but the way back of a tree does, as many as its way there.
+        // Operations that only move elements take no messages there; but the way back of a tree does, as many as its
+        // way there.
         let levels = f64::from(ranks.next_power_of_two().ilog2());
         let [there_and_back_us] = self.medians_us(size_bytes, [(Algorithm::Tree, all_reduce as _)])?;
         // The difference of times of two moments; nothing is moved in no time.

@@ -60,12 +60,12 @@ impl DType {
         }
     }
 
-    /// Whether this is a floating-point type.
+    /// Returns whether this is a floating-point type.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64) || self.is_half()
     }
 
-    /// Whether this is a half-precision type.
+    /// Returns whether this is a half-precision type.
     pub fn is_half(self) -> bool {
         matches!(self, Self::F16 | Self::BF16)
     }

@@ -48,7 +48,7 @@ pub enum Error {
         other: Rank,
         /// How long the other rank was silent.
         waited: Duration,
-        /// What the other rank is doing, if it is on the same node.
+        /// The activity of the other rank, if it is on the same node.
         doing: Option<Box<Doing>>,
     },
 
@@ -228,9 +228,9 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the communicator is lost. If not, the call was refused, and ranks may continue as if it had not been made. If
-    /// only some ranks were refused, the others wait for them in the call. ([`Error::OnRank0`] is not fatal: all ranks completed
-    /// the call.)
+    /// Returns whether the communicator is lost. If not, the call was refused, and ranks may continue as if it had not been
+    /// made. If only some ranks were refused, the others wait for them in the call. ([`Error::OnRank0`] is not fatal: all ranks
+    /// completed the call.)
     pub fn is_fatal(&self) -> bool {
         self.code().is_fatal()
     }
@@ -289,7 +289,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// What is known of a rank that did not arrive.
+/// Describes the state of a rank that did not arrive.
 fn whereabouts(doing: Option<&Doing>) -> String {
     match doing {
         None => "; it is late, has ended, or is in another collective".to_owned(),

@@ -168,7 +168,7 @@ fn reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Kernel {
     }
 }
 
-/// The same for two arrays that both receive the result.
+/// Like [`reduction`], for two arrays that both receive the result.
 ///
 /// # Panics
 /// As [`kernel()`].

@@ -152,7 +152,7 @@ const METHODS: usize = {
     count
 };
 
-/// Whether an algorithm has intra-node phases that a vendor can carry out.
+/// Returns whether an algorithm has intra-node phases that a vendor can carry out.
 pub(crate) const fn is_for_vendors(algorithm: Algorithm) -> bool {
     algorithm.descriptor().levels.is_some()
 }

@@ -72,7 +72,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Whether it belongs to the set-up, before the program's first call.
+    /// Returns whether it belongs to the set-up, before the program's first call.
     pub(crate) fn is_of_setup(&self) -> bool {
         self.sequence >= FIRST_OF_SETUP
     }
@@ -136,7 +136,7 @@ pub struct GroupWait {
     pub since_s: f64,
 }
 
-/// What a rank is doing.
+/// The activity of a rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Doing {
     /// The rank.

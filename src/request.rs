@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 #[derive(Debug)]
 pub struct Request<B> {
     outcome: Arc<Outcome<B>>,
-    /// What a waiting thread drives meanwhile, if the call needs it.
+    /// A driver that a waiting thread runs meanwhile, if the call needs it.
     driver: Option<Arc<dyn Driver>>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) trait Driver: std::fmt::Debug + Send + Sync {
     fn drive_until(&self, is_done: &dyn Fn() -> bool);
 }
 
-/// What a call leaves for its request.
+/// The result of a call for its request.
 #[derive(Debug)]
 pub(crate) struct Outcome<B> {
     is_done: AtomicBool,
@@ -65,7 +65,7 @@ impl<B> Request<B> {
         (request, outcome)
     }
 
-    /// Whether the call is done (`MPI_Test`), so that [`Request::wait`] returns at once.
+    /// Returns whether the call is done (`MPI_Test`), so that [`Request::wait`] returns at once.
     pub fn is_done(&self) -> bool {
         self.outcome.is_done.load(Ordering::Acquire)
     }
@@ -206,7 +206,7 @@ impl Seat {
         self.here.as_deref()
     }
 
-    /// The same, to change it.
+    /// Like [`here`](Self::here), mutable.
     pub(crate) fn here_mut(&mut self) -> Option<&mut Engine> {
         self.here.as_deref_mut()
     }

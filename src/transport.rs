@@ -154,7 +154,7 @@ impl Fabric {
         None
     }
 
-    /// Whether MPI is initialised under this fabric.
+    /// Returns whether MPI is initialised under this fabric.
     #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn has_mpi(&self) -> bool {
         #[cfg(feature = "mpi")]
@@ -183,7 +183,7 @@ impl Fabric {
         self.topology.node(self.topology.node_of(self.rank)).ranks()
     }
 
-    /// Whether threads other than the one that created it may use the fabric.
+    /// Verifies that threads other than the one that created it may use the fabric.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if MPI does not allow it, with what to do.
@@ -260,7 +260,7 @@ impl Fabric {
         }
     }
 
-    /// Whether exchanges with other nodes can be posted, since there are some. The same on all ranks.
+    /// Returns whether exchanges with other nodes can be posted, since there are some. The same on all ranks.
     pub(crate) fn has_lanes(&self) -> bool {
         self.far.is_some()
     }
@@ -296,12 +296,12 @@ impl Fabric {
         }
     }
 
-    /// Whether cross memory attach works between processes of this node; `None` if none share memory.
+    /// Returns whether cross memory attach works between processes of this node; `None` if none share memory.
     pub(crate) fn kernel_copies(&self) -> Option<bool> {
         self.node.as_ref()?.kernel_copies()
     }
 
-    /// Whether all `ranks` ranks of the world share memory.
+    /// Returns whether all `ranks` ranks of the world share memory.
     pub(crate) fn is_shared_by(&self, ranks: usize) -> bool {
         self.node.as_ref().is_some_and(|node| node.members().len() == ranks)
     }

@@ -57,7 +57,7 @@ impl Reach {
         }
     }
 
-    /// Whether ranks can access each other's arrays, without messages.
+    /// Returns whether ranks can access each other's arrays, without messages.
     pub fn shares_memory(self) -> bool {
         !matches!(self, Self::Mpi | Self::Network)
     }

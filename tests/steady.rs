@@ -1,4 +1,4 @@
-//! What a call costs beside its work, once one of its size was made: no allocation, and no page fault.
+//! The cost of a call beside its work, once one of its size was made: no allocation, and no page fault.
 //!
 //! Over threads and over shared memory. MPI's messages allocate: we keep a list of requests for each, and MPI
 //! does what it likes.

@@ -25,11 +25,11 @@ pub(crate) enum Place {
     OutOfPlace,
 }
 
-/// What happens between two calls.
+/// The work between two calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum State {
-    /// Nothing.
+    /// No work.
     Warm,
     /// Every rank writes its array.
     Written,

@@ -83,7 +83,8 @@ impl Execution {
     }
 }
 
-/// What links, memory and the element type allow. The same on all ranks, since it decides what all must decide alike.
+/// The capabilities of links, memory and the element type. The same on all ranks, since it decides what all must
+/// decide alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// Whether all ranks access each other's memory.

@@ -31,7 +31,7 @@ pub enum VendorCall {
 }
 
 impl VendorCall {
-    /// Whether it collects results rather than distributes them.
+    /// Returns whether it collects results rather than distributes them.
     pub fn is_inward(&self) -> bool {
         matches!(self, Self::Reduce { .. } | Self::ReduceScatter { .. })
     }
@@ -51,7 +51,7 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// Whether it is within nodes: exactly the phases with a vendor call are.
+    /// Returns whether it is within nodes: exactly the phases with a vendor call are.
     pub fn is_in_node(&self) -> bool {
         self.vendor.is_some()
     }

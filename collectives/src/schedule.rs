@@ -34,7 +34,7 @@ impl Chunks {
         self.start..self.end
     }
 
-    /// Whether two ranges share a chunk.
+    /// Returns whether two ranges share a chunk.
     pub fn overlaps(self, other: Self) -> bool {
         self.start < other.end && other.start < self.end
     }
@@ -55,7 +55,7 @@ pub enum Source {
     Original,
 }
 
-/// What a receive does with the data.
+/// The treatment of received data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Combine {
     /// It replaces the existing contents.
@@ -68,7 +68,7 @@ pub enum Combine {
 }
 
 impl Combine {
-    /// Whether it reduces.
+    /// Returns whether it reduces.
     pub fn reduces(self) -> bool {
         self != Self::Replace
     }
@@ -97,7 +97,7 @@ pub struct Receive {
     pub from: Rank,
     /// The chunks to write.
     pub chunks: Chunks,
-    /// What happens to their contents.
+    /// The treatment of their contents.
     pub combine: Combine,
 }
 
@@ -118,22 +118,22 @@ impl Step {
         Self::default()
     }
 
-    /// The same step, sending `chunks` to rank `to`.
+    /// Adds the sending of `chunks` to rank `to`.
     pub fn send(self, to: Rank, chunks: Chunks) -> Self {
         Self { send: Some(Send { to, chunks, source: Source::Current }), ..self }
     }
 
-    /// The same step, sending `chunks` of the original input to rank `to`.
+    /// Adds the sending of `chunks` of the original input to rank `to`.
     pub fn send_original(self, to: Rank, chunks: Chunks) -> Self {
         Self { send: Some(Send { to, chunks, source: Source::Original }), ..self }
     }
 
-    /// The same step, replacing `chunks` by what rank `from` sends.
+    /// Adds the replacement of `chunks` by those that rank `from` sends.
     pub fn replace(self, from: Rank, chunks: Chunks) -> Self {
         Self { receive: Some(Receive { from, chunks, combine: Combine::Replace }), ..self }
     }
 
-    /// The same step, reducing what rank `from` sends into `chunks`.
+    /// Adds the reduction of those that rank `from` sends into `chunks`.
     pub fn reduce(self, from: Rank, chunks: Chunks) -> Self {
         Self { receive: Some(Receive { from, chunks, combine: Combine::Reduce }), ..self }
     }
@@ -255,8 +255,8 @@ impl Schedule {
         self.reversed().then(self)
     }
 
-    /// The same schedule over a buffer of `chunk_count` finer chunks, in which its chunk `c` is `boundary(c)..boundary(c +
-    /// 1)`. The finer buffer may extend beyond the chunks of this one.
+    /// Returns the schedule over a buffer of `chunk_count` finer chunks, in which its chunk `c` is
+    /// `boundary(c)..boundary(c + 1)`. The finer buffer may extend beyond the chunks of this one.
     pub fn refined(mut self, chunk_count: usize, boundary: impl Fn(usize) -> usize) -> Self {
         let refine =
             |chunks: &mut Chunks| *chunks = Chunks::new(boundary(chunks.start), boundary(chunks.end));
@@ -267,7 +267,7 @@ impl Schedule {
         Self::new(chunk_count, self.steps)
     }
 
-    /// The same schedule with its ranks renamed.
+    /// Returns the schedule with its ranks renamed.
     pub fn renamed(mut self, name: impl Fn(Rank) -> Rank) -> Self {
         for step in &mut self.steps {
             step.send.iter_mut().for_each(|send| send.to = name(send.to));

@@ -1,4 +1,4 @@
-//! Which reductions a call may have, and the algorithms that keep the order of ranks.
+//! The reductions that a call may have, and the algorithms that keep the order of ranks.
 
 use unisono_collectives::algorithm::Role;
 use unisono_collectives::{Algorithm, Operation};
@@ -50,7 +50,7 @@ impl Engine {
     }
 }
 
-/// Whether the operands of a reduction must be combined in the order of ranks.
+/// Returns whether the operands of a reduction must be combined in the order of ranks.
 pub(super) fn needs_order(call: &Call) -> bool {
     call.op.is_some_and(|op| !op.is_commutative())
 }

@@ -77,7 +77,7 @@ impl Communicator {
         HostToDevice::new(self.rank(), timeout, stream, buffers)
     }
 
-    /// The same as [`Communicator::all_reduce`], on an array in GPU memory: a [`CudaSlice`] or a view of one.
+    /// Like [`Communicator::all_reduce`], on an array in GPU memory: a [`CudaSlice`] or a view of one.
     ///
     /// The reduction is ordered on `stream`, after the work queued now and before later work. The call may return while the GPU
     /// is still working; [`Communicator::synchronize`] waits for it, with a deadline. All arrays of a rank are on one GPU. The

@@ -59,7 +59,7 @@ pub(crate) struct Growing<'a> {
 }
 
 impl Growing<'_> {
-    /// Whether the error of an all-gather was that of a process that joins, as all ranks know.
+    /// Returns whether the error of an all-gather was that of a process that joins, as all ranks know.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused
     }

@@ -225,7 +225,7 @@ impl Communicator {
         self.seat.send(buffer, move |engine, buffer| work(engine, &options, buffer))
     }
 
-    /// Whether the communication thread can take a call, as far as this thread knows.
+    /// Verifies that the communication thread can take a call, as far as this thread knows.
     pub(super) fn check_in_flight(&self) -> Result<()> {
         self.seat.here().map_or(Ok(()), |here| {
             here.check_alive()?;

@@ -123,7 +123,8 @@ impl Communicator {
         self.compare_times(Times { busy: passed - waited, waited })
     }
 
-    /// The same for times that each rank measured itself, such as the step times of a training loop. All ranks call it.
+    /// Like [`lateness`](Self::lateness), from times that each rank measured itself, such as the step times of a
+    /// training loop. All ranks call it.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].

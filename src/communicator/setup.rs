@@ -88,7 +88,7 @@ impl Communicator {
         self.set_constants((tuning.clone(), cores));
     }
 
-    /// The same, for nodes of this many cores.
+    /// Sets the constants, for nodes of this many cores.
     pub(crate) fn set_constants(&mut self, constants: (Tuning, usize)) {
         self.seat.engine().set_tuning(&constants.0, constants.1);
         self.constants = constants;

@@ -68,7 +68,7 @@ impl Communicator {
         Ok(survivors)
     }
 
-    /// Whether the ranks of a world of several nodes have connections over which they can agree.
+    /// Returns whether the ranks of a world of several nodes have connections over which they can agree.
     fn has_connections(&self) -> bool {
         self.guard.as_ref().is_some_and(|(guard, _)| guard.can_agree())
     }
@@ -107,7 +107,7 @@ impl Communicator {
 #[derive(Debug)]
 pub(crate) struct Survivors {
     status: StatusBoard,
-    /// Who watches over this rank, in a world of several nodes: its connections decide, and not the status board.
+    /// The guard of this rank, in a world of several nodes: its connections decide, and not the status board.
     connections: Option<Arc<dyn Guard>>,
     deadlines: Deadlines,
     /// How many must be left, if the caller has said so.
@@ -197,7 +197,7 @@ impl Survivors {
         }
     }
 
-    /// Whether a member has ended before the current attempt was complete: no member can complete it.
+    /// Returns whether a member has ended before the current attempt was complete: no member can complete it.
     pub(crate) fn lack_one(&self) -> bool {
         self.lacks.is_some()
     }

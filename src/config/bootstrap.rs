@@ -18,7 +18,8 @@ pub fn bootstrap_folder() -> Option<PathBuf> {
     std::env::var_os(super::BOOTSTRAP_DIR).filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
-/// Whether a launcher has started this rank again, in a world that goes on without the process before it.
+/// Returns whether a launcher has started this rank again, in a world that goes on without the process before
+/// it.
 pub fn joins() -> bool {
     std::env::var_os(super::JOIN).is_some_and(|value| value == "1")
 }

@@ -30,7 +30,7 @@ impl Starter {
     }
 }
 
-/// What the launcher reports about this process; fields that it does not report are `None`.
+/// The launcher's description of this process; fields that it does not report are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Launcher {
     /// The launcher.

@@ -2,7 +2,7 @@
 
 use unisono_collectives::model::{InvalidLink, Link, Range};
 
-/// What one message of a size took, or what one rank costs in one pass.
+/// The time of one message of a size, or of one rank in one pass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sample {
     pub(super) size_bytes: usize,

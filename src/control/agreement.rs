@@ -148,7 +148,7 @@ impl Agreement {
             self.is_excluded = true;
             return self.fail(from, Evidence::Lost, now);
         }
-        // What a member has sent before it died counts.
+        // Messages that a member sent before it died count.
         if self.failures.lost_since(from).is_some() || !self.view.members.contains(&from) {
             return;
         }

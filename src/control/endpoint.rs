@@ -39,7 +39,7 @@ pub(crate) struct Setup {
     pub(crate) keeps_alive: bool,
 }
 
-/// What has happened to a connection.
+/// An event of a connection.
 #[derive(Debug)]
 pub(crate) enum Event<'a> {
     /// Another process has connected, or this one to the rank `to`. The nonce is random.
@@ -78,7 +78,7 @@ pub(crate) enum How {
     Nonsense,
 }
 
-/// What the driver must do.
+/// A task for the driver.
 #[derive(Debug)]
 pub(crate) enum Action {
     Send(LinkId, Vec<u8>),
@@ -86,7 +86,7 @@ pub(crate) enum Action {
     Report(Report),
 }
 
-/// What the program above the protocol must know.
+/// A report to the program above the protocol.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Report {
     Told(Rank, Message),
@@ -167,12 +167,12 @@ impl Endpoint {
         self.links.values().filter_map(|link| link.peer)
     }
 
-    /// Whether the other side of a connection has proved itself.
+    /// Returns whether the other side of a connection has proved itself.
     pub(crate) fn knows(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|link| link.peer.is_some())
     }
 
-    /// Whether a connection of this process has not been accepted or refused yet.
+    /// Returns whether a connection of this process has not been accepted or refused yet.
     pub(crate) fn is_connecting(&self) -> bool {
         self.links.values().any(|link| link.peer.is_none() && link.to.is_some())
     }

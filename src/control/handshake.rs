@@ -20,7 +20,7 @@ use super::message::{Claim, Message, Nonce, Proof};
 /// The version of the protocol.
 const VERSION: u32 = 4;
 
-/// What follows from a message of the handshake.
+/// The result of a message of the handshake.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Reply {
     /// Send this message.
@@ -134,7 +134,7 @@ impl Handshake {
         Message::Accept { proof: self.proof("accepts", nonces, claim) }
     }
 
-    /// Whether the other side may use the connection already.
+    /// Returns whether the other side may use the connection already.
     pub(crate) fn has_accepted(&self) -> bool {
         matches!(self.state, State::Accepted { .. })
     }

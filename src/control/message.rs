@@ -17,12 +17,12 @@ pub(crate) type Proof = [u64; 2];
 /// The number of an attempt to agree: a round, and the rank that proposes.
 pub(crate) type Ballot = (u64, Rank);
 
-/// What a process that connects states about itself and the connection.
+/// The claims of a connecting process about itself and the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
     pub(crate) from: Rank,
     pub(crate) to: Rank,
-    /// What the connection is for, or the number of ranks of the world that `from` expects.
+    /// The purpose of the connection, or the number of ranks of the world that `from` expects.
     pub(crate) tag: u64,
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum Vote {
     Prepare {
         ballot: Ballot,
     },
-    /// That promise, with what the sender has acknowledged before.
+    /// A promise, with the value that the sender has acknowledged before.
     Promise {
         ballot: Ballot,
         acknowledged: Option<(Ballot, Vec<Rank>)>,

@@ -17,14 +17,14 @@ pub(super) struct Facts {
     pub(super) may_share: u64,
 }
 
-/// What executes a plan's phases within nodes.
+/// The executor of a plan's phases within nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Inside {
     /// NCCL.
     Nccl,
     /// The host, with the reason why NCCL is not used.
     Host(String),
-    /// Nothing: no node has two ranks.
+    /// No node has two ranks.
     Nobody,
 }
 

@@ -18,7 +18,7 @@ use crate::nccl::{self, UniqueId};
 use crate::status::StatusBoard;
 use crate::transport::{Deadlines, Header};
 
-/// What the setup needs to know about the ranks.
+/// The facts about ranks that the setup needs.
 pub(crate) struct Ranks<'a> {
     pub(crate) rank: Rank,
     pub(crate) topology: &'a Topology,

@@ -88,7 +88,7 @@ impl ErrorCode {
         Self::ALL.into_iter().find(|code| code.number() == number)
     }
 
-    /// Whether the communicator is lost.
+    /// Returns whether the communicator is lost.
     pub fn is_fatal(self) -> bool {
         self.number() >= FIRST_FATAL
     }

@@ -182,7 +182,7 @@ impl Custom {
         self.definition().name
     }
 
-    /// Whether the order of operands does not matter.
+    /// Returns whether the order of operands does not matter.
     pub fn is_commutative(self) -> bool {
         self.definition().is_commutative
     }

@@ -99,7 +99,7 @@ impl Location {
         Self { segment: Self::ADDRESS, offset: bytes.cast::<u8>() as u64 }
     }
 
-    /// The same memory, holding a share for each rank in order.
+    /// Returns the memory, holding a share for each rank in order.
     pub(crate) fn dealt(self) -> Self {
         Self { segment: self.segment | Self::DEALT, ..self }
     }
@@ -164,7 +164,7 @@ impl Registry {
         Arc::clone(&OF_PROCESS)
     }
 
-    /// Whether others that access this rank's memory are processes.
+    /// Returns whether others that access this rank's memory are processes.
     pub(crate) fn is_of_processes(&self) -> bool {
         self.processes
     }
@@ -323,7 +323,7 @@ mod tests {
     fn each_of_many_arrays_is_located_in_its_own_segment() {
         let registry = Arc::new(Registry::new(true));
         let mut blocks: Vec<_> = (0..300).map(|_| registry.allocate(100).unwrap()).collect();
-        // Those in between are gone.
+        // The blocks in between are gone.
         let mut kept: Vec<_> = blocks.drain(..).step_by(3).collect();
         let numbers: std::collections::HashSet<_> = kept
             .iter_mut()

@@ -42,7 +42,7 @@ impl Scratch {
         Ok(&mut block.as_mut_slice()[..size_bytes])
     }
 
-    /// The same for a few pages, or for memory that is [reserved](Self::reserve) already.
+    /// Returns a few pages, or memory that is [reserved](Self::reserve) already.
     ///
     /// # Panics
     /// If the system is out of memory.

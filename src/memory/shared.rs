@@ -31,7 +31,7 @@ impl<T: Element> Shared<T> {
         self.count
     }
 
-    /// Whether there is no element.
+    /// Returns whether there is no element.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }

@@ -31,7 +31,7 @@ pub struct Dump {
     pub at_unix_s: f64,
     /// The rank that failed first, as far as this rank's node knew.
     pub failed: Option<Failed>,
-    /// What the rank was doing at that moment.
+    /// The activity of the rank at that moment.
     pub doing: Doing,
     /// Its last calls, oldest first.
     pub records: Vec<Record>,

@@ -36,7 +36,7 @@ impl Lockstep {
         number
     }
 
-    /// Whether call `number` has this history, as far as it is announced.
+    /// Returns whether call `number` has this history, as far as it is announced.
     pub(super) fn agrees(&self, number: u64, history: u64) -> bool {
         self.announced() < number || self.history(number).load(Ordering::Relaxed) == history
     }

@@ -35,7 +35,7 @@ pub enum FlightError {
     Bad {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
 }
@@ -126,7 +126,7 @@ impl Flight {
         Some(format!("ranks disagree: {}", called.join(", but ")))
     }
 
-    /// Which rank waits for which.
+    /// Describes which rank waits for which.
     fn stuck(&self) -> Vec<String> {
         let last = |dump: &Dump| dump.doing.last.as_ref().map(place);
         let Some(furthest) = self.dumps.values().filter_map(last).max() else {
@@ -248,7 +248,7 @@ fn place(record: &Record) -> Place {
     (record.sequence < FIRST_OF_SETUP, record.sequence)
 }
 
-/// Whether two ranks made the same call. A label whose name is lost is not a difference.
+/// Returns whether two ranks made the same call. A label whose name is lost is not a difference.
 fn is_same(one: &Record, other: &Record) -> bool {
     let call = |record: &Record| {
         let Record { operation, dtype, count, op, root, algorithm, .. } = record.clone();
@@ -258,7 +258,7 @@ fn is_same(one: &Record, other: &Record) -> bool {
     call(one) == call(other) && labels.is_none_or(|(one, other)| one == other)
 }
 
-/// What a rank is doing that has not made a call.
+/// Describes the activity of a rank that has not made a call.
 fn whereabouts(dump: &Dump) -> String {
     match (&dump.doing.last, dump.doing.state) {
         (Some(last), State::Outside | State::Inside) if last.stage != Stage::Running => {

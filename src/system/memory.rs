@@ -50,7 +50,7 @@ impl fmt::Display for AvailableMemory {
 pub struct MemoryLimit {
     /// The limit for all of them together.
     pub(crate) limit_bytes: u64,
-    /// What they use that the kernel cannot reclaim.
+    /// The used bytes that the kernel cannot reclaim.
     pub(crate) used_bytes: u64,
 }
 
@@ -61,7 +61,7 @@ impl MemoryLimit {
         Self::read(Path::new("/sys/fs/cgroup"), &groups)
     }
 
-    /// What the limit leaves.
+    /// Returns the bytes that the limit leaves.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes)
     }

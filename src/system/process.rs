@@ -70,7 +70,7 @@ impl Stat {
     }
 }
 
-/// Whether a process is stopped, by a signal or a debugger.
+/// Returns whether a process is stopped, by a signal or a debugger.
 pub(crate) fn is_stopped(id: u32) -> bool {
     Stat::of(id).is_some_and(|stat| matches!(stat.field(Stat::STATE), Some("T" | "t")))
 }

@@ -47,7 +47,7 @@ pub(super) fn agree(
     config.map(|config| (config, odd))
 }
 
-/// Whether these ranks can work together; a warning, if any.
+/// Verifies that these ranks can work together. Returns a warning, if any.
 fn judge(all: &[Facts]) -> Result<Option<String>> {
     refuse_errors(all)?;
     if let Some(differing) = differing(all, PROGRAM) {

@@ -51,7 +51,7 @@ impl Faults {
         }
     }
 
-    /// Whether the next message to a rank is lost.
+    /// Returns whether the next message to a rank is lost.
     pub(super) fn loses(&mut self, to: Rank) -> bool {
         // A message to this rank itself cannot be lost.
         if to == self.rank {

@@ -44,7 +44,7 @@ impl Header {
         (self.codes.bits(), self.count)
     }
 
-    /// Whether this is a point-to-point message rather than part of a collective.
+    /// Returns whether this is a point-to-point message rather than part of a collective.
     pub(super) fn is_message(&self) -> bool {
         self.codes.is_message()
     }
@@ -357,7 +357,7 @@ mod tests {
         };
         let (ours, theirs) = told(&statuses[0]);
         assert!(ours.contains("#2 of 5 ") && theirs.contains("#2 of 6 "), "{ours} {theirs}");
-        // Of a rank that shares no status board, less is known.
+        // Less is known of a rank that shares no status board.
         let (ours, theirs) = told(&StatusBoard::of_one());
         assert!(ours.contains("#3 of 30 ") && theirs.ends_with(" after other calls"), "{ours} {theirs}");
     }

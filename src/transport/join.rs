@@ -63,7 +63,7 @@ impl Joined {
         self.node.as_ref().ok()?.as_ref()
     }
 
-    /// Whether another rank shares no memory with this one.
+    /// Returns whether another rank shares no memory with this one.
     pub(super) fn is_far(&self, other: Rank) -> bool {
         other != self.rank && !self.shared().is_some_and(|node| node.has(other))
     }

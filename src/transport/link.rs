@@ -49,7 +49,7 @@ pub(super) trait Link: fmt::Debug + Send {
     /// If the link fails.
     fn receive(&mut self, from: Rank, place: &mut [u8], taken: &mut usize) -> Result<Polled, Failure>;
 
-    /// Whether a message ends a [nap](Link::nap). Otherwise a rank that waits polls.
+    /// Returns whether a message ends a [nap](Link::nap). Otherwise a rank that waits polls.
     fn wakes_up(&self) -> bool;
 
     /// Sleeps until the link can go on, for this time at most.
@@ -61,7 +61,8 @@ pub(super) trait Link: fmt::Debug + Send {
     /// Takes back the memory that messages to and from a rank use, if the link can. They cannot be completed afterwards.
     fn withdraw(&mut self, _: Rank) {}
 
-    /// Whether the link may still access bytes that a message to a rank lent to it, or the place of one from there.
+    /// Returns whether the link may still access bytes that a message to a rank lent to it, or the place of one
+    /// from there.
     fn holds_memory(&self, other: Rank) -> bool;
 
     /// Ends this process, and if possible the job, since the link may still access memory that would return to the program.

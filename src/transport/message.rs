@@ -18,7 +18,7 @@ pub(crate) struct Incoming<'a> {
     pub(crate) target: Target<'a>,
 }
 
-/// What to do with incoming bytes. They may arrive in several pieces of whole elements.
+/// The target of incoming bytes. They may arrive in several pieces of whole elements.
 ///
 /// Sizes have 32 bits, so that a target is five words: it is passed on to where a message arrives, and a sixth delays the shortest ones.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Target<'_> {
         }
     }
 
-    /// Whether it stores them unchanged.
+    /// Returns whether it stores them unchanged.
     pub(crate) fn is_place(&self) -> bool {
         matches!(self, Self::Place(_))
     }

@@ -48,7 +48,7 @@ pub(super) struct World {
     owns_mpi: bool,
     /// The only thread that may call MPI, if the thread level is below `MPI_THREAD_SERIALIZED`.
     only_thread: Option<ThreadId>,
-    /// What a failure does to the job.
+    /// The effect of a failure on the job.
     on_failure: OnFailure,
     _user: User,
 }

@@ -36,7 +36,7 @@ impl LocalRanks {
         Ok(all.on_node_of(topology))
     }
 
-    /// Those of them on this rank's node in a topology.
+    /// Returns the nodes on this rank's node in a topology.
     pub(super) fn on_node_of(&self, topology: &Topology) -> Self {
         let own = topology.node_of(self.rank());
         let places: Vec<_> =
@@ -56,7 +56,7 @@ impl LocalRanks {
         self.members[self.position]
     }
 
-    /// Whether they are threads of one process, which access all of each other's memory.
+    /// Returns whether they are threads of one process, which access all of each other's memory.
     fn are_one_process(&self) -> bool {
         self.process_ids.iter().all(|&id| id == self.process_ids[0])
     }
@@ -126,7 +126,8 @@ pub(super) fn share(
     Ok(Ok(Some(shared)))
 }
 
-/// Whether the kernel copies between the ranks of a node. They agree on it, and one prints why it may not.
+/// Returns whether the kernel copies between the ranks of a node. They agree on it, and one prints why it may
+/// not.
 fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: KernelCopies) -> Result<bool> {
     // All ranks have the same setting.
     if copies == KernelCopies::Off {
@@ -152,7 +153,7 @@ fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: Ke
     Ok(found.iter().all(|[_, slow]| *slow == 0))
 }
 
-/// Whether this rank can read the memory of the next one, tried on a known value.
+/// Returns whether this rank can read the memory of the next one, tried on a known value.
 fn can_read_next(
     bootstrap: &mut dyn Bootstrap,
     local_ranks: &LocalRanks,

@@ -127,7 +127,7 @@ impl PointToPoint {
         self.spins
     }
 
-    /// Whether no operation is under way.
+    /// Returns whether no operation is under way.
     fn is_idle(&self) -> bool {
         self.pending == 0
     }

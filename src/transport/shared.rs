@@ -93,7 +93,7 @@ impl Outbox {
         if number > self.taken[to] + SLOTS {
             self.taken[to] = board.channel(from, to).taken();
         }
-        // What this rank has received is in its own cache, as long as the other rank need not read it.
+        // Data that this rank has received is in its own cache, as long as the other rank need not read it.
         let stamp = || Stamp { number, acknowledged: board.channel(to, from).taken() };
         (number <= self.taken[to] + SLOTS).then(stamp)
     }
@@ -121,7 +121,7 @@ impl Outbox {
         (self.next_piece..self.next_piece + PIECES).map(|piece| piece % PIECES).find(is_free)
     }
 
-    /// Whether a message to a position was the last to use a piece of staging memory.
+    /// Returns whether a message to a position was the last to use a piece of staging memory.
     fn has_staged(&self, to: usize) -> bool {
         self.staged.iter().flatten().any(|&(last, _)| last == to)
     }
@@ -219,7 +219,8 @@ impl Shared {
         &self.status
     }
 
-    /// Whether cross memory attach is used for memory that is not registered; `None` if it is not needed.
+    /// Returns whether cross memory attach is used for memory that is not registered; `None` if it is not
+    /// needed.
     pub(super) fn kernel_copies(&self) -> Option<bool> {
         match &self.reach {
             Reach::Threads => None,
@@ -255,7 +256,7 @@ impl Shared {
         &self.registry
     }
 
-    /// Whether a rank of the world shares this memory.
+    /// Returns whether a rank of the world shares this memory.
     pub(super) fn has(&self, rank: Rank) -> bool {
         self.positions.get(rank).is_some_and(Option::is_some)
     }
@@ -285,7 +286,7 @@ impl Shared {
         self.exchange_any(header, outgoing, incoming, deadlines)
     }
 
-    /// The same for messages of any size and waits of any length.
+    /// Like [`exchange`](Self::exchange), for messages of any size and waits of any length.
     #[inline(never)]
     fn exchange_any(
         &mut self,
@@ -338,7 +339,7 @@ pub(super) struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// Whether a rank sends its messages through this memory.
+    /// Returns whether a rank sends its messages through this memory.
     pub(super) fn has(&self, rank: Rank) -> bool {
         self.members.contains(&rank)
     }

@@ -42,7 +42,7 @@ pub(super) enum Poll<R> {
     Done(R),
     /// Something happened, and more may happen at once.
     Progress,
-    /// Nothing can happen before this rank does something.
+    /// No progress is possible before this rank acts.
     WaitsFor(Rank),
 }
 
@@ -98,7 +98,8 @@ struct Times {
     started: Instant,
     /// When there was progress last.
     moved: Instant,
-    /// The same, or when a rank was last in a quiet section: the awaited event may have become possible only then.
+    /// The time of the latest progress, or when a rank was last in a quiet section: the awaited event may have
+    /// become possible only then.
     resumed: Instant,
     /// The length of the wait at the last two checks.
     waited: Duration,
@@ -153,7 +154,8 @@ impl<'a> Waiting<'a> {
         self.give_way()
     }
 
-    /// The same in a wait for a rank, which is recorded once it is longer than a message takes.
+    /// Like [`pause`](Self::pause), in a wait for a rank, which is recorded once it is longer than a message
+    /// takes.
     #[inline]
     pub(crate) fn pause_for(&mut self, other: Rank) -> Result<bool, Failure> {
         match self.pause() {
@@ -253,7 +255,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Whether the other rank has been silent for much longer than a message takes.
+    /// Returns whether the other rank has been silent for much longer than a message takes.
     pub(super) fn is_long(&self) -> bool {
         self.patient
     }

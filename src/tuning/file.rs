@@ -16,7 +16,7 @@ use crate::size;
 pub struct InvalidFile {
     /// The line, counted from 1.
     pub line: usize,
-    /// What is invalid, and what was expected.
+    /// The invalid value, and the expected one.
     pub what: String,
 }
 

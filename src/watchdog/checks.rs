@@ -1,4 +1,4 @@
-//! What is checked on a node: processes that have ended, long waits, and mismatched calls.
+//! The checks of a node: processes that have ended, long waits, and mismatched calls.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ pub(super) struct Checks {
     warns: bool,
     /// Whether to compare the calls of ranks.
     compares: bool,
-    /// What seems to be a deadlock, and since when.
+    /// A suspected deadlock, and its beginning.
     deadlock: Option<(String, Instant)>,
     /// Whether other processes of the node check the same calls. Then the first of their ranks that is in a call speaks for all.
     others_check: bool,

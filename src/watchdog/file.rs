@@ -31,7 +31,8 @@ impl Drop for OwnFile {
     }
 }
 
-/// What tells an open file from most others: on kernels before 6.9, not one pidfd from another.
+/// Returns numbers that distinguish an open file from most others: on kernels before 6.9, not one pidfd from
+/// another.
 fn identity(file: BorrowedFd<'_>) -> Option<(u64, u64)> {
     let status = rustix::fs::fstat(file).ok()?;
     Some((status.st_dev, status.st_ino))

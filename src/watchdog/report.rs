@@ -39,7 +39,7 @@ impl Report {
         }
     }
 
-    /// Whether this rank may print: it prints only one report.
+    /// Returns whether this rank may print: it prints only one report.
     fn may_speak(&self) -> bool {
         self.speaks && !self.said.swap(true, Ordering::Relaxed)
     }

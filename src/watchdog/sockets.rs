@@ -159,7 +159,7 @@ impl Sockets {
         self.handle(Event::Tick);
         let news = self.flush();
         if self.others().len() == self.expected || self.began.elapsed() > 2 * CONNECT {
-            // Nobody else is expected, or a path is blocked.
+            // No other connection is expected, or a path is blocked.
             self.hub = None;
         }
         news

@@ -32,7 +32,7 @@ impl Warnings {
         Self { first_s, next_s: first_s, sequence: None, looked: Instant::now(), every }
     }
 
-    /// Whether the next check of all ranks is due.
+    /// Returns whether the next check of all ranks is due.
     pub(super) fn is_time(&mut self) -> bool {
         let is_time = self.looked.elapsed() >= self.every;
         if is_time {

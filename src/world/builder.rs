@@ -83,7 +83,7 @@ impl Builder {
         Self { tuning: Some(file.into()), ..self }
     }
 
-    /// What a failure does to this program. By default calls return errors, and no process ends.
+    /// Sets the effect of a failure on this program. By default calls return errors, and no process ends.
     pub fn on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
     }

@@ -19,7 +19,7 @@ use crate::common::{no_ucx, reductions, small};
 const PROCESSES: &str = "UNISONO_TEST_PROCESSES";
 /// A job that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// What ranks wait for a message.
+/// The timeout of ranks for a message.
 const TIMEOUT_S: &str = "1.5";
 /// How many calls a world makes.
 const CALLS: usize = 25;
@@ -141,7 +141,8 @@ fn tell(rank: usize, came: &unisono::Result<bool>) {
     }
 }
 
-/// Whether all results were right. Otherwise every rank has an error, and no rank may believe that all was well.
+/// Returns whether all results were right. Otherwise every rank has an error, and no rank may believe that all
+/// was well.
 fn judge(ended: &Ended, ranks: usize, chaos: &str, over: Over) -> bool {
     let said = format!("{chaos}\n{}\n{}\n{}", ended.status, ended.stdout, ended.stderr);
     assert!(!ended.stderr.contains("panicked"), "{said}");

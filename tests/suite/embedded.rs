@@ -12,7 +12,8 @@ use unisono_testing::suite::{self, Test};
 const DEADLINE: Duration = Duration::from_secs(60);
 /// How long ranks may take to see that another has ended: half a second, and what a busy machine adds.
 const SOON: Duration = Duration::from_secs(5);
-/// The same between machines, and where calls of groups are compared, which takes longer than news of other machines counts.
+/// The limit between machines, and where calls of groups are compared, which takes longer than news of other machines
+/// counts.
 const SOON_ON_MACHINES: Duration = Duration::from_secs(5);
 const SOON_IN_GROUPS: Duration = Duration::from_secs(20);
 /// The prefix of roles of a rank on a machine of its own.

@@ -78,7 +78,7 @@ fn graph_of(folder: &str) -> Graph {
     Graph::new(sources.iter().map(|(path, text)| (path.as_path(), text.as_str())))
 }
 
-/// What goes upwards, or to where it must not.
+/// Returns dependencies that go upwards or are forbidden.
 fn wrong(arrows: &Arrows) -> Vec<String> {
     let floor = |room: &str| {
         let floor = FLOORS.iter().position(|(_, rooms)| rooms.contains(&room));

@@ -30,7 +30,8 @@ const CONNECTED: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES
 const THREE_NODES: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,2,1")];
 const EIGHT_NODES: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1,1,1,1,1,1")];
 
-/// The same over UCX: its own TCP, and its shared memory, which reports the failure of a peer only if it is asked to.
+/// Eight nodes over UCX: its own TCP, and its shared memory, which reports the failure of a peer only if it is asked
+/// to.
 const OVER_UCX: &[(&str, &str)] = &[("UNISONO_NETWORK", "ucx"), ("UNISONO_NODES", "2,1"), ("UCX_TLS", "tcp")];
 const OVER_UCX_MEMORY: &[(&str, &str)] = &[
     ("UNISONO_NETWORK", "ucx"),

@@ -63,7 +63,7 @@ pub enum Folded {
 }
 
 impl Folding {
-    /// That of so many ranks.
+    /// Returns the butterfly of this many ranks.
     ///
     /// # Panics
     /// If there are none.

@@ -33,7 +33,7 @@ pub struct Descriptor {
     pub(super) makes: Makes,
 }
 
-/// What an algorithm is the default for, in worlds too large to predict every algorithm.
+/// The role of an algorithm as a default in worlds too large to predict every algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// A small array: fewest steps.
@@ -99,7 +99,7 @@ impl Descriptor {
         Self { name, summary, role: None, is_quadratic: false, levels: Some(levels), makes }
     }
 
-    /// The same algorithm, as the default for a role.
+    /// Makes the algorithm the default for a role.
     pub(super) const fn right_for(self, role: Role) -> Self {
         Self { role: Some(role), ..self }
     }

@@ -62,7 +62,7 @@ pub(super) struct World<'a> {
     pub(super) played: Vec<Vec<Act>>,
 }
 
-/// Whether the compared ranks do the same as those with the same local rank in the first node.
+/// Comparison of ranks with those with the same local rank in the first node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Alike {
     No,

@@ -94,13 +94,14 @@ impl CompiledPlan {
         self.operation
     }
 
-    /// Which rank reduces which chunks, if each chunk is reduced by a single rank.
+    /// Returns the chunks that each rank reduces, if each chunk is reduced by a single rank.
     fn owned(&self) -> Option<&[Chunks]> {
         self.flow.as_ref()?.owned.as_deref()
     }
 
-    /// Whether this rank reduces into a sum that it has reduced into already and not sent since. If elements are rounded when they
-    /// are sent, such a sum is accumulated in a wider format; any other may be rounded at every addition, with the same result.
+    /// Returns whether this rank reduces into a sum that it has reduced into already and not sent since. If elements are rounded
+    /// when they are sent, such a sum is accumulated in a wider format; any other may be rounded at every addition, with the same
+    /// result.
     pub fn accumulates(&self) -> bool {
         self.accumulates
     }

@@ -103,7 +103,8 @@ impl Messages {
         (is_direct && is_partition).then_some(owned)
     }
 
-    /// Whether elements move directly in an operation without reduction, given the messages of its root, or of any rank without one.
+    /// Returns whether elements move directly in an operation without reduction, given the messages of its root, or of any rank
+    /// without one.
     fn move_directly(&self, operation: Operation, ranks: usize) -> bool {
         // Whether it sends something to all other ranks, and gets something from all.
         let (gives, takes) = match operation {
@@ -121,7 +122,7 @@ impl Messages {
     }
 }
 
-/// Whether there is one message from or to every other rank. (None is from or to the rank itself.)
+/// Returns whether there is one message from or to every other rank. (None is from or to the rank itself.)
 fn are_all_others(messages: &[(Rank, Chunks)], ranks: usize) -> bool {
     let mut others: Vec<_> = messages.iter().map(|(other, _)| *other).collect();
     others.sort_unstable();

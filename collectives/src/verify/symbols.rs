@@ -97,7 +97,7 @@ impl Symbols {
         ranks_of(held.map(|(word, held)| ranks_in(expected, word) & !held))
     }
 
-    /// Whether a value has the contribution of any other rank.
+    /// Returns whether a value has the contribution of any other rank.
     pub(crate) fn has_foreign(&self, symbol: Symbol, expected: &Range<Rank>) -> bool {
         let mut held = self.contributors[self.contributors(symbol)].iter().enumerate();
         held.any(|(word, held)| held & !ranks_in(expected, word) != 0)

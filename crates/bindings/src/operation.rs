@@ -78,7 +78,7 @@ impl Operation {
         arguments::counts(counts, (count, ranks), "array")
     }
 
-    /// Whether it moves elements, and reduces none.
+    /// Returns whether it moves elements, and reduces none.
     pub fn only_moves(self) -> bool {
         matches!(
             self,
@@ -86,7 +86,8 @@ impl Operation {
         )
     }
 
-    /// Whether it takes elements of types that the library does not know: those that it moves, or that the program reduces.
+    /// Returns whether it takes elements of types that the library does not know: those that it moves, or that the program
+    /// reduces.
     pub fn takes_any_type(self) -> bool {
         let by_program = matches!(
             self,
@@ -216,7 +217,7 @@ pub trait Plan: Send {
     /// As [`Planned::wait`].
     fn wait(&mut self, comm: &mut Communicator) -> Result<()>;
 
-    /// Whether it is started and not done.
+    /// Returns whether it is started and not done.
     fn is_started(&self) -> bool;
 }
 

@@ -26,7 +26,7 @@ impl Comm {
     }
 }
 
-/// What is behind a handle.
+/// Returns the communicator of a handle.
 ///
 /// # Safety
 /// The handle must be null or live, and no other thread may use it meanwhile.
@@ -68,7 +68,7 @@ pub(crate) unsafe fn on(comm: *mut Comm, body: impl FnOnce(&mut Communicator) ->
     unsafe { on_handle(comm, |comm, _| body(comm)) }
 }
 
-/// The same for a function that also needs the groups of compressors.
+/// Like [`on`], for a function that also needs the groups of compressors.
 ///
 /// # Safety
 /// As [`communicator`].

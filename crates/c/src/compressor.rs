@@ -133,7 +133,7 @@ pub unsafe extern "C" fn unisono_compressor_state_count(compressor: *const Compr
     unsafe { live(compressor) }.map_or(0, |compressor| state(compressor).len())
 }
 
-/// What this rank has not sent yet, and then the state of the encoding.
+/// Returns the residual of this rank, followed by the state of the encoding.
 fn state(compressor: &Compressor) -> Vec<f32> {
     let encoder = compressor.inner.encoder_state().into_iter().flatten();
     compressor.inner.residual().into_iter().chain(encoder).collect()

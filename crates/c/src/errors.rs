@@ -103,7 +103,7 @@ pub extern "C" fn unisono_failed_rank() -> c_int {
     LAST.with(|last| last.borrow().rank)
 }
 
-/// Whether an error with this code loses the communicator: 1 if so, otherwise 0.
+/// Returns whether an error with this code loses the communicator: 1 if so, otherwise 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn unisono_is_fatal(code: c_int) -> c_int {
     let is_fatal =

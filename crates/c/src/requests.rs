@@ -55,7 +55,7 @@ impl Request {
     }
 }
 
-/// Whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
+/// Returns whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
 ///
 /// # Safety
 /// The request must be live, and the pointer valid for writing.

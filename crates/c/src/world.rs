@@ -116,7 +116,7 @@ pub type Get = Option<
     ) -> c_int,
 >;
 
-/// What a rank stores under a key is smaller.
+/// The values that ranks store under a key are smaller.
 const MOST_BYTES: usize = 1 << 20;
 
 /// A bootstrap by the program's own key-value store.

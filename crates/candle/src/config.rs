@@ -96,7 +96,7 @@ pub struct Config {
     /// Random seed
     #[arg(long, default_value = "0", value_name = "N")]
     pub seed: u64,
-    /// What becomes of damaged images: error, skip (they are left out, counted and named), or skip:N for at most N on each rank
+    /// Treatment of damaged images: error, skip (they are left out, counted and named), or skip:N for at most N on each rank
     #[arg(long, default_value = "error", value_name = "POLICY")]
     #[serde(with = "text")]
     pub on_bad_sample: OnBadSample,

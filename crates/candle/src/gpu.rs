@@ -74,12 +74,12 @@ impl Backend for Gpu {
         let mut filling = self.buckets.fill(comm, pass);
         match run(&mut filling) {
             Ok(()) => filling.end(),
-            // What kept a gradient from its way says more than that the pass ended.
+            // The cause that kept a gradient from being put is more precise than the end of the pass.
             Err(error) => Err(filling.into_failure().unwrap_or_else(|| error.into())),
         }
     }
 
-    /// Nothing in a pass waits for another rank, so this ends.
+    /// Passes do not wait for other ranks, so this ends.
     fn wait_for_passes(&self) -> Result<(), TrainError> {
         self.device.synchronize().map_err(failed)
     }

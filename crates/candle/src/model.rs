@@ -47,12 +47,12 @@ named! {
 }
 
 impl ModelKind {
-    /// Whether the widths of its hidden layers can be chosen.
+    /// Returns whether the widths of its hidden layers can be chosen.
     pub(super) const fn has_widths(self) -> bool {
         !matches!(self, Self::Cnn)
     }
 
-    /// Whether it has layers that drop values.
+    /// Returns whether it has layers that drop values.
     pub(super) const fn has_dropout(self) -> bool {
         matches!(self, Self::Mlp | Self::Transformer)
     }
@@ -177,7 +177,8 @@ pub fn classifier(
     of_batches(kind, hidden, dropout, data, parameters)
 }
 
-/// The same for batches of another type, which may be on the device of the parameters already.
+/// Like [`classifier`](Self::classifier), for batches of another type, which may be on the device of the
+/// parameters already.
 pub(crate) fn of_batches<B: Input>(
     kind: ModelKind,
     hidden: Option<&[usize]>,

@@ -133,7 +133,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
         self.parameters.passes().begin();
         self.bring(gradients, self.without_layer.iter().copied())?;
         let Loss { sum, tally } = parameters::brought_by(gradients, || (self.loss)(batch))?;
-        // Those of layers that this batch did not reach.
+        // Parameters of layers that this batch did not reach.
         self.bring(gradients, 0..self.arrays.tensors.len())?;
         gradients.weigh(tally);
         parameters::reporting_to(gradients, || sum.backward())?;

@@ -77,7 +77,7 @@ struct Description {
 }
 
 named! {
-    /// Which samples of a data set.
+    /// The part of a data set.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Part: "part of a data set" {
         /// The held-out samples.
@@ -119,8 +119,8 @@ impl Saved {
         Self::new(path, checkpoint.state, checkpoint.parameters, passed_over)
     }
 
-    /// The same, read by rank 0 alone and broadcast, so that all ranks have the same even while newer checkpoints are
-    /// being saved. Called by all ranks.
+    /// Like [`open`](Self::open), read by rank 0 alone and broadcast, so that all ranks have the same even while
+    /// newer checkpoints are being saved. Called by all ranks.
     ///
     /// # Errors
     /// As [`open`](Self::open), on all ranks; errors of the collectives.

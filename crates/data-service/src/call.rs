@@ -111,7 +111,7 @@ pub(super) async fn call<M: Method>(
     }
 }
 
-/// Whether the server has refused the token.
+/// Returns whether the server has refused the token.
 fn is_refused(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
@@ -123,7 +123,7 @@ fn is_refused(status: &Status) -> bool {
     false
 }
 
-/// What a server, or the way to it, says is wrong.
+/// Describes an error of a server or of the connection to it.
 pub(super) fn problem(status: &Status) -> String {
     match status.source() {
         Some(source) => explain(source),

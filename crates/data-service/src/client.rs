@@ -44,7 +44,7 @@ pub(super) struct Client {
     description: Description,
     identity: u64,
     patience: Duration,
-    /// Who is told of a wait.
+    /// The receiver of reports on waits.
     cache: Cache,
     /// Whether the present wait for servers has been told.
     is_told: AtomicBool,
@@ -98,7 +98,7 @@ impl Client {
         Ok(Self { runtime, pool, kind, schema, shape, description, identity, patience, cache, is_told })
     }
 
-    /// What the servers serve.
+    /// Returns the data set that the servers serve.
     pub(super) fn dataset(self) -> Dataset {
         let client = Arc::new(self);
         let Self { kind, schema, description, .. } = &*client;
@@ -268,7 +268,7 @@ async fn ask_all<M: Method + Clone>(pool: &Arc<Pool>, message: M) -> Vec<(Lease,
     answers
 }
 
-/// What the servers serve, and one of those that say so.
+/// Returns the data set that the servers serve, and one of those servers.
 async fn describe(pool: &Arc<Pool>, patience: Duration) -> Result<(String, Description), DataError> {
     let began = Instant::now();
     loop {

@@ -61,7 +61,7 @@ pub(super) fn reached(address: &str, from: Option<IpAddr>) -> Option<String> {
     }
 }
 
-/// What is wrong with the server that was joined, until somebody takes notice.
+/// The latest problem of the server that was joined, until it is read.
 pub(super) type Notice = Arc<Mutex<Option<String>>>;
 
 /// A server, `own`, that has joined another, which tells its clients of it.

@@ -43,12 +43,12 @@ impl fmt::Display for Counts {
     }
 }
 
-/// What a server has, whatever it is asked.
+/// The data that a server holds for all requests.
 #[derive(Debug)]
 pub(super) struct Served {
     pub(super) dataset: Dataset,
     pub(super) description: Description,
-    /// That of the description.
+    /// The identity in the description.
     pub(super) identity: u64,
     pub(super) answers: Answers,
     pub(super) members: Members,

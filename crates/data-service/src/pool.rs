@@ -11,7 +11,7 @@ use super::token::Token;
 
 /// The shortest and the longest pause of a server that failed; it doubles each time.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// The same of a server that is overloaded.
+/// The pauses after the answer of a server that is overloaded.
 const BREATHERS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
 /// The servers that a client knows.

@@ -121,17 +121,17 @@ impl Server {
         (self.served.dataset.train.len(), self.served.dataset.test.len())
     }
 
-    /// What it has done so far.
+    /// Returns the counters of the server's work.
     pub fn counts(&self) -> Counts {
         *self.served.counts()
     }
 
-    /// What is wrong with the server that this one has joined, if that is new.
+    /// Returns the problem of the server that this one has joined, if that is new.
     pub fn take_notice(&self) -> Option<String> {
         self.notice.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Whether it serves, and will until it is stopped.
+    /// Returns whether it serves, and will until it is stopped.
     pub fn is_serving(&self) -> bool {
         !self.serving.is_finished()
     }

@@ -15,7 +15,7 @@ use unisono_data::{Batch, Pass, Pipeline, Service, Threads};
 mod failures;
 mod sharing;
 
-/// What a test has on disk.
+/// The files of a test.
 struct Fixture {
     directory: TempDir,
 }

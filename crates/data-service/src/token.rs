@@ -65,7 +65,7 @@ impl Token {
         self.keyed(side, nonces).finalize().into_bytes().into()
     }
 
-    /// Whether a proof is right. Takes as long for one that is nearly right as for any other.
+    /// Returns whether a proof is right. Takes as long for one that is nearly right as for any other.
     pub(super) fn is_proven(&self, proof: &Proof, side: Side, nonces: [&Nonce; 2]) -> bool {
         self.keyed(side, nonces).verify(proof.into()).is_ok()
     }

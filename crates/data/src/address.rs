@@ -16,7 +16,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Whether a text is a host and a port.
+    /// Returns whether a text is a host and a port.
     pub fn is_address(text: &str) -> bool {
         let is_host = |host: &str| {
             !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@?#".contains(c))

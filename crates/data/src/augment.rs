@@ -83,7 +83,7 @@ impl Augmentation {
         Self { transforms }
     }
 
-    /// Whether there are no transforms.
+    /// Returns whether there are no transforms.
     pub fn is_empty(&self) -> bool {
         self.transforms.is_empty()
     }

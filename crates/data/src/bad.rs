@@ -10,7 +10,7 @@ use crate::batch::Pass;
 use crate::error::DataError;
 use crate::pipeline::lock;
 
-/// What becomes of a damaged sample.
+/// The treatment of damaged samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnBadSample {
     /// It is an error.
@@ -24,7 +24,7 @@ pub enum OnBadSample {
 }
 
 impl OnBadSample {
-    /// Whether a damaged sample may be skipped.
+    /// Returns whether a damaged sample may be skipped.
     pub(crate) fn skips(self) -> bool {
         self != Self::Error
     }
@@ -60,7 +60,7 @@ impl FromStr for OnBadSample {
 pub struct Skipped {
     /// How often a batch lacks one.
     pub count: u64,
-    /// What is wrong with those that were not skipped before, by name.
+    /// The problems of samples that were not skipped before, by name.
     pub problems: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ struct Found {
     samples: BTreeSet<usize>,
     /// How often a batch of an epoch of training lacks one, until that is asked for. Epochs are prepared ahead.
     training: BTreeMap<u64, u64>,
-    /// The same for batches of evaluations.
+    /// The samples in batches of evaluations.
     evaluation: u64,
     problems: Vec<String>,
 }
@@ -87,7 +87,8 @@ impl BadSamples {
         Self { policy, ..Self::default() }
     }
 
-    /// Whether samples with this error may be skipped. Errors of the system are not the sample's fault.
+    /// Returns whether samples with this error may be skipped. Errors of the system are not the sample's
+    /// fault.
     pub(crate) fn may_skip(&self, error: &DataError) -> bool {
         self.policy.skips() && error.is_damage()
     }
@@ -117,7 +118,7 @@ impl BadSamples {
         Ok(())
     }
 
-    /// What was skipped since the last call, but for batches of later epochs than this.
+    /// Returns the samples skipped since the last call, except in batches of epochs later than this one.
     pub(crate) fn news(&self, epoch: u64) -> Skipped {
         let mut found = lock(&self.found);
         let later = found.training.split_off(&(epoch + 1));

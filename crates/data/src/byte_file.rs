@@ -63,7 +63,7 @@ impl ByteFile {
         spooled(&path, &mut file)
     }
 
-    /// Whether the file is gzipped.
+    /// Returns whether the file is gzipped.
     pub(super) fn is_gzipped(&self) -> Result<bool, DataError> {
         Ok(Compression::of(&self.start()?) == Some(Compression::Gzip))
     }
@@ -87,7 +87,7 @@ impl ByteFile {
             io::copy(&mut unpacking.content, &mut io::sink()).map_err(|error| corrupt(path, &error))?;
             Ok(scanned)
         });
-        // What a reader between this and `scan` made of a failure says less.
+        // The error of a reader between this and `scan` is less precise.
         unpacking.failure.map_or(Ok(()), Err)?;
         Ok((unpacking.spool.finish()?, scanned?))
     }
@@ -211,7 +211,7 @@ pub(super) struct Spool {
 const BLOCK: usize = 1 << 16;
 /// Bytes between two looks at the free space.
 const STRIDE: u64 = 64 << 20;
-/// What stays free on the disk, if it is this large.
+/// Space that stays free on the disk, if it is this large.
 const RESERVE: u64 = 1 << 30;
 
 impl Spool {

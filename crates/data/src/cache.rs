@@ -30,7 +30,7 @@ impl fmt::Debug for Cache {
     }
 }
 
-/// The same folder, whoever is told.
+/// Equal folders are equal, independent of the receiver of reports.
 impl PartialEq for Cache {
     fn eq(&self, other: &Self) -> bool {
         self.folder == other.folder

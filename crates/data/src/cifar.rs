@@ -33,7 +33,7 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
     let parts = (1..=5).map(|part| directory.join(part_name(part)));
     let parts: Vec<PathBuf> = parts.filter(|file| file.exists()).collect();
     let missing = |names: &str| DataError::file(directory, format!("contains no {names}: expected it there"));
-    // Those that there are, without a gap.
+    // The existing parts, without a gap.
     if let Some(gap) = (1..=parts.len().max(1)).find(|part| !directory.join(part_name(*part)).exists()) {
         return Err(missing(&part_name(gap)));
     }
@@ -160,7 +160,7 @@ mod tests {
         let first = of(&all, 1);
         assert_eq!(first[5 * IMAGE..][..IMAGE], of(&[5], 1), "whatever the batch");
         assert_ne!(first, of(&all, 2));
-        // What came from outside is black.
+        // Pixels from outside are black.
         let black = |image: &[u8]| image.chunks(3).filter(|pixel| *pixel == [0, 0, 0]).count();
         let outside: Vec<_> = first.chunks(IMAGE).map(black).collect();
         assert!(

@@ -73,7 +73,7 @@ impl Raw {
     }
 }
 
-/// Whether a file starts like one of the formats.
+/// Returns whether a file starts like one of the formats.
 pub(super) fn is_encoded(bytes: &[u8]) -> bool {
     // Two letters are too few to tell a BMP from grey levels: the size of its second header is known.
     let is_bmp = || {

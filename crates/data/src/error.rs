@@ -30,7 +30,7 @@ pub enum DataError {
         path: PathBuf,
         /// The place in it, such as `, record 3`; empty for all of it.
         place: String,
-        /// What is wrong and what was expected.
+        /// The problem, and the expected form.
         problem: String,
     },
     /// An element of a pipeline could not be made.
@@ -52,7 +52,7 @@ pub enum DataError {
     Server {
         /// The address.
         address: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The wait for data servers ended on [request](crate::Stop).
@@ -109,7 +109,7 @@ impl DataError {
         Self::file(path, format!("is too short: {found} {what}, expected at least {expected}"))
     }
 
-    /// Whether a sample is damaged, in contrast to a file that cannot be read and the like.
+    /// Returns whether a sample is damaged, in contrast to a file that cannot be read and the like.
     pub(super) fn is_damage(&self) -> bool {
         matches!(self, Self::File { .. })
     }

@@ -82,7 +82,7 @@ fn no_match(pattern: &str, expected: &str) -> DataError {
     DataError::other(format!("no file matches `{pattern}`: expected {expected}"))
 }
 
-/// What a name with braces stands for: `{a,b}` for each of its elements, `{08..11}` for each number, as wide as the first.
+/// Expands the braces of a name: `{a,b}` into each of its elements, `{08..11}` into each number, as wide as the first.
 /// Braces with neither stand for themselves. `None` if it is too many.
 fn unbraced(name: &str) -> Option<Vec<String>> {
     let mut names = vec![String::new()];
@@ -101,14 +101,14 @@ fn unbraced(name: &str) -> Option<Vec<String>> {
     Some(names.into_iter().map(|start| start + rest).collect())
 }
 
-/// What is before, in and after the first braces.
+/// Returns the text before, in and after the first braces.
 fn first_braces(text: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = text.split_once('{')?;
     let (inner, after) = rest.split_once('}')?;
     Some((before, inner, after))
 }
 
-/// What braces with this content stand for; `None` if it is too much.
+/// Returns the expansions of braces with this content; `None` if there are too many.
 fn choices(inner: &str) -> Option<Vec<String>> {
     if inner.contains(',') {
         return Some(inner.split(',').map(str::to_owned).collect());

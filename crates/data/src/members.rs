@@ -29,7 +29,7 @@ pub(super) struct Members {
 #[derive(Debug)]
 struct Sample {
     file: usize,
-    /// What the names of its members have in common.
+    /// The common part of the names of its members.
     key: Box<str>,
     image: Member,
     label: u32,

@@ -96,7 +96,7 @@ fn write(
     make: impl FnOnce(&mut File) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     let unwritten = DataError::write(part);
-    // What a process left that was killed.
+    // A killed process may have left some.
     file.set_len(0).map_err(unwritten)?;
     make(file)?;
     file.sync_all().map_err(unwritten)?;
@@ -111,7 +111,7 @@ fn part_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Whether this file still has this name.
+/// Returns whether this file still has this name.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     match fs::metadata(path) {

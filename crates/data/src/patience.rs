@@ -16,7 +16,7 @@ impl<P: PartialEq> Patience<P> {
         Self { limit, seen: None, since: Instant::now() }
     }
 
-    /// Whether nothing has changed for too long. `progress` says how far the other process is.
+    /// Returns whether nothing has changed for too long. `progress` says how far the other process is.
     pub(crate) fn has_ended(&mut self, progress: P) -> bool {
         if self.seen.as_ref() != Some(&progress) {
             (self.seen, self.since) = (Some(progress), Instant::now());

@@ -62,7 +62,7 @@ pub enum Threads {
     /// waits and finished results pile up. It repeats trials after pauses that double.
     #[default]
     Auto,
-    /// The same, up to this many, at least 1.
+    /// As many as `Auto` finds, up to this many, at least 1.
     AtMost(usize),
     /// This many, at least 1.
     Fixed(usize),
@@ -75,7 +75,7 @@ pub enum Depth {
     /// stage is then fast enough, but needs a reserve for slow elements.
     #[default]
     Auto,
-    /// The same, up to this many, at least 1.
+    /// As many as `Auto` finds, up to this many, at least 1.
     AtMost(usize),
     /// This many, at least 1.
     Fixed(usize),

@@ -17,7 +17,7 @@ mod mirror;
 #[cfg(feature = "remote")]
 mod server;
 
-/// What a reader can read.
+/// The input formats of a reader.
 #[cfg(feature = "remote")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {

@@ -64,7 +64,8 @@ impl Rows {
         Ok(())
     }
 
-    /// The same rows with numbers in memory standardised, and the columns that standardise them when they are read.
+    /// Returns the rows with numbers in memory standardised, and the columns that standardise them when they are
+    /// read.
     pub(super) fn standardised(mut self, columns: &[Column]) -> (Self, &[Column]) {
         let Numbers::Memory(values) = &mut self.numbers else { return (self, columns) };
         values.chunks_exact_mut(self.width.max(1)).for_each(|row| standardise(row, columns));

@@ -96,7 +96,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) directory: &'a Path,
     /// The first word of the files' names.
     pub(crate) name: &'static str,
-    /// What the records follow from, as a hash: shards of other records are not read.
+    /// The hash of everything that the records follow from: shards of other records are not read.
     pub(crate) key: &'a str,
     pub(crate) compression: Compression,
     pub(crate) records: usize,
@@ -104,7 +104,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) record_bytes: usize,
 }
 
-/// What a process did for a snapshot.
+/// The work of a process for a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Work {
     /// Records that it wrote.

@@ -65,7 +65,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// Whether both are the same location, however it is written. Servers may be others: the fingerprint says whether the data are the same.
+    /// Returns whether both are the same location, however it is written. Servers may be others: the fingerprint says whether the data are
+    /// the same.
     pub fn is_same(&self, other: &Self) -> bool {
         let places = |source: &Self| {
             let paths = source.paths().ok()?.into_iter();
@@ -86,17 +87,17 @@ impl Source {
         })
     }
 
-    /// Whether its samples are images in files of their own format, of any size.
+    /// Returns whether its samples are images in files of their own format, of any size.
     pub fn has_image_files(&self) -> bool {
         matches!(self, Self::TfRecord(_) | Self::WebDataset(_) | Self::Images(_))
     }
 
-    /// Whether its classes are words, which are numbered in their order.
+    /// Returns whether its classes are words, which are numbered in their order.
     pub fn names_classes(&self) -> bool {
         matches!(self, Self::Csv(_) | Self::Parquet(_) | Self::Arrow(_) | Self::Images(_))
     }
 
-    /// Whether it is on a server: a URL, such as `s3://bucket/folder`, and no path.
+    /// Returns whether it is on a server: a URL, such as `s3://bucket/folder`, and no path.
     pub fn is_remote(&self) -> bool {
         let scheme = self.path().and_then(Path::to_str).and_then(|path| path.split_once("://"));
         scheme.is_some_and(|(word, _)| {
@@ -104,7 +105,7 @@ impl Source {
         })
     }
 
-    /// Whether it is a table: rows of named columns.
+    /// Returns whether it is a table: rows of named columns.
     pub fn is_table(&self) -> bool {
         matches!(self, Self::Csv(_) | Self::Parquet(_) | Self::Arrow(_))
     }
@@ -131,7 +132,7 @@ impl Source {
         }
     }
 
-    /// The same format at another path.
+    /// Returns the format at another path.
     #[cfg(feature = "remote")]
     pub(super) fn moved_to(&self, path: PathBuf) -> Self {
         self.format().map_or_else(|| self.clone(), |(_, with_path)| with_path(path))

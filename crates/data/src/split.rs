@@ -150,7 +150,7 @@ pub trait Split: Any + Debug + Send + Sync {
     }
 }
 
-/// The same samples, as far as their [hash](Split::hash) tells.
+/// Splits are equal if their [hashes](Split::hash) are.
 impl PartialEq for dyn Split {
     fn eq(&self, other: &Self) -> bool {
         let hash = |split: &Self| {

@@ -34,7 +34,7 @@ impl Survey {
         Self { headers, looked: looked.len(), images: samples.len() }
     }
 
-    /// Whether any of some images whose headers allow it `has_colour`, which decodes one.
+    /// Returns whether any of some images whose headers allow it `has_colour`, which decodes one.
     pub(super) fn has_colour(&self, has_colour: impl Fn(usize) -> bool + Send + Sync) -> bool {
         let maybe = self.headers.iter().filter(|(_, header)| header.may_have_colour);
         let maybe: Vec<_> = maybe.map(|(sample, _)| *sample).collect();

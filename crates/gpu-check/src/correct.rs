@@ -97,7 +97,7 @@ fn with_type<T: Number>(
     Ok(())
 }
 
-/// The same array in host and device memory, with margins.
+/// An array in host and device memory, with margins.
 struct Arrays<T> {
     device: CudaSlice<T>,
     stream: Arc<CudaStream>,

@@ -13,7 +13,8 @@ use crate::values;
 
 const COUNTS: [usize; 6] = [1, 1009, 65_537, 1_000_003, 4_194_301, 3];
 const ROUNDS: u64 = 4;
-/// What a stream copies before it copies the input: enough to reveal a call that does not wait for it.
+/// The bytes that a stream copies before it copies the input: enough to reveal a call that does not wait for
+/// it.
 const BALLAST_BYTES: usize = 64 << 20;
 const BALLAST_COPIES: usize = 8;
 

@@ -128,7 +128,7 @@ impl Backend for Central {
         let mut turns = Turns { central: self, comm, failure: None };
         let without = match run(&mut turns) {
             Ok(()) => turns.end()?,
-            // What kept a gradient from its place says more than that the pass ended.
+            // The cause that kept a gradient from being put is more precise than the end of the pass.
             Err(error) => return Err(turns.failure.map_or_else(|| error.into(), TrainError::from)),
         };
         if pass.is_last() {

@@ -91,7 +91,7 @@ impl<S: Stage> Pipeline<S> {
         })
     }
 
-    /// What the ranks do with so many micro-batches.
+    /// Plans the work of the ranks for this many micro-batches.
     fn plan(&mut self, micro_batches: usize) -> Result<PipelinePlan, ReplicaError> {
         match self.plan.take() {
             Some(plan) if plan.micro_batches() == micro_batches => Ok(plan),
@@ -105,7 +105,7 @@ impl<S: Stage> Pipeline<S> {
         }
     }
 
-    /// Whether this is the last stage of the model.
+    /// Returns whether this is the last stage of the model.
     fn is_last(&self, stage: usize) -> bool {
         stage + 1 == self.comm.ranks() * self.stages.len()
     }
@@ -124,10 +124,10 @@ impl<S: Stage> Pipeline<S> {
     }
 }
 
-/// What a step has of its micro-batches.
+/// The micro-batches of a step.
 struct Step<'a, B> {
     batches: &'a [B],
-    /// What passes gave, and the next pass has not taken.
+    /// Results of passes that the next pass has not taken.
     results: HashMap<Pass, Activations>,
     tally: Tally,
     /// The micro-batch that goes back last.

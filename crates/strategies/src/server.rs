@@ -116,7 +116,7 @@ pub struct ParameterServer<'a, R, F> {
     part: Part<R, F>,
 }
 
-/// What a rank has of a run, apart from its world.
+/// A rank's part in a run, apart from its world.
 #[derive(Debug)]
 struct Part<R, F> {
     rank: Rank,
@@ -127,9 +127,9 @@ struct Part<R, F> {
     servers: ServerSettings,
     layout: Layout,
     resumed: Option<Resumed>,
-    /// Of a server: its links to the workers. Of a worker: those to the servers.
+    /// The links of a server to the workers. Of a worker: those to the servers.
     links: Vec<Link>,
-    /// Of the coordinator: to the other servers. Of those: to the coordinator.
+    /// The links of the coordinator to the other servers. Of those: to the coordinator.
     between_servers: Vec<Link>,
     /// Where workers join.
     folder: Option<PathBuf>,

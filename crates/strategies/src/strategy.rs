@@ -36,7 +36,7 @@ pub enum Strategy {
     OneDevice,
     /// Every rank of one node holds the same model, and gradients are all-reduced.
     Mirrored,
-    /// The same on any number of nodes.
+    /// Mirrored training on any number of nodes.
     MultiWorkerMirrored,
     /// The ranks of one node share one copy of the parameters, their gradients and the optimizer state.
     CentralStorage,

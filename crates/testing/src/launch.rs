@@ -80,7 +80,7 @@ pub fn target_and_profile() -> (PathBuf, String) {
     (of_profile.parent().expect("profiles are in a folder").to_owned(), profile.to_owned())
 }
 
-/// Whether the launcher is Open MPI's.
+/// Returns whether the launcher is Open MPI's.
 pub fn is_open_mpi() -> bool {
     static OPEN_MPI: LazyLock<bool> = LazyLock::new(|| {
         let version = Command::new(launcher()).arg("--version").output().expect("the launcher starts");
@@ -133,7 +133,7 @@ pub fn no_ucx() -> Option<String> {
     (!has).then(|| "libucp.so.0 is not installed (scripts/setup --tests)".to_owned())
 }
 
-/// The same as [`processes`] with each rank in a process table of its own, as in a container: to it, the others are on other machines.
+/// Like [`processes`], with each rank in a process table of its own, as in a container: to it, the others are on other machines.
 pub fn containers(ranks: usize, program: &str) -> Command {
     // The first process of a table cannot kill itself.
     let script = format!("unshare {} sh -c '\"$0\" & wait $!' \"$0\"", UNSHARE.join(" "));
@@ -169,7 +169,7 @@ pub fn example(name: &str, ranks: usize) -> String {
     example_with(name, ranks, &[])
 }
 
-/// The same, with arguments.
+/// Like [`example`], with arguments.
 ///
 /// # Panics
 /// As [`example`].
@@ -192,7 +192,8 @@ pub fn run(mut command: impl BorrowMut<Command>, deadline: Duration) -> Ended {
     run_and(command.borrow_mut(), deadline, |_, _| ())
 }
 
-/// The same, but interrupts the command and what it started, like Ctrl-C, once it has written to standard output.
+/// Like [`run`], but interrupts the command and its children, like Ctrl-C, once it has written to standard
+/// output.
 pub fn run_and_interrupt(mut command: Command, deadline: Duration) -> Ended {
     run_and(&mut command, deadline, |child, has_spoken| {
         if has_spoken.recv_timeout(deadline).is_ok() {

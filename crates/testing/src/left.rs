@@ -14,7 +14,8 @@ pub fn shared_files() -> Vec<String> {
     names.filter(|name| !OF_MPI.iter().any(|of_mpi| name.starts_with(of_mpi))).collect()
 }
 
-/// Whether a process uses this file in shared memory: it belongs to a job that another test runs at the same time.
+/// Returns whether a process uses this file in shared memory: it belongs to a job that another test runs at the
+/// same time.
 fn is_in_use(name: &str) -> bool {
     let path = format!("/dev/shm/{name}");
     let is_open = |link: std::fs::DirEntry| {

@@ -14,7 +14,8 @@ use unisono::Communicator;
 mod host;
 mod late;
 
-/// What a data-parallel step does with gradients and parameters, in the order in which it does so.
+/// The operations of a data-parallel step on gradients and parameters, in the order in which the step calls
+/// them.
 pub trait Backend: fmt::Debug + Send + Sync {
     /// How many passes this rank makes in a step, if it has micro-batches for so many.
     fn passes(&mut self, _: &mut Communicator, passes: usize) -> Result<usize, TrainError> {
@@ -60,7 +61,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
         unreachable!("a device that updates all parameters at once leaves none")
     }
 
-    /// Whether updates were left.
+    /// Returns whether updates were left.
     fn has_left(&self) -> bool {
         false
     }
@@ -86,7 +87,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Divides the time of the passes, and the time from there to the end, into what a rank did.
     fn times(&self, passes: Duration, rest: Duration) -> Times;
 
-    /// What the passes of the step have put into the buckets.
+    /// Returns the record of gradients that the passes of the step have put into the buckets.
     fn ledger(&self) -> &Ledger {
         self.buckets().ledger()
     }
@@ -100,7 +101,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Restores the optimizer's state after so many steps: [`Optimizer::restore`].
     fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError>;
 
-    /// Whether this is a GPU.
+    /// Returns whether this is a GPU.
     fn is_gpu(&self) -> bool {
         false
     }

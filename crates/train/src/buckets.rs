@@ -123,7 +123,7 @@ impl Buckets {
         Self::with_memory(comm, parameters, settings, true)
     }
 
-    /// The same with memory for gradients, or without.
+    /// Like [`new`](Self::new), with memory for gradients, or without.
     fn with_memory(
         comm: &mut Communicator,
         parameters: &[Parameter],
@@ -192,7 +192,7 @@ impl Buckets {
         self.buckets.len()
     }
 
-    /// Whether there is no trained parameter.
+    /// Returns whether there is no trained parameter.
     pub fn is_empty(&self) -> bool {
         self.buckets.is_empty()
     }
@@ -202,7 +202,7 @@ impl Buckets {
         self.ledger.size
     }
 
-    /// Whether bucket all-reduces overlap the backward pass.
+    /// Returns whether bucket all-reduces overlap the backward pass.
     pub fn is_beside(&self) -> bool {
         self.way.is_beside
     }
@@ -223,7 +223,7 @@ impl Buckets {
         self.ledger.plan.members.iter().map(Vec::as_slice)
     }
 
-    /// What the passes of the step have put into the buckets.
+    /// Returns the record of gradients that the passes of the step have put into the buckets.
     #[doc(hidden)]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
@@ -387,7 +387,7 @@ impl Way {
         Self { is_beside, operation: Operation::AllReduce, algorithm: None }
     }
 
-    /// Whether each rank gets its own part of the sums alone.
+    /// Returns whether each rank gets its own part of the sums alone.
     fn is_of_parts(self) -> bool {
         self.operation == Operation::ReduceScatter
     }

@@ -52,7 +52,7 @@ fn differences(theirs: &[Described], own: &[Described], rank: Rank) -> String {
     });
     let mut told: Vec<String> = missing.chain(others).collect();
     if told.is_empty() {
-        // The same parameters, but some name occurs twice, or in another place.
+        // The parameters are the same, but some name occurs twice, or in another place.
         let pairs = theirs.iter().zip(own).find(|(theirs, own)| theirs != own);
         let place = pairs.map(|((theirs, _), (own, _))| {
             format!("where rank 0 has {theirs}, rank {rank} has {own}: the same parameters, in another order")

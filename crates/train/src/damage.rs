@@ -12,7 +12,8 @@ const MOST_NAMED: usize = 8;
 /// Most names of a rank fit.
 const BLOCK_BYTES: usize = 4096;
 
-/// What was said of the damaged samples of a run. Ranks see others in each epoch, so several may find the same.
+/// The damaged samples of a run that were reported. Ranks see others in each epoch, so several may find the
+/// same.
 #[derive(Debug, Default)]
 pub(crate) struct Damage {
     named: BTreeSet<String>,

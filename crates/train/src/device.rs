@@ -1,4 +1,4 @@
-//! What a GPU does not support, whatever framework computes there.
+//! The settings that a GPU does not support, whatever framework computes there.
 
 use super::buckets::{BucketSettings, Order, Overlap, Wire};
 

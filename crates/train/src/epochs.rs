@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use unisono_data::pipeline::Watch;
 use unisono_data::{DataError, Pipeline};
 
-/// What a feed keeps between two epochs: a pipeline that has begun to prepare the next one, if it was read to the end of one.
+/// The state of a feed between two epochs: a pipeline that has begun to prepare the next one, if it was read to the end of
+/// one.
 #[derive(Debug)]
 pub(crate) struct Epochs<T> {
     kept: Kept<T>,

@@ -10,7 +10,7 @@ use unisono_data::{DataError, Pipeline, Skipped};
 /// The steps of an epoch, on one rank: the micro-batches of each; `None` for one without samples on this rank.
 pub type Steps<B> = Box<dyn Iterator<Item = Result<Vec<Option<B>>, DataError>> + Send>;
 
-/// What happens when some ranks have no more data for a step and others have.
+/// The behaviour where some ranks have no more data for a step and others have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutOfData {
     /// The epoch ends on all ranks before that step.
@@ -42,7 +42,8 @@ pub trait Feed {
     /// An error of the data.
     fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Self::Batch>, DataError>;
 
-    /// What the stages of the input pipeline did in the epoch that was begun last, on this rank, if the feed knows.
+    /// Returns the work of the stages of the input pipeline in the latest epoch on this rank, if the feed measures
+    /// it.
     fn stages(&self) -> Vec<StageReport> {
         Vec::new()
     }
@@ -85,7 +86,8 @@ pub trait AnyShare: Feed {
         of: usize,
     ) -> Result<Vec<Option<Self::Batch>>, DataError>;
 
-    /// The same shares one after the other, from this step on, if the feed can make them ahead; otherwise a worker asks for each.
+    /// Returns the shares one after the other, from this step on, if the feed can make them ahead; otherwise a worker asks for
+    /// each.
     ///
     /// # Errors
     /// An error of the data.

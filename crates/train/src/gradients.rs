@@ -1,4 +1,5 @@
-//! What a model and the trainer exchange in a pass: parameters and their values, gradients and tallies.
+//! The exchange between a model and the trainer in a pass: parameters and their values, gradients and
+//! tallies.
 
 use std::any::Any;
 use std::error::Error;
@@ -57,8 +58,8 @@ pub trait Gradients {
     /// is then complete, and may be on its way to the other ranks before this returns.
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill));
 
-    /// The same for a gradient on a device, in the form of the framework and with the parameter's shape. Returns whether it was taken: if
-    /// not, which is the default, it must be [put](Gradients::put) from the host.
+    /// Like [`put`](Self::put), for a gradient on a device, in the form of the framework and with the parameter's shape. Returns whether
+    /// it was taken: if not, which is the default, it must be [put](Gradients::put) from the host.
     ///
     /// # Errors
     /// What keeps the gradient from its way: the pass must end with this error.
@@ -68,7 +69,7 @@ pub trait Gradients {
     }
 }
 
-/// What to do with the existing values.
+/// The treatment of existing values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fill {
     /// The values are undefined: overwrite them.
@@ -100,7 +101,7 @@ impl Fill {
     }
 }
 
-/// What a model says of some targets, and what they are.
+/// The outputs of a model for some targets, and the targets.
 #[derive(Debug, Clone, Copy)]
 pub struct Outputs<'a> {
     /// A figure for each class, the higher the likelier (logits): `targets x classes`.

@@ -107,7 +107,7 @@ impl Metric for TopK {
 
     fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]) {
         for (row, target) in outputs.rows() {
-            // Of equal outputs, the lower class comes first.
+            // The lower class of equal outputs comes first.
             let comes_first = |(class, output): (usize, &f32)| {
                 *output > row[target] || (*output == row[target] && class < target)
             };
@@ -188,7 +188,7 @@ pub fn check(metrics: &[Arc<dyn Metric>], classes: Option<usize>) -> Result<(), 
 pub(super) struct Measuring<'a> {
     metrics: &'a [Arc<dyn Metric>],
     classes: usize,
-    /// Of each batch of this rank, by metric.
+    /// The figures of each batch of this rank, by metric.
     figures: BTreeMap<usize, Vec<Vec<f64>>>,
 }
 

@@ -62,7 +62,7 @@ impl OptimizerSettings {
         Self::from(Arc::new(rule) as Arc<dyn UpdateRule>)
     }
 
-    /// Whether it keeps an average of the parameters ([`Averaged`]).
+    /// Returns whether it keeps an average of the parameters ([`Averaged`]).
     pub fn is_averaged(&self) -> bool {
         self.rule.state_names().contains(&averaged::AVERAGE)
     }

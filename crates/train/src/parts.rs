@@ -59,7 +59,8 @@ impl Parts<'_> {
         Ok(all.into_iter().map(|(_, tensor)| tensor).collect())
     }
 
-    /// Those of rank 0's arrays that this rank wants, and the names of those that no rank does. Called by all ranks of the parts.
+    /// Sends to this rank the arrays of rank 0 that it wants, and returns the names of those that no rank wants. Called by all
+    /// ranks of the parts.
     pub(crate) fn scatter(
         &mut self,
         arrays: Vec<Tensor>,

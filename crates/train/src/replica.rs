@@ -28,8 +28,8 @@ pub trait Replica {
     /// Any error of the framework; it ends the run.
     fn pass(&mut self, batch: &Self::Batch, gradients: &mut dyn Gradients) -> Result<(), ReplicaError>;
 
-    /// Whether [`Replica::pass`] communicates, because a layer needs the samples of all ranks: then all ranks make the same number of
-    /// passes in a step, and those that have fewer call [`Replica::pass_without_samples`].
+    /// Returns whether [`Replica::pass`] communicates, because a layer needs the samples of all ranks: then all ranks make the same
+    /// number of passes in a step, and those that have fewer call [`Replica::pass_without_samples`].
     fn synchronizes(&self) -> bool {
         false
     }
@@ -75,7 +75,8 @@ pub trait Replica {
     /// As [`Replica::pass`].
     fn evaluate(&mut self, batch: &Self::Batch) -> Result<Tally, ReplicaError>;
 
-    /// The same, and calls `see` with the model's outputs for the targets, if it knows them: for [metrics](crate::metrics).
+    /// Like [`evaluate`](Self::evaluate), and calls `see` with the model's outputs for the targets, if it knows them: for
+    /// [metrics](crate::metrics).
     ///
     /// # Errors
     /// As [`Replica::pass`].
@@ -94,20 +95,21 @@ pub trait Replica {
     /// As [`Replica::pass`].
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError>;
 
-    /// Whether [`Replica::pass`] calls [`Gradients::bring`] for every trained parameter: before it uses its values, and before it
-    /// weighs. A step can then [begin](crate::Overlap::Across) before all parameters have the update of the step before.
+    /// Returns whether [`Replica::pass`] calls [`Gradients::bring`] for every trained parameter: before it uses its values, and
+    /// before it weighs. A step can then [begin](crate::Overlap::Across) before all parameters have the update of the step
+    /// before.
     fn brings_values(&self) -> bool {
         false
     }
 
-    /// Whether the values of trained parameters lie in memory that all ranks share: then [`Replica::with_values`] gives what all ranks see,
-    /// and [`Replica::device`] must update each value once.
+    /// Returns whether the values of trained parameters lie in memory that all ranks share: then [`Replica::with_values`] gives what all
+    /// ranks see, and [`Replica::device`] must update each value once.
     fn shares_values(&self) -> bool {
         false
     }
 
-    /// What reduces gradients and updates the values where they are, if that is not the memory of this rank on the host. Called by all
-    /// ranks: either all have one or none has.
+    /// Returns the backend that reduces gradients and updates the values where they are, if that is not the memory of this rank on the
+    /// host. Called by all ranks: either all have one or none has.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if it does not support these settings or this optimizer; what the driver objects to.

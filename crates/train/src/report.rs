@@ -27,7 +27,7 @@ pub enum Event {
     Epoch(EpochReport),
     /// The ranks' times in the latest steps, if requested.
     Stragglers(StragglerReport),
-    /// What the workers of parameter servers did in an epoch. It comes before the epoch's results.
+    /// The work of the workers of parameter servers in an epoch. It comes before the epoch's results.
     Workers(WorkersReport),
     /// A warning for the user; each is sent once.
     Notice(String),
@@ -103,12 +103,12 @@ pub struct EpochReport {
     pub hidden_communication_percent: f64,
     /// The share of the training time that ranks waited for the input pipeline.
     pub input_percent: f64,
-    /// What the stages of rank 0's input pipeline did, if its feed knows.
+    /// The work of the stages of rank 0's input pipeline, if its feed measures it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub input_stages: Vec<StageReport>,
 }
 
-/// What the workers of parameter servers did in an epoch, or in the part of it since the run was resumed.
+/// The work of the workers of parameter servers in an epoch, or in the part of it since the run was resumed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct WorkersReport {
     /// The epoch, from 1.

@@ -168,8 +168,8 @@ impl Resumed {
         load(replica, parameters).map_err(|error| self.explain(error))
     }
 
-    /// The same if the replica may be a [part](Replica::parts) of the model: gives each part its arrays first. Called by all ranks;
-    /// `replicas` are those that hold the same as this one.
+    /// Like [`load`], where the replica may be a [part](Replica::parts) of the model: gives each part its arrays first. Called by
+    /// all ranks; `replicas` are those that hold the same as this one.
     ///
     /// # Errors
     /// As [`Resumed::load`]; errors of the collectives.

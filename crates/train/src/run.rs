@@ -25,7 +25,7 @@ pub struct RunSettings {
     pub buckets: BucketSettings,
     /// The maximum norm of the mean gradient.
     pub clip_norm: Option<f64>,
-    /// What happens when some ranks have no more data.
+    /// The behaviour where some ranks have no more data.
     pub out_of_data: OutOfData,
     /// Check every so many steps that all replicas are identical.
     pub verify_replicas_every: Option<u64>,
@@ -36,7 +36,7 @@ pub struct RunSettings {
     /// Evaluate the model on the held-out samples every so many steps, besides the end of every epoch, and report it as
     /// [`Event::Evaluation`](super::Event::Evaluation).
     pub evaluate_every: Option<u64>,
-    /// What is measured in evaluations, besides loss and accuracy.
+    /// The metrics of evaluations, besides loss and accuracy.
     pub metrics: Metrics,
     /// When to end before the last epoch.
     pub early_stopping: Option<EarlyStopping>,

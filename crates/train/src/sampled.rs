@@ -50,7 +50,8 @@ impl Sampled {
 }
 
 impl<S: Samples> Sampled<(S, S), Vec<S::Sample>> {
-    /// The same for samples of any kind. Those that are held out, perhaps none, are for evaluations.
+    /// Like [`new`](Self::new), for samples of any kind. Those that are held out, perhaps none, are for
+    /// evaluations.
     pub fn of_samples(
         (train, held_out): (S, S),
         seed: u64,
@@ -75,7 +76,7 @@ impl<S, B> Sampled<S, B> {
         Self { last_epoch: Some(last), ..self }
     }
 
-    /// The same batches as another type, passed on by `pass_on`, if there is one, in a stage of its own.
+    /// Returns the batches as another type, passed on by `pass_on`, if there is one, in a stage of its own.
     #[doc(hidden)]
     pub fn placed<C>(self, pass_on: Option<PassOn<C>>) -> Sampled<S, C> {
         let Self { source, seed, shares, threads, depth, last_epoch, .. } = self;
@@ -107,8 +108,8 @@ fn batches<B>(
     samples.into_iter().map(batch).collect()
 }
 
-/// The same elements, whose batches are passed on by a thread of a stage, two elements ahead of the consumer: `in_element` passes on those
-/// of one.
+/// Returns the elements, whose batches are passed on by a thread of a stage, two elements ahead of the consumer: `in_element` passes on
+/// those of one.
 fn passed_on<T: Send + 'static, B: 'static>(
     elements: Pipeline<T>,
     pass_on: &Option<PassOn<B>>,
@@ -201,7 +202,7 @@ impl<S: BatchSource<B>, B: Send + 'static> AnyShare for Sampled<S, B> {
         of: usize,
     ) -> Result<Option<Steps<B>>, DataError> {
         let shares = Shares { rank: number, ranks: of, ..self.shares };
-        // Nobody goes on with its next epoch.
+        // No other holder continues with its next epoch.
         let source = Arc::clone(&self.source);
         Self::of(source, self.seed, shares, self.threads, self.depth).epoch(epoch, step).map(Some)
     }

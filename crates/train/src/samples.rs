@@ -31,7 +31,7 @@ pub trait Samples: Send + Sync + 'static {
     /// The number of samples, the same on all ranks.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -151,7 +151,7 @@ impl<R: Replica> Mirror<R> {
             }
         }
         self.steps += 1;
-        // What it costs is soon little, and a network or a machine that changes is noticed.
+        // Its cost is soon amortised, and a network or a machine that changes is detected.
         if self.is_across && self.steps > 1 && self.steps.is_power_of_two() {
             self.backend.settle(&mut values(&mut self.replica))?;
             self.backend.finish(comm)?;
@@ -267,7 +267,8 @@ impl<R: Replica> Mirror<R> {
         Ok(())
     }
 
-    /// Whether all ranks hold the same: always, unless they are in a round of [local steps](BucketSettings::local_steps).
+    /// Returns whether all ranks hold the same: always, unless they are in a round of [local
+    /// steps](BucketSettings::local_steps).
     pub fn is_between_rounds(&self) -> bool {
         self.rounds.as_ref().is_none_or(Rounds::is_between)
     }
@@ -356,7 +357,7 @@ impl<R: Replica> Mirror<R> {
         Ok(self.backend.buckets().restore_unsent(comm, unsent)?)
     }
 
-    /// Whether the replica is on a GPU, and gradients are reduced there.
+    /// Returns whether the replica is on a GPU, and gradients are reduced there.
     pub fn is_on_device(&self) -> bool {
         self.backend.is_gpu()
     }

@@ -148,7 +148,7 @@ mod tests {
         Stream::of_samples(shares, Threads::Auto, Depth::Auto, open, Ok)
     }
 
-    /// What a rank sees in so many steps.
+    /// Returns the samples of a rank in so many steps.
     fn seen(feed: &mut Stream<Vec<u64>>, epoch: usize, skipped: usize, steps: usize) -> Vec<u64> {
         let steps = feed.epoch(epoch, skipped).unwrap().take(steps).map(Result::unwrap);
         steps.flatten().flatten().flatten().collect()

@@ -43,7 +43,7 @@ use unisono::{Communicator, Error, Rank};
 pub enum Lane {
     /// Waiting for the next batch, or making it.
     Input,
-    /// What the stages of the input pipeline did in an epoch.
+    /// The work of the stages of the input pipeline in an epoch.
     Stages,
     /// Forward and backward passes.
     Compute,

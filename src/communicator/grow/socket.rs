@@ -69,7 +69,8 @@ impl Connection {
     }
 }
 
-/// Whether a later attempt may succeed: rank 0 does not listen yet, or strangers have displaced the connection.
+/// Returns whether a later attempt may succeed: rank 0 does not listen yet, or strangers have displaced the
+/// connection.
 fn is_early(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) || is_displaced(error)
 }

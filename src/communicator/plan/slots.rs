@@ -46,7 +46,8 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Whether a call is an all-reduce by a kernel of the library whose values fit slots of this number of ranks.
+    /// Returns whether a call is an all-reduce by a kernel of the library whose values fit slots of this number
+    /// of ranks.
     pub(super) fn fit(call: &Call, ranks: usize) -> bool {
         let has_kernel = !matches!(call.op, Some(ReduceOp::Custom(_)));
         let is_short = call.size_bytes() <= MOST_BYTES && (2..=MOST_RANKS).contains(&ranks);

@@ -15,7 +15,7 @@ const GATHERS: usize = 3;
 /// Where a rank dies: in which attempt, at which of its all-gathers, and whether it has given its first piece of that one.
 type Death = (u32, usize, bool);
 
-/// What a rank gives.
+/// Returns the contribution of a rank.
 fn own(rank: Rank, attempt: u32, gather: usize) -> Vec<u8> {
     let length = [0, 3, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES - 5][(rank + gather) % 5];
     vec![(16 * rank + 4 * attempt as usize + gather) as u8; length]
@@ -83,7 +83,7 @@ fn all_survivors_complete_the_same_attempt_whoever_dies() {
         let completed: Vec<_> = ended.iter().flatten().collect();
         let (attempt, members) = completed[0];
         assert!(completed.iter().all(|other| *other == completed[0]), "seed {seed}: {deaths:?} {ended:?}");
-        // Those that were to die in a later attempt live; a member may have died at the end, after it gave all that others need.
+        // Ranks that were to die in a later attempt live; a member may have died at the end, after it gave all that others need.
         let lives = |&rank: &Rank| ended[rank].is_some();
         assert!((0..ranks).filter(lives).all(|rank| members.contains(&rank)), "seed {seed}");
         let died_last = |rank: &&Rank| deaths[**rank] == Some((*attempt, GATHERS - 1, true));

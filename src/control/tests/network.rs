@@ -106,13 +106,13 @@ impl Network {
         self.sides.get(&end).is_some_and(|side| side.other.0 < schedule.ranks)
     }
 
-    /// Whether bytes that arrive there at this time are delivered.
+    /// Returns whether bytes that arrive there at this time are delivered.
     pub(super) fn delivers(&self, end: End, at: Time) -> bool {
         let is_dropped = |own: &Side| self.sides[&own.other].dropped_at.is_some_and(|dropped| at > dropped);
         self.reaches(end) && self.sides.get(&end).is_some_and(|own| !is_dropped(own))
     }
 
-    /// Whether the end of the connection still arrives there.
+    /// Returns whether the end of the connection still arrives there.
     pub(super) fn reaches(&self, end: End) -> bool {
         self.sides.get(&end).is_some_and(|own| own.is_open && !self.sides[&own.other].is_aborted)
     }

@@ -167,7 +167,7 @@ impl Schedule {
         merged
     }
 
-    /// Whether a member is never disturbed itself, and has called by this time if it has to.
+    /// Returns whether a member is never disturbed itself, and has called by this time if it has to.
     pub(super) fn is_healthy(&self, own: Rank) -> bool {
         !self.faults.iter().any(|fault| match *fault {
             Fault::Crash { rank, .. }
@@ -179,7 +179,7 @@ impl Schedule {
         })
     }
 
-    /// Whether a process does not run while it connects.
+    /// Returns whether a process does not run while it connects.
     pub(super) fn stops_early(&self) -> bool {
         let is_early =
             |fault: &Fault| matches!(fault, Fault::Stop { from, .. } if *from < Time::from_secs(3));
@@ -190,7 +190,8 @@ impl Schedule {
         self.calls[rank]
     }
 
-    /// Whether nothing happens but the end of processes, and all members call before the first of them loses patience.
+    /// Returns whether nothing happens but the end of processes, and all members call before the first of them loses
+    /// patience.
     pub(super) fn has_only_crashes(&self) -> bool {
         // All have connected before.
         let is_crash = |fault: &Fault| match *fault {

@@ -72,7 +72,7 @@ impl StatusBoard {
         self.sheet.head().told_to_end.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether all processes of this status board were told to end.
+    /// Returns whether all processes of this status board were told to end.
     pub(crate) fn all_are_told_to_end(&self) -> bool {
         self.sheet.head().told_to_end.load(Ordering::Acquire) as usize == self.members.len()
     }
@@ -85,7 +85,7 @@ impl StatusBoard {
         self.sheet.ended(rank).store(LEFT, Ordering::Release);
     }
 
-    /// Whether a rank of the world is known to have left.
+    /// Returns whether a rank of the world is known to have left.
     pub(crate) fn has_left(&self, rank: Rank) -> bool {
         self.sheet.ended(rank).load(Ordering::Acquire) == LEFT
     }
@@ -95,7 +95,8 @@ impl StatusBoard {
         self.sheet.ended(rank).store(DIED, Ordering::Release);
     }
 
-    /// Whether the process of a rank is known to have ended without leaving: it accesses no memory any more.
+    /// Returns whether the process of a rank is known to have ended without leaving: it accesses no memory
+    /// any more.
     pub(crate) fn has_died(&self, rank: Rank) -> bool {
         let in_world =
             || self.parent.get().is_some_and(|Parent { status, ranks }| status.has_died(ranks[rank]));

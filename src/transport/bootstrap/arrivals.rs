@@ -135,7 +135,7 @@ fn check_user(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether strangers may have displaced a connection: only such a one is closed without an answer.
+/// Returns whether strangers may have displaced a connection: only such a one is closed without an answer.
 pub(crate) fn is_displaced(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof)
 }

@@ -133,7 +133,7 @@ impl Bootstrap for Rendezvous {
             Ok(all)
         });
         all.map_err(|problem| {
-            // Who has ended needs no answer.
+            // A rank that has ended needs no answer.
             let _ = answer(&mut self.peers, &framed(problem.as_bytes()), ANSWER);
             Error::Launch(problem)
         })
@@ -148,7 +148,7 @@ fn answer(peers: &mut [Peer], framed: &[u8], within: Duration) -> Result<(), Str
     let (framed, deadline) = (Arc::<[u8]>::from(framed), Instant::now() + within);
     peers.iter_mut().for_each(|peer| peer.queue(Arc::clone(&framed)));
     loop {
-        // Who has ended is named in the next round.
+        // A rank that has ended is named in the next round.
         let is_blocked = |peer: &mut Peer| matches!(peer.flush(), Ok(false));
         let blocked: Vec<_> =
             (1..).zip(&mut *peers).filter_map(|(rank, peer)| is_blocked(peer).then_some(rank)).collect();

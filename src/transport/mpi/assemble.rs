@@ -56,8 +56,8 @@ fn own_links(bootstrap: &mut dyn Bootstrap, joined: &Joined, config: &Config) ->
     }
 }
 
-/// Whether our connections are to be preferred to MPI: there are several nodes, not too many ranks, and no adapter that MPI could use
-/// better.
+/// Returns whether our connections are to be preferred to MPI: there are several nodes, not too many ranks, and no adapter that MPI
+/// could use better.
 fn is_better(bootstrap: &mut dyn Bootstrap, topology: &Topology, config: &Config) -> Result<bool> {
     let is_possible = config.network == Network::Auto && config.inside == Inside::SharedMemory;
     if !is_possible || topology.nodes() < 2 || topology.ranks() > MOST_RANKS {

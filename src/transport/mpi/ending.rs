@@ -47,7 +47,7 @@ pub(super) fn end_job(status: &StatusBoard) -> ! {
 }
 
 impl World {
-    /// Whether MPI may still access a buffer lent to a failed collective of its own.
+    /// Returns whether MPI may still access a buffer lent to a failed collective of its own.
     pub(in crate::transport) fn is_stranded(&self) -> bool {
         self.is_stranded
     }

@@ -83,7 +83,7 @@ fn check_library(compiled: &str, running: &str) -> Result<Option<String>> {
     }
 }
 
-/// The same check of this program, for `unisono doctor`.
+/// Like [`check_library`], of this program, for `unisono doctor`.
 pub(crate) fn library_fits() -> Result<Option<String>> {
     check_library(&header_version(), &library_version())
 }

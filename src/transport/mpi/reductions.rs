@@ -22,7 +22,7 @@ const OPS: [ReduceOp; 10] = [
 /// The repetitions of all pairs of values in one array, so that MPI's vector instructions process each pair.
 const REPEATS: usize = 5;
 
-/// Which of MPI's reductions, for which type, agree with ours.
+/// The reductions of MPI that agree with ours, by type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reductions {
     /// A bit for each type and reduction.
@@ -118,7 +118,7 @@ fn example_of<T: bytemuck::Pod + PartialOrd + std::fmt::Debug>(
     }))
 }
 
-/// Whether two values have the same bits, or are both NaN.
+/// Returns whether two values have the same bits, or are both NaN.
 fn are_same<T: bytemuck::Pod + PartialOrd>(one: &T, other: &T) -> bool {
     let is_nan = |value: &T| value.partial_cmp(value).is_none();
     is_nan(one) && is_nan(other) || bytemuck::bytes_of(one) == bytemuck::bytes_of(other)

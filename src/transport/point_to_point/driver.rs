@@ -143,7 +143,7 @@ impl Messages {
         self.0.with(|messages| messages.failure())
     }
 
-    /// Whether MPI still holds memory that returned to the program with a failure.
+    /// Returns whether MPI still holds memory that returned to the program with a failure.
     pub(crate) fn are_stranded(&self) -> bool {
         self.0.with(|messages| messages.is_stranded())
     }

@@ -97,7 +97,7 @@ impl PointToPoint {
         self.failure.clone()
     }
 
-    /// Whether MPI still holds memory that returned to the program with a failure.
+    /// Returns whether MPI still holds memory that returned to the program with a failure.
     pub(super) fn is_stranded(&self) -> bool {
         self.failure.is_some() && self.links.are_stranded(self.peers.len())
     }

@@ -7,9 +7,9 @@ use unisono_collectives::Rank;
 use super::{OnEnd, Options, PointToPoint};
 use crate::error::{Error, Result};
 
-/// What a call sends: the bytes and their receiver.
+/// The sent part of a call: the bytes and their receiver.
 pub(crate) type Sent<'a> = (&'a [u8], Rank);
-/// What a call receives: the place and the sender, or `None` for any.
+/// The received part of a call: the place and the sender, or `None` for any.
 pub(crate) type Received<'a> = (&'a mut [u8], Option<Rank>);
 
 /// The values of a call.

@@ -41,7 +41,7 @@ impl Links {
         }
     }
 
-    /// Whether the next message to a rank is lost, if faults are injected.
+    /// Returns whether the next message to a rank is lost, if faults are injected.
     pub(super) fn loses(&mut self, to: Rank) -> bool {
         self.faults.as_mut().is_some_and(|faults| faults.loses(to))
     }
@@ -109,7 +109,8 @@ impl Links {
         left.or_else(|| lost(self.far(), other, status)).map(|failure| (failure, STRAGGLING))
     }
 
-    /// Whether the link may access memory of the program, which must therefore not continue after a failure.
+    /// Returns whether the link may access memory of the program, which must therefore not continue after a
+    /// failure.
     pub(super) fn are_stranded(&self, ranks: usize) -> bool {
         self.far.as_ref().is_some_and(|far| (0..ranks).any(|other| far.holds_memory(other)))
     }

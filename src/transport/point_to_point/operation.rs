@@ -45,7 +45,7 @@ pub(super) struct Operation {
 struct Times {
     /// When there was progress last.
     moved: Instant,
-    /// The same, or when a rank was last seen in a quiet section.
+    /// The time of the latest progress, or when a rank was last seen in a quiet section.
     resumed: Instant,
     /// When it was first seen that the other rank is gone.
     gone: Option<Instant>,
@@ -93,12 +93,13 @@ impl Operation {
         (silent, now - times.resumed > timeout || silent > timeout.max(quiet))
     }
 
-    /// Whether the other rank has been silent for much longer than a message takes.
+    /// Returns whether the other rank has been silent for much longer than a message takes.
     pub(super) fn is_long(&self, now: Instant) -> bool {
         self.times.is_some_and(|times| now - times.moved > AWAKE)
     }
 
-    /// Whether what a rank that is gone has sent must have arrived. Not at the first look: it may have arrived since the last poll.
+    /// Returns whether what a rank that is gone has sent must have arrived. Not at the first look: it may have arrived since the
+    /// last poll.
     pub(super) fn is_over(&mut self, now: Instant, straggling: Duration) -> bool {
         let Some(times) = &mut self.times else { return false };
         match times.gone {
@@ -136,7 +137,7 @@ pub(super) struct Receive {
 }
 
 impl Receive {
-    /// Whether the receive is for a message of this header from that rank.
+    /// Returns whether the receive is for a message of this header from that rank.
     pub(super) fn is_for(&self, from: Rank, header: &Header) -> bool {
         self.from.is_none_or(|only| only == from) && self.call.header.tag() == header.tag()
     }

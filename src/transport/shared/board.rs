@@ -176,7 +176,8 @@ impl Board {
         self.condition(rank).enter(others.map(|other| self.condition(other)))
     }
 
-    /// Whether none of these ranks has withdrawn its memory. Reads before it were of memory that was lent.
+    /// Returns whether none of these ranks has withdrawn its memory. Reads before it were of memory that was
+    /// lent.
     pub(super) fn is_lent(&self, mut others: impl Iterator<Item = usize>) -> bool {
         fence(Ordering::Acquire);
         others.all(|other| !self.condition(other).withdrawn.load(Ordering::SeqCst))

@@ -235,7 +235,7 @@ impl Channel {
         if size_bytes <= INLINE { &message.inline[..size_bytes] } else { self.piece(number, size_bytes) }
     }
 
-    /// What is in the slot of message `number`, which has arrived and is not released.
+    /// Returns the content of the slot of message `number`, which has arrived and is not released.
     #[inline]
     pub(super) fn piece(&self, number: u64, size_bytes: usize) -> &[u8] {
         // SAFETY: the message has arrived and is not released, so nobody writes to the slot.

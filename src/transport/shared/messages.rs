@@ -12,7 +12,7 @@ use crate::transport::{Failure, Header, Incoming, Outgoing, Polled, Target};
 pub(in crate::transport) struct Line(pub(super) Shared);
 
 impl Line {
-    /// Whether messages of a rank go through this memory.
+    /// Returns whether messages of a rank go through this memory.
     pub(in crate::transport) fn has(&self, rank: Rank) -> bool {
         self.0.has(rank)
     }

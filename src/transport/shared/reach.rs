@@ -30,7 +30,7 @@ pub(in crate::transport) enum Reach {
 }
 
 impl Reach {
-    /// The same access, with mappings of its own.
+    /// Returns the access with mappings of its own.
     pub(super) fn again(&self) -> Self {
         match self {
             Self::Threads => Self::Threads,
@@ -38,7 +38,7 @@ impl Reach {
         }
     }
 
-    /// Whether the kernel copies from and to memory that is not registered.
+    /// Returns whether the kernel copies from and to memory that is not registered.
     pub(super) fn can_ask_kernel(&self) -> bool {
         match self {
             Self::Threads => false,

@@ -27,7 +27,7 @@ const CONNECT: Duration = Duration::from_secs(30);
 /// The tag of claims of these connections.
 pub(super) const TAG: u64 = u64::from_be_bytes(*b"messages");
 
-/// What a rank tells all others before they connect.
+/// The addresses that a rank sends to all others before they connect.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ports {
     /// The secret of all connections is rank 0's.

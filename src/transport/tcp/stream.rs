@@ -13,7 +13,7 @@ use crate::transport::Header;
 
 /// The most bytes that one call of the kernel moves, so that both directions take turns and what arrives stays in the cache.
 const PIECE: usize = 256 << 10;
-/// The same for a part of a longer message, while the kernel takes all of it. The call may also deliver what has arrived, and a longer one
+/// The size of a part of a longer message, while the kernel takes all of it. The call may also deliver what has arrived, and a longer one
 /// delays its acknowledgement, and so the other end: at 10 Gbit/s, 16 MiB each way take 1.07 times as long as on the wire, and with
 /// [`PIECE`] 1.12 times, or under BBR, which sends little ahead of acknowledgements, 1.3 times.
 const PART: usize = 48 << 10;

@@ -43,7 +43,8 @@ pub(in crate::transport) fn connect(
     Ok(controls.map(|controls| Links { collectives, messages, controls }))
 }
 
-/// Whether UCX may have something better than TCP: a node has an adapter for RDMA. All ranks of the world call it.
+/// Returns whether UCX may have something better than TCP: a node has an adapter for RDMA. All ranks of the world
+/// call it.
 ///
 /// # Errors
 /// Those of the bootstrap.

@@ -182,7 +182,7 @@ pub(super) unsafe extern "C" fn on_piece(
     let (inbox, attributes) = unsafe { (&*argument.cast::<Inbox>(), (*param).recv_attr) };
     // SAFETY: UCX passes the address of the header, and its size.
     let envelope = unsafe { read::<Envelope>(header, header_length) };
-    // What no rank of this world sends is dropped: anybody may connect to a port of UCX.
+    // Messages from outside of this world are dropped: anybody may connect to a port of UCX.
     let Some((envelope, peer)) =
         envelope.and_then(|envelope| Some((envelope, inbox.peers.get(envelope.from as usize)?)))
     else {

@@ -273,7 +273,8 @@ impl Worker {
         }
     }
 
-    /// Whether a request is done; then it must not be used again. Requests are done, or fail, while the worker makes progress.
+    /// Returns whether a request is done; then it must not be used again. Requests are done, or fail, while the worker makes
+    /// progress.
     pub(super) fn is_done(&self, request: &Request) -> Result<bool, Status> {
         let request = request.0.as_ptr();
         // SAFETY: the request is one of this worker's, and is not freed.
@@ -354,12 +355,13 @@ impl Worker {
         }
     }
 
-    /// Whether this process is a forked child of the one that created the worker.
+    /// Returns whether this process is a forked child of the one that created the worker.
     pub(super) fn is_of_parent(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// Whether UCX has not given back memory that was lent to it, though the connections that used it are closed.
+    /// Returns whether UCX has not given back memory that was lent to it, though the connections that used it are
+    /// closed.
     pub(super) fn is_stuck(&self) -> bool {
         self.is_stuck.get()
     }

@@ -64,7 +64,7 @@ fn world() -> Vec<End> {
     controls().into_iter().enumerate().map(end).collect()
 }
 
-/// What ranks do that wait, until all of them see something.
+/// Runs ranks that wait, until all of them see something.
 fn until(ends: &[End], sees: impl Fn(&StatusBoard) -> bool) {
     let began = Instant::now();
     while !ends.iter().all(|end| sees(&end.status)) {
@@ -118,13 +118,13 @@ fn a_rank_that_leaves_has_not_failed() {
     leaves.status.leave(3);
     drop(leaves);
     until(&ends, |status| status.has_left(3));
-    // What comes after the goodbye is the end of the connection.
+    // Anything after the goodbye is the end of the connection.
     let began = Instant::now();
     until(&ends, |_| began.elapsed() > 4 * TICK);
     assert!(ends.iter().all(|end| end.status.failure().is_none()));
 }
 
-/// What every rank does after a failure, on a thread of its own.
+/// Runs `then` on every rank after a failure, on a thread of its own.
 fn survivors<R: Send>(ends: &[End], then: impl Fn(Rank, &dyn Guard) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let then = &then;

@@ -20,14 +20,14 @@ pub struct Made {
     pub label: &'static str,
 }
 
-/// What each rank has for itself in a call.
+/// The values of one rank in a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Own {
     pub memory: Memory,
     pub in_flight: bool,
 }
 
-/// Whether a result has to be right, or must not be.
+/// The requirement on a result: it has to be right, or must not be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ranks {
     Agree,
@@ -163,7 +163,7 @@ impl Made {
         }
     }
 
-    /// Whether this rank has a result that needs something of every rank.
+    /// Returns whether this rank has a result that needs something of every rank.
     pub fn needs_all(&self, rank: usize) -> bool {
         match self.operation {
             Operation::Broadcast { .. }

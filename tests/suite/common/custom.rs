@@ -105,7 +105,7 @@ struct Ordered {
 }
 
 impl Ordered {
-    /// Whether it was carried out. Otherwise it was refused, on all ranks.
+    /// Returns whether it was carried out. Otherwise it was refused, on all ranks.
     fn make(&self, comm: &mut Communicator, is_in_flight: bool) -> bool {
         let Self { operation, ref choice, count, number } = *self;
         let rank = comm.rank();
@@ -174,7 +174,7 @@ fn pairs(comm: &mut Communicator) {
     }
 }
 
-/// What cannot be reduced is refused on all ranks, which go on.
+/// Reductions that are impossible are refused on all ranks, which go on.
 fn refusals(comm: &mut Communicator) {
     let refused = |done: unisono::Result<()>, words: &str| match done {
         Err(Error::Unsupported(why)) => assert!(why.contains(words), "{why}"),

@@ -19,7 +19,7 @@ pub fn conformance(comm: &mut Communicator) {
         mixed(comm);
         registered(comm);
     }
-    // Nobody waits for this one, and the next call still comes after it.
+    // No rank waits for this one, and the next call still comes after it.
     drop(comm.all_reduce_async(vec![1.0_f64; LARGE], ReduceOp::Max).unwrap());
     comm.barrier().unwrap();
     // The communicator ends with a call in flight.

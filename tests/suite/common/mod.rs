@@ -1,4 +1,4 @@
-//! What every transport is held against: the same checks, run by one rank over its communicator.
+//! The checks that every transport must pass, run by one rank over its communicator.
 
 #![allow(dead_code, unreachable_pub, reason = "builds without MPI or NCCL use a part")]
 
@@ -83,7 +83,8 @@ macro_rules! for_every_dtype {
     };
 }
 
-/// What rank `rank` brings: small enough that every sum and product over 9 ranks is exact in every type.
+/// Returns an element of rank `rank`: small enough that every sum and product over 9 ranks is exact in every
+/// type.
 fn input(op: ReduceOp, rank: usize, index: usize) -> i64 {
     match op {
         ReduceOp::Product => 1 + i64::from((rank + index).is_multiple_of(3)),
@@ -107,7 +108,7 @@ fn expected<T: Exact>(op: ReduceOp, ranks: usize, index: usize) -> T {
         ReduceOp::Min => T::exact(inputs.min().unwrap()),
         ReduceOp::Max => T::exact(inputs.max().unwrap()),
         ReduceOp::Product => T::exact(inputs.product()),
-        // Of one rank alone, a logical reduction is the rank's value.
+        // A logical reduction of one rank is the rank's value.
         ReduceOp::BitAnd => reduced(|one, other| one & other),
         ReduceOp::BitOr => reduced(|one, other| one | other),
         ReduceOp::BitXor => reduced(|one, other| one ^ other),
@@ -126,7 +127,7 @@ pub fn reductions(dtype: DType) -> Vec<ReduceOp> {
 /// After so many elements, inputs and what is expected of them begin again: 11 times 3.
 const PERIOD: usize = 33;
 
-/// What rank `rank` brings, from an index on.
+/// Returns the elements of rank `rank`, from an index on.
 pub fn inputs<T: Exact>(op: ReduceOp, rank: usize, from: usize, count: usize) -> Vec<T> {
     let period = (from..from + PERIOD).map(|index| T::exact(input(op, rank, index)));
     period.collect::<Vec<_>>().into_iter().cycle().take(count).collect()

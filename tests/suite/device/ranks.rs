@@ -91,7 +91,7 @@ fn reduce_all<T: Exact + DeviceRepr + ValidAsZeroBits>(comm: &mut Communicator) 
     assert!(by_nccl > 0 || !route.starts_with("NCCL"), "NCCL reduces no {}: {route}", T::DTYPE);
 }
 
-/// Whether the method is available.
+/// Returns whether the method is available.
 fn reduce_one<T>(comm: &mut Communicator, choice: &Choice, op: ReduceOp, count: usize) -> bool
 where
     T: Exact + DeviceRepr + ValidAsZeroBits,
@@ -240,7 +240,7 @@ fn another_count(comm: &mut Communicator) {
     println!("rank {} got a result: {}", comm.rank(), called.is_ok() && then.is_ok());
 }
 
-/// The same kinds of call, in another order on one rank.
+/// Makes the same kinds of call, in another order on one rank.
 fn another_order(comm: &mut Communicator) {
     comm.set_timeout(Duration::from_secs(30));
     let counts = [1000, 999];

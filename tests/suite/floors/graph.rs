@@ -33,7 +33,7 @@ pub(crate) type Arrows = BTreeMap<String, BTreeMap<String, BTreeSet<Line>>>;
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     modules: BTreeSet<Module>,
-    /// What a name stands for that a module imports.
+    /// The paths of the names that a module imports.
     imports: BTreeMap<(Module, String), Vec<String>>,
     named: Vec<(String, Named)>,
 }
@@ -101,7 +101,7 @@ impl Graph {
         let import = rest.first().and_then(|name| self.imports.get(&(at.clone(), name.clone())));
         let import = import.filter(|import| *import != path && imports < MOST_IMPORTS);
         let mut reached = Vec::new();
-        // What the root passes on is not the root's.
+        // Names that the root re-exports are not the root's.
         if is_ours && !(at.is_empty() && import.is_some()) {
             reached.push(at.clone());
         }

@@ -25,7 +25,7 @@ const NEVER: [(&str, &[&str], &[&str]); 29] = [
     ("collectives/src/", &["model"], &["Algorithm"]),
     ("collectives/src/", &["clock"], &ALGORITHMS),
     ("collectives/src/", &["execution"], &ALGORITHMS),
-    // Those with levels are known by their descriptors.
+    // Algorithms with levels are known by their descriptors.
     ("src/", &[""], &["HierarchicalCopy", "Rail"]),
     ("src/", &["select", "method"], &ALGORITHMS),
     ("crates/cli/src/", &[""], &ALGORITHMS),

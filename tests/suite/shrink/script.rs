@@ -30,7 +30,7 @@ struct End {
     delay: Duration,
 }
 
-/// What happens to each rank of a world.
+/// The fates of the ranks of a world.
 #[derive(Debug)]
 pub(super) struct Script {
     seed: u64,

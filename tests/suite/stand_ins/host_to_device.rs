@@ -157,7 +157,8 @@ fn error() {
     assert!(began.elapsed() < Duration::from_secs(2), "nobody waits for a GPU that has failed");
 }
 
-/// Of two copies in flight one array is kept. The stand-in frees pinned memory at once, and a copy from freed memory is an error.
+/// Dropping one of two copies in flight keeps its array. The stand-in frees pinned memory at once, and a copy from freed memory
+/// is an error.
 fn dropped() {
     let (context, stream, mut copies) = copies(0, 2);
     let bytes = vec![7_u8; SLOW_BYTES];

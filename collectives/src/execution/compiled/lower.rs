@@ -35,7 +35,7 @@ pub(super) fn lower(compiled: &CompiledPlan, (rank, plan): (Rank, &Plan), execut
     }
 }
 
-/// Whether all messages of a plan can be eager.
+/// Returns whether all messages of a plan can be eager.
 pub(super) fn is_eager(plan: &Plan, rank: Rank) -> bool {
     eager::lower(plan, rank).is_some()
 }

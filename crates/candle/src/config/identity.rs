@@ -90,7 +90,7 @@ impl Config {
         json!({ "optimizer": self.optimizer().describe(), "schedule": schedule })
     }
 
-    /// Whether a checkpoint is of the run that `own` describes.
+    /// Verifies that a checkpoint is of the run that `own` describes.
     pub(super) fn compare(
         &self,
         own: &Value,

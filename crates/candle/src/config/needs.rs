@@ -70,7 +70,7 @@ impl Config {
         }
     }
 
-    /// What a whole replica needs that computes with so many samples at a time.
+    /// Returns the memory of a replica that computes with this many samples at a time.
     fn needs_of_replica(&self, shares: Shares, pass: usize, dataset: &Dataset) -> Needs {
         let Shares { ranks, global_batch, .. } = shares;
         let Some(size) = model::size(self.model, self.hidden.as_deref(), &dataset.kind) else {

@@ -219,7 +219,8 @@ impl Config {
         self.kept_dataset().map(|(dataset, _)| dataset)
     }
 
-    /// The same, and what was read or written of a [snapshot](Self::snapshot).
+    /// Like [`dataset`](Self::dataset), and returns the report on a [snapshot](Self::snapshot) that was read
+    /// or written.
     ///
     /// # Errors
     /// [`TrainError::Data`].

@@ -28,7 +28,7 @@ pub(super) struct Prepared<R> {
     pub(super) resumed: Option<Resumed>,
 }
 
-/// What a replica is made for.
+/// The choices from which a replica is made.
 pub(super) struct Made<'a> {
     pub(super) dataset: &'a Dataset,
     pub(super) device: &'a Device,
@@ -60,7 +60,7 @@ impl Config {
         Trainer::new(comm, replica, feed, run, resumed)
     }
 
-    /// The same for parameter servers, whatever [`Config::strategy`] says.
+    /// Like [`trainer`](Self::trainer), for parameter servers, independent of [`Config::strategy`].
     ///
     /// # Errors
     /// As [`Config::trainer`].
@@ -319,7 +319,7 @@ impl Config {
     }
 }
 
-/// What a user should know of the input, a line each.
+/// Notices about the input for the user, a line each.
 fn input_lines(dataset: &Dataset, kept: Option<SnapshotReport>) -> Option<String> {
     let lines: Vec<_> =
         dataset.notices().iter().cloned().chain(kept.map(|report| report.to_string())).collect();

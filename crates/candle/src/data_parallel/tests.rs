@@ -111,7 +111,7 @@ fn ranks_begin_with_the_values_of_rank_0_and_stay_together() {
     assert!(losses[9] < 0.7 * losses[0], "{losses:?}");
 }
 
-/// What all ranks are told if each makes this of its rank.
+/// Returns the error that all ranks report if each runs this.
 fn refused(main: impl Fn(Communicator) -> Result<()> + Sync) -> Vec<String> {
     on_ranks(main).into_iter().map(|ended| ended.unwrap_err().to_string()).collect()
 }

@@ -74,7 +74,7 @@ impl DeviceBuckets {
         let mut buckets = Vec::new();
         for &count in &ledger.plan.counts {
             let memory = comm.alloc_device::<f32>(count)?;
-            // Whichever stream it is filled with zeros on: candle's may write to it from now on.
+            // Either stream may fill it with zeros: candle's may write to it from now on.
             comm.synchronize(memory.stream())?;
             buckets.push(Bucket { here: Some(memory), request: None });
         }

@@ -159,7 +159,7 @@ mod tests {
     use crate::network::{Loss, Network};
     use unisono_train::Replica as _;
 
-    /// What `tests/reference/gpt2.py` has written.
+    /// The output of `tests/reference/gpt2.py`.
     #[derive(Deserialize)]
     struct Reference {
         logits: Vec<Vec<f32>>,

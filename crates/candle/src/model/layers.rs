@@ -6,7 +6,8 @@ use candle_core::{Module, Result, Tensor};
 
 use crate::network::Parameters;
 
-/// What a layer computes from the result of the one before, or from the inputs, of this many samples.
+/// The forward pass of a layer: from the result of the previous layer, or from the inputs, of this many
+/// samples.
 pub(super) type Forward = Box<dyn Fn(&Tensor, usize) -> Result<Tensor> + Send>;
 
 /// Adds a layer's parameters.

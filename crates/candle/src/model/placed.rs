@@ -3,7 +3,7 @@
 use candle_core::{Device, Result, Tensor};
 use unisono_data::{Batch, Inputs};
 
-/// What a built-in model computes with: a batch on the host, or one that was copied ahead to the GPU of the model.
+/// The batch of a built-in model: on the host, or copied ahead to the GPU of the model.
 #[derive(Debug, Clone)]
 pub enum Placed {
     /// On the host.
@@ -14,7 +14,7 @@ pub enum Placed {
         inputs: Tensor,
         /// The targets.
         targets: Tensor,
-        /// The same on the host, which checks and counts them.
+        /// The targets on the host, which checks and counts them.
         known: Vec<u32>,
     },
 }
@@ -102,7 +102,7 @@ mod tests {
     use unisono_data::Kind;
     use unisono_train::{Fill, Gradients, Replica, Tally};
 
-    /// What a pass reports: the tally, and the bits of each gradient.
+    /// The result of a pass: the tally, and the bits of each gradient.
     #[derive(Debug, Default, PartialEq)]
     struct Reported {
         tally: Tally,

@@ -161,7 +161,7 @@ fn network(
     })
 }
 
-/// What `tests/reference/cnn_gradients.py` has written.
+/// The output of `tests/reference/cnn_gradients.py`.
 #[derive(serde::Deserialize)]
 struct Reference {
     loss: f64,

@@ -96,7 +96,7 @@ struct Block {
     mix: Linear,
     expand: Linear,
     contract: Linear,
-    /// Of what each half adds to its input.
+    /// The dropout of each half, applied to its output.
     dropouts: [Dropout; 2],
 }
 

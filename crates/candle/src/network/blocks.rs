@@ -24,7 +24,8 @@ pub(super) fn parallelism() -> Parallelism {
     if is_alone() { Parallelism::None } else { Parallelism::Rayon(get_num_threads()) }
 }
 
-/// Whether this thread works alone: it is the only one of its rank, or one of those that share an operation.
+/// Returns whether this thread works alone: it is the only one of its rank, or one of those that share an
+/// operation.
 fn is_alone() -> bool {
     get_num_threads() == 1 || rayon::current_thread_index().is_some()
 }

@@ -76,7 +76,7 @@ impl Linear {
         Ok(Self { parameters: parameters.clone(), kernel })
     }
 
-    /// The same layer, followed by a ReLU.
+    /// Adds a ReLU after the layer.
     #[must_use]
     pub fn with_relu(self) -> Self {
         Self { kernel: Kernel { has_relu: true, ..self.kernel }, ..self }
@@ -108,7 +108,7 @@ impl Kernel {
         if self.has_relu { Relu.composed(&y) } else { Ok(y) }
     }
 
-    /// Whether there is neither a bias nor a ReLU.
+    /// Returns whether there is neither a bias nor a ReLU.
     pub(super) fn is_product(&self) -> bool {
         self.bias.is_none() && !self.has_relu
     }

@@ -80,7 +80,8 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     cross_entropy_of(logits, targets.flatten_all()?.to_vec1()?, None)
 }
 
-/// The same of targets on the host, which may be `there`, where the logits are, too.
+/// Like [`cross_entropy`], of targets on the host, and `there`, where the logits are, if they are there
+/// already.
 ///
 /// # Errors
 /// As [`cross_entropy`].
@@ -107,7 +108,7 @@ fn show(outputs: &Tensor, classes: usize, targets: &[u32]) -> Result<()> {
     })
 }
 
-/// What a loss was given.
+/// The arguments of a loss.
 pub(super) struct Seen {
     values: Vec<f32>,
     classes: usize,
@@ -122,7 +123,7 @@ impl Seen {
 }
 
 thread_local! {
-    /// What losses were computed from on this thread, if somebody wants to see it.
+    /// The arguments of losses on this thread, if a test records them.
     static SEEN: RefCell<Option<Vec<Seen>>> = const { RefCell::new(None) };
 }
 
@@ -135,7 +136,7 @@ pub(super) fn seeing<R>(run: impl FnOnce() -> R) -> (R, Vec<Seen>) {
 
 pub(super) struct CrossEntropy {
     pub(super) targets: Vec<u32>,
-    /// The same where the logits are, if they are there already.
+    /// The targets where the logits are, if they are there already.
     pub(super) there: Option<Tensor>,
 }
 

@@ -94,7 +94,7 @@ impl SyncBatchNorm {
         Ok(Self { parameters: parameters.clone(), layer, statistics, weight, bias, has_relu: false })
     }
 
-    /// The same layer, followed by a ReLU.
+    /// Adds a ReLU after the layer.
     #[must_use]
     pub fn with_relu(self) -> Self {
         Self { has_relu: true, ..self }

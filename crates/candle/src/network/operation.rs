@@ -28,7 +28,7 @@ pub trait Function: Send + Sync + 'static {
     /// operation; `dy` is the derivative with respect to `y`.
     fn backward(&self, dims: &[usize], x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]);
 
-    /// The same function composed of candle operations, which have derivatives: for a GPU, whose memory a loop cannot
+    /// Computes the function by candle operations, which have derivatives: for a GPU, whose memory a loop cannot
     /// access.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ scoped_thread_local!(
     static mut GRADIENTS: for<'a> &'a mut (dyn Gradients + 'a)
 );
 scoped_thread_local!(
-    /// What brings the values of parameters to the forward pass that runs on this thread.
+    /// The provider of parameter values for the forward pass that runs on this thread.
     static mut VALUES: for<'a> &'a mut (dyn Gradients + 'a)
 );
 
@@ -40,7 +40,7 @@ pub(super) fn without_derivatives<T>(forward: impl FnOnce() -> T) -> T {
     EVALUATION.set(&(), forward)
 }
 
-/// Whether this thread needs no derivatives.
+/// Returns whether this thread needs no derivatives.
 pub(super) fn is_evaluation() -> bool {
     EVALUATION.is_set()
 }
@@ -50,7 +50,7 @@ pub(super) fn brought_by<T>(gradients: &mut dyn Gradients, forward: impl FnOnce(
     VALUES.set(gradients, forward)
 }
 
-/// Whether a forward pass of training runs on this thread.
+/// Returns whether a forward pass of training runs on this thread.
 pub(super) fn is_training() -> bool {
     VALUES.is_set()
 }
@@ -85,7 +85,7 @@ pub(super) fn report(index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
     }
 }
 
-/// The same for a gradient on a GPU.
+/// Reports a gradient on a GPU.
 #[cfg(feature = "cuda")]
 fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
     if !GRADIENTS.is_set() {
@@ -120,7 +120,7 @@ pub struct Parameters {
     passes: Arc<Mutex<Passes>>,
     /// An input of every operation that reports gradients, so that candle computes derivatives there.
     anchor: Var,
-    /// The same input for passes without derivatives.
+    /// The input for passes without derivatives.
     constant: Tensor,
     has_loops: bool,
     /// The ranks that share the values of parameters, if any do.
@@ -154,7 +154,7 @@ impl Parameters {
         Ok(Self { sharing: Some(Sharing::among(comm)?), ..Self::new(seed) })
     }
 
-    /// Whether ranks share the values of parameters.
+    /// Returns whether ranks share the values of parameters.
     pub(super) fn are_shared(&self) -> bool {
         self.sharing.is_some()
     }
@@ -172,8 +172,8 @@ impl Parameters {
         self.anchor.device()
     }
 
-    /// Whether our own operations compute gradients, and write them to their buckets: on the CPU. Elsewhere, layers are
-    /// composed of candle operations.
+    /// Returns whether our own operations compute gradients, and write them to their buckets: on the CPU. Elsewhere,
+    /// layers are composed of candle operations.
     pub(super) fn are_written_by_loops(&self) -> bool {
         self.has_loops
     }

@@ -1,4 +1,4 @@
-//! What the layers of a model share that behave otherwise in training than in evaluation: the communicator of a
+//! State that layers share which behave differently in training and in evaluation: the communicator of a
 //! [`SyncBatchNorm`](super::SyncBatchNorm), and the number of the pass for a [`Dropout`](super::Dropout).
 //!
 //! Every exchange is one all-reduce of the same size, whatever its layer, and says which layer and direction it is of. So a rank
@@ -30,7 +30,7 @@ pub(super) struct Passes {
     /// Its own, so that all-reduces of buckets may be in flight; `None` with one rank.
     comm: Option<Communicator>,
     layers: Vec<Arc<Statistics>>,
-    /// What this pass has exchanged: for each layer, forward and backward.
+    /// The exchanges of this pass: for each layer, forward and backward.
     exchanged: Vec<[bool; 2]>,
     /// How many layers drop values.
     dropouts: u64,
@@ -64,7 +64,7 @@ impl Passes {
         self.steps = Some(steps);
     }
 
-    /// Whether a layer needs other ranks.
+    /// Returns whether a layer needs other ranks.
     pub(super) fn synchronizes(&self) -> bool {
         !self.layers.is_empty()
     }

@@ -15,7 +15,7 @@ use unisono_train::{Gradients, Parameter, ReplicaError};
 /// The result of the layers of a stage.
 #[derive(Debug)]
 pub enum Cut {
-    /// What the next stage computes with.
+    /// The input of the next stage.
     Activations(Tensor),
     /// The loss: the last stage's.
     Loss(Loss),
@@ -69,7 +69,7 @@ pub enum Cut {
 pub struct StageNetwork<B, F> {
     arrays: Arrays,
     forward: F,
-    /// What backward passes need, by the number of the micro-batch.
+    /// The inputs of backward passes, by the number of the micro-batch.
     kept: HashMap<usize, Kept>,
     batch: PhantomData<fn(&B)>,
 }

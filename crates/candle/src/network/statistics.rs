@@ -84,7 +84,7 @@ impl Statistics {
         self.moments(sums).map(drop)
     }
 
-    /// The same, and returns them.
+    /// Like [`absorb`](Self::absorb), and returns the moments.
     pub(super) fn moments(&self, sums: &[f64]) -> Result<Moments> {
         let count = sums[0];
         if count < 2.0 {

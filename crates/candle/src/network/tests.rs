@@ -60,7 +60,7 @@ pub(crate) fn check_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
     check_slopes_of(replica, batch, |replica| replica.evaluate(batch).unwrap());
 }
 
-/// The same of the loss of a training pass.
+/// Like [`check_slopes`], of the loss of a training pass.
 pub(crate) fn check_training_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
     check_slopes_of(replica, batch, |replica| gathered(replica, batch).tally.unwrap());
 }

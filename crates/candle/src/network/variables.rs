@@ -15,7 +15,7 @@ impl Parameters {
     }
 }
 
-/// Whether a variable is a running statistic of a `candle_nn` batch norm.
+/// Returns whether a variable is a running statistic of a `candle_nn` batch norm.
 fn is_statistic(name: &str) -> bool {
     let last = name.rsplit('.').next();
     matches!(last, Some("running_mean" | "running_var"))

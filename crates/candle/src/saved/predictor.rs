@@ -35,7 +35,7 @@ impl fmt::Debug for Predictor {
 /// A prediction for a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Guess {
-    /// Of a classification.
+    /// A classification.
     Class {
         /// The most probable class.
         class: u32,

@@ -29,7 +29,7 @@ fn samples(range: std::ops::Range<usize>) -> Tensor {
     Tensor::from_vec(values, (range.len(), INPUTS), &Device::Cpu).unwrap()
 }
 
-/// What a rank got from a pass.
+/// The results of a pass on one rank.
 #[derive(Default)]
 struct Gathered {
     outputs: Vec<f32>,
@@ -69,7 +69,7 @@ fn network(outputs: Arc<Mutex<Vec<f32>>>) -> impl Replica<Batch = Tensor> {
     })
 }
 
-/// The same of candle's operations, over the samples of one rank.
+/// Returns a network of candle's operations, over the samples of one rank.
 fn composed(outputs: Arc<Mutex<Vec<f32>>>) -> impl Replica<Batch = Tensor> {
     fn norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
         let centred = x.broadcast_sub(&x.mean_keepdim(0)?)?;

@@ -27,7 +27,7 @@ fn settings() -> Config {
     Config { epochs: 1, hidden: Some(vec![32]), ..Config::new(Source::Digits, ModelKind::Mlp) }
 }
 
-/// What rank 0 has of a run, and what the workers did in each epoch.
+/// Returns rank 0's result of a run, and the work of the workers in each epoch.
 fn on_rank_0<T: Send>(
     ranks: usize,
     on_rank: impl Fn(&mut Communicator) -> Result<Option<T>, TrainError> + Sync,
@@ -56,7 +56,7 @@ fn serve(
     })
 }
 
-/// The same by mirrored training.
+/// Returns the summary of mirrored training.
 fn mirror(ranks: usize, settings: &Config) -> Summary {
     on_rank_0(ranks, |comm| {
         comm.set_choice(Algorithm::MasterWorker)?;

@@ -163,7 +163,7 @@ fn hang_report_says_what_happened_and_names_a_bad_file() {
     refused("rank-1.json");
 }
 
-/// What is wrong is told with what to do, and is seen by a script.
+/// Errors are reported with a remedy, and as an exit code.
 fn doctor_fails_if_something_is_wrong() {
     let doctor = |limit: &str| {
         let line = format!("ulimit -n {limit} && exec \"$0\" doctor --threads 2");
@@ -214,7 +214,7 @@ fn a_full_disk_is_one_line() {
     }
 }
 
-/// What a node has no room for is refused before it is asked for, in one line.
+/// Requests beyond the memory of a node are refused before they are made, in one line.
 fn more_than_there_is_is_refused() {
     let refused = |line: &str| {
         let mut command = Command::new("sh");
@@ -278,7 +278,7 @@ fn train(device: &str) -> Output {
 
 #[cfg(feature = "candle")]
 fn a_run_says_where_it_computes() {
-    // What a GPU does not do is left to the CPU, which matters where there is a GPU.
+    // Calls that a GPU does not support are left to the CPU, which matters where there is a GPU.
     let auto = "on the CPU: on a GPU gradients are sent as f32, not as bf16\n";
     let has_gpus = unisono::internals::gpus() > 0;
     for (device, said, is_said) in

@@ -14,7 +14,7 @@ use unisono_testing::tests;
 use crate::{UNISONO, count};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// What is refused must be refused in a time that a person waits.
+/// Refusals must arrive in a time that a person waits.
 const SOON: Duration = Duration::from_secs(20);
 /// A rank waits at least 20 s for the others to begin.
 const PATIENT: Duration = Duration::from_secs(40);
@@ -170,7 +170,7 @@ fn under_another_mpis_mpirun_the_command_says_it_once_and_its_doctor_finds_it() 
     }
 }
 
-/// What Slurm leaves in the environment of a task.
+/// The environment that Slurm sets for a task.
 fn slurm(command: &mut Command, variables: &[(&str, &str)]) {
     command.env("SLURM_JOB_ID", "7").envs(variables.iter().copied());
 }

@@ -22,7 +22,7 @@ fn launcher(arguments: &str, script: &str, directory: &Path) -> Command {
     let mut command = Command::new(UNISONO);
     command.arg("launch").args(arguments.split_whitespace());
     command.args(["--", "sh", "-c", script]).arg(directory);
-    // What ranks share is made where it can be seen.
+    // Shared files of ranks are created where the test can check them.
     command.env("TMPDIR", directory);
     command
 }

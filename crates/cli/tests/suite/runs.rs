@@ -27,7 +27,7 @@ use unisono_testing::launch;
 
 use crate::{UNISONO, unisono};
 
-/// What it says to programs, a line each.
+/// Returns the machine-readable output, an object per line.
 fn objects(words: &[&str]) -> Vec<Value> {
     let ended = unisono(&[words, &["--format", "json"]].concat()).expect_success();
     ended.stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()

@@ -107,7 +107,7 @@ pub(crate) fn newest(directory: &Path) -> Option<String> {
     names(directory).into_iter().filter(|name| name.starts_with("step-")).max()
 }
 
-/// Whether a checkpoint is half-written.
+/// Returns whether a checkpoint is half-written.
 pub(crate) fn is_writing(directory: &Path) -> bool {
     names(directory).iter().any(|name| name.ends_with(".partial"))
 }

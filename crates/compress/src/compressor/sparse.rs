@@ -228,7 +228,8 @@ impl Doubling {
     }
 }
 
-/// Whether all values are finite. Gives each NaN the same bits: those of a sum of two depend on their order.
+/// Returns whether all values are finite. Gives each NaN the same bits: those of a sum of two depend on their
+/// order.
 fn canonical(values: &mut [f32]) -> bool {
     let all_finite = values.iter().all(|value| value.is_finite());
     if !all_finite {

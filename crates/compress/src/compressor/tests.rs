@@ -1,4 +1,4 @@
-//! What is sent and what is kept, over declared nodes.
+//! Tests of sent values and residuals over declared nodes.
 
 use super::*;
 use unisono::{Topology, Unisono};

@@ -146,7 +146,7 @@ fn decode_add_at<C: Code>(level: Level, values: &mut [f32], encoded: &[u8]) {
     level.compiled::<Decode<C, true>>()(cast_slice_mut(values), encoded);
 }
 
-/// Whether all decoded values are finite: those of an encoding that failed are not.
+/// Returns whether all decoded values are finite: those of an encoding that failed are not.
 ///
 /// # Panics
 /// If `encoded` ends within a scale.
@@ -220,7 +220,7 @@ fn encode_blocks<C: Code>(
     Ok(())
 }
 
-/// Whether all values are finite; otherwise nothing is changed.
+/// Returns whether all values are finite; otherwise nothing is changed.
 #[inline(always)]
 fn encode_block<C: Code>(
     values: &mut [f32],

@@ -1,4 +1,4 @@
-//! What goes wrong, and whom it concerns.
+//! Tests of failures, and of the ranks they affect.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -134,7 +134,7 @@ impl Array {
 
 const LABELS: &str = "expected labels, whole numbers with the shape [N]";
 
-/// What follows a key in the text of a dictionary.
+/// Returns the text that follows a key in a dictionary.
 fn value<'a>(dictionary: &'a str, key: &str) -> Option<&'a str> {
     let (_, rest) = dictionary.split_once(&format!("'{key}'"))?;
     Some(rest.trim_start().strip_prefix(':')?.trim_start())

@@ -279,7 +279,7 @@ impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
 }
 
 impl<U> State<U> {
-    /// Whether the next result, or the end, is known.
+    /// Returns whether the next result, or the end, is known.
     fn is_next_there(&self) -> bool {
         self.end == Some(self.taken) || self.ready.contains_key(&self.taken)
     }

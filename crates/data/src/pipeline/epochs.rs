@@ -5,7 +5,7 @@ use std::iter;
 use super::watch::Watch;
 use super::{DataError, Pipeline};
 
-/// What a stage passes on.
+/// The output of a stage.
 pub(super) enum Item<T> {
     Element(T),
     /// The elements before are of one epoch, and those behind of the next. Every stage keeps them apart, and its threads go on.
@@ -81,7 +81,7 @@ impl<T> Pipeline<T> {
         iter::from_fn(next).fuse()
     }
 
-    /// Whether nothing follows: after an error or a panic, and once the end was asked for.
+    /// Returns whether nothing follows: after an error or a panic, and once the end was asked for.
     pub fn has_ended(&self) -> bool {
         self.elements.is_none()
     }

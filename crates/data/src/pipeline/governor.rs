@@ -121,7 +121,7 @@ impl Pause {
         self.next = (2 * self.next).min(PAUSES.1);
     }
 
-    /// Whether the pause is over; called once per period.
+    /// Returns whether the pause is over; called once per period.
     fn is_over(&mut self) -> bool {
         let is_over = self.left == 0;
         self.left = self.left.saturating_sub(1);

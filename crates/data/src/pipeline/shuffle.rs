@@ -29,14 +29,14 @@ struct Held<T> {
     rest: Rest,
 }
 
-/// What else there is of an epoch.
+/// The remaining entries of an epoch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rest {
     /// More elements.
     Elements,
     /// Its end.
     End,
-    /// Nothing: the pipeline has ended.
+    /// The end of the pipeline.
     Nothing,
 }
 

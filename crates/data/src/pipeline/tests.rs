@@ -290,7 +290,8 @@ fn no_more_is_made_than_there_is_room_for() {
     let mut made_until = 0;
     for taken in 0..500 {
         assert!(matches!(elements.next(), Some(Ok(number)) if number == taken));
-        // Those taken, and five that are prefetched. One that was made too early is found here, at the latest in the next round.
+        // The elements taken, and five that are prefetched. One that was made too early is found here, at the latest in the next
+        // round.
         while made_until < taken + 6 {
             assert_eq!(made.recv(), Ok(made_until));
             made_until += 1;

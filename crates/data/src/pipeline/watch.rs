@@ -1,4 +1,4 @@
-//! What the stages of a pipeline spend their time on, and which of them holds the others up.
+//! Measures how the stages of a pipeline spend their time, and which of them limits the others.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a stage has done so far. Its threads are busy, starved, or have no room for another result: the three shares add up
+/// The work of a stage so far. Its threads are busy, starved, or have no room for another result: the three shares add up
 /// to 1 once it has begun.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct StageReport {
@@ -94,7 +94,8 @@ enum Stage {
 }
 
 impl Watch {
-    /// What the stages have done so far, from the source on. Those of repeated pipelines begin anew with each of them.
+    /// Returns the work of the stages so far, from the source on. Those of repeated pipelines begin anew with each of
+    /// them.
     ///
     /// Empty if no stage has threads: then all work is the consumer's own.
     pub fn stages(&self) -> Vec<StageReport> {
@@ -148,7 +149,7 @@ impl Watch {
         }
     }
 
-    /// Whether a stage has threads, now.
+    /// Returns whether a stage has threads, now.
     fn has_threads(&self) -> bool {
         self.0.iter().any(|stage| match stage {
             Stage::Threads(_) => true,
@@ -174,7 +175,7 @@ impl Current {
     }
 }
 
-/// What is summed up: times in nanoseconds, and numbers of elements.
+/// The sums: times in nanoseconds, and numbers of elements.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sum {
     Elements,
@@ -197,7 +198,7 @@ pub(super) enum Sum {
 
 const SUMS: usize = Sum::Ready as usize + 1;
 
-/// What the threads of a stage count.
+/// The counters of a stage's threads.
 #[derive(Debug)]
 pub(super) struct Counters {
     name: Mutex<&'static str>,
@@ -209,7 +210,7 @@ pub(super) struct Counters {
     pub(super) most_threads: AtomicUsize,
     sums: [AtomicU64; SUMS],
     parts: Mutex<Parts>,
-    /// What was counted before the reports [began anew](Watch::restart).
+    /// The counts before the reports [began anew](Watch::restart).
     before: Mutex<([u64; SUMS], Parts)>,
 }
 

@@ -65,7 +65,7 @@ struct Object {
 }
 
 impl Object {
-    /// What was found at `location`, to be kept at `path` of the mirror.
+    /// Describes the object found at `location`, to be kept at `path` of the mirror.
     fn new(path: &str, meta: ObjectMeta) -> Self {
         let ObjectMeta { location, last_modified, size, e_tag: etag, .. } = meta;
         let version = Version { path: path.into(), size, etag, modified: last_modified.timestamp() };

@@ -27,8 +27,8 @@ fn retries() -> RetryConfig {
     RetryConfig { backoff, max_retries: 5, retry_timeout: Duration::from_secs(60) }
 }
 
-/// What a place's objects are fetched through. Credentials, region and endpoint of a bucket are those in `AWS_…`, as `object_store`
-/// reads them.
+/// Connects to the store that holds a place's objects. Credentials, region and endpoint of a bucket are those in `AWS_…`, as
+/// `object_store` reads them.
 pub(super) fn connect(place: &Place) -> Result<Arc<dyn ObjectStore>, String> {
     // Fails where the program has chosen another; that does as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -51,7 +51,7 @@ pub(super) fn connect(place: &Place) -> Result<Arc<dyn ObjectStore>, String> {
     connected.map_err(|error| describe(&error))
 }
 
-/// What is wrong, and what to do.
+/// Describes the problem and the remedy.
 pub(super) fn describe(error: &Error) -> String {
     let text = chain(error);
     // A list that is refused is an error like any other.
@@ -67,7 +67,7 @@ pub(super) fn describe(error: &Error) -> String {
     }
 }
 
-/// Of an object that is not the one that was listed.
+/// Describes an object that differs from the listed one.
 pub(super) fn changed() -> String {
     "was changed while it was fetched: start again once nothing is written there".into()
 }

@@ -76,7 +76,7 @@ impl Snapshotted {
         self.0.records
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

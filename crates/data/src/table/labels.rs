@@ -27,7 +27,7 @@ impl Names {
         self.rows.push(place);
     }
 
-    /// Whether a row has this label.
+    /// Returns whether a row has this label.
     pub(super) fn contains(&self, label: &str) -> bool {
         self.places.contains_key(label)
     }

@@ -62,13 +62,13 @@ impl Loading {
         Self(command.spawn().unwrap())
     }
 
-    /// Whether it fetches, or waits for the one that does.
+    /// Returns whether it fetches, or waits for the one that does.
     fn has_opened_the_lock(&self) -> bool {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.0.id())).into_iter().flatten().flatten();
         open.filter_map(|file| std::fs::read_link(file.path()).ok()).any(|path| path.ends_with("lock"))
     }
 
-    /// What it prints.
+    /// Returns its output.
     fn output(mut self) -> String {
         until("the process ends", || self.0.try_wait().unwrap().is_some());
         let mut output = String::new();

@@ -157,7 +157,7 @@ pub(crate) fn find(address: u64, bytes: usize) -> Result<Span, Failure> {
     Ok(Span { pointer, bytes, allocation: Arc::clone(allocation) })
 }
 
-/// Whether the address is in device or pinned memory, which is accessed by streams only.
+/// Returns whether the address is in device or pinned memory, which is accessed by streams only.
 pub(crate) fn is_ours(address: u64) -> bool {
     address & DEVICE_BIT != 0 || find(address, 1).is_ok()
 }

@@ -18,7 +18,7 @@ fn plans(most_ranks: usize, most_micro_batches: usize) -> impl Iterator<Item = P
     })
 }
 
-/// Whether every round of interleaved stages has all its micro-batches.
+/// Returns whether every round of interleaved stages has all its micro-batches.
 fn is_round(plan: &PipelinePlan) -> bool {
     plan.schedule.stages_per_rank() == 1 || plan.micro_batches.is_multiple_of(plan.ranks.len())
 }

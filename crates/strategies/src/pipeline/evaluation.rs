@@ -6,7 +6,7 @@ use super::{Pipeline, Stage, StageOutput};
 use unisono_train::metrics::Outputs;
 use unisono_train::{ReplicaError, Tally};
 
-/// What the last stage has shown.
+/// The outputs of the last stage.
 #[derive(Debug, Default)]
 struct Shown {
     values: Vec<f32>,

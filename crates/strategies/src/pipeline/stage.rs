@@ -15,7 +15,7 @@ pub struct Activations {
 /// The result of a forward pass through a stage.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StageOutput {
-    /// What the next stage computes with.
+    /// The input of the next stage.
     Activations(Activations),
     /// The loss: the last stage's.
     Loss(Tally),
@@ -66,7 +66,8 @@ pub trait Stage {
         before: Option<&Activations>,
     ) -> Result<StageOutput, ReplicaError>;
 
-    /// The same, and calls `see` with the model's outputs, if this is the last stage, and it knows them.
+    /// Like [`evaluate`](Self::evaluate), and calls `see` with the model's outputs, if this is the last
+    /// stage, and it knows them.
     ///
     /// # Errors
     /// As [`Stage::forward`].

@@ -50,7 +50,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     pub(super) fn run(mut self, tell: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
         let ended = self.epochs(tell).and_then(|last| self.finish(last));
         match self.holdings.leave() {
-            // What ended the run says more than that a server is lost, too.
+            // The cause of the end of the run is more precise than the loss of a server.
             Err(error) if ended.is_ok() => Err(error.into()),
             _ => ended,
         }
@@ -205,7 +205,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         self.tell(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), tell)
     }
 
-    /// What is due between two steps, when no worker computes.
+    /// Does the work that is due between two steps, when no worker computes.
     fn pause(&mut self, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let Progress { step, epoch, step_in_epoch, .. } = self.progress;
         let evaluates = self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every));
@@ -225,7 +225,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         Ok(())
     }
 
-    /// Whether a checkpoint is due after the step made last.
+    /// Returns whether a checkpoint is due after the step made last.
     fn is_save_due(&self) -> bool {
         let kept = self.settings.checkpoints.as_ref();
         kept.is_some_and(|kept| kept.when.due(self.progress.step, self.saved_at.elapsed()))

@@ -18,12 +18,12 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How long the process of a worker may be dead before that is seen.
 const TO_BE_LOST: Duration = Duration::from_secs(30);
 
-/// What is to be done, by whom, and what was.
+/// The work to be done, its workers, and the work done.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
     state: Mutex<State>,
     changed: Condvar,
-    /// Of a step.
+    /// The number of shares of a step.
     shares: usize,
     rate: Rate,
     /// The rank of the first worker.
@@ -40,7 +40,7 @@ pub(super) struct State {
     applied: u64,
     /// The sums of each step made, since the coordinator last looked.
     pub(super) made: Vec<Tally>,
-    /// Those of the shares applied since.
+    /// The tally of the shares applied since.
     begun: Tally,
     evaluations: VecDeque<usize>,
     evaluating: BTreeMap<Rank, usize>,
@@ -61,7 +61,7 @@ pub(super) struct State {
     is_over: bool,
 }
 
-/// What a worker has done in an epoch.
+/// The work of a worker in an epoch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Work {
     pub(super) shares: u64,
@@ -96,7 +96,7 @@ impl Dispatcher {
         self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// What this worker does next.
+    /// Returns the next task of this worker.
     pub(super) fn next(&self, worker: Rank, asks_to_stop: bool) -> Message {
         let mut state = self.state();
         state.asks_to_stop |= asks_to_stop;
@@ -162,7 +162,7 @@ impl Dispatcher {
         true
     }
 
-    /// Whether the run is over.
+    /// Returns whether the run is over.
     pub(super) fn is_over(&self) -> bool {
         self.state().is_over
     }
@@ -190,7 +190,7 @@ impl State {
             let applied = self.applied;
             return Message { number: batch as u64, applied, ..Message::new(Kind::Evaluate) };
         }
-        // Of the steps made, and not of the share's: a lane may be far ahead.
+        // The steps made by all, and not the share's: a lane may be far ahead.
         let step = self.before + self.queue.steps_made() as u64;
         match self.queue.take(worker, lane) {
             None => Message::new(Kind::Wait),

@@ -1,4 +1,4 @@
-//! What all servers hold together, for the coordinator: from a replica or a checkpoint, and into one.
+//! The parameters on all servers together, for the coordinator: from a replica or a checkpoint, and into one.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use unisono_train::{Parameter, Progress, Replica, Resumed, TrainError};
 #[derive(Debug)]
 pub(super) struct Holdings<'a> {
     pub(super) own: &'a Shard,
-    /// Those of servers 1 and on.
+    /// The links to servers 1 and on.
     pub(super) others: Vec<Link>,
     pub(super) layout: Layout,
     pub(super) rule: Arc<dyn UpdateRule>,
@@ -87,7 +87,7 @@ impl Holdings<'_> {
         Ok(Checkpoint { step: progress.step, state, parameters, optimizer })
     }
 
-    /// What every bucket holds, now.
+    /// Reads the current values of every bucket.
     fn read(&mut self, plan: &Plan) -> unisono::Result<Vec<Held>> {
         let mut held = self.zeros(plan);
         for (bucket, own) in self.layout.of(0).zip(self.own.read()) {

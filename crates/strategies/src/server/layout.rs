@@ -1,4 +1,4 @@
-//! Which server owns which bucket.
+//! The assignment of buckets to servers.
 
 use unisono_train::internals::Ledger;
 use unisono_train::{BucketBytes, BucketSettings, BucketSize, Parameter};
@@ -43,7 +43,7 @@ impl Layout {
         Self { settings, size, owners }
     }
 
-    /// What counts the gradients of these buckets.
+    /// Returns a counter of the gradients of these buckets.
     pub(super) fn ledger(&self, parameters: &[Parameter]) -> Ledger {
         Ledger::new(parameters, &self.settings, self.size)
     }

@@ -9,7 +9,7 @@ use unisono_train::Tally;
 pub(super) const SERVER: usize = 0;
 pub(super) const CLIENT: usize = 1;
 
-/// What a message is.
+/// The kinds of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, NoUninit, CheckedBitPattern)]
 #[repr(u64)]
 pub(super) enum Kind {
@@ -52,13 +52,13 @@ pub(super) struct Message {
     pub(super) step: u64,
     /// The number of a share or of an evaluation batch.
     pub(super) number: u64,
-    /// Of an evaluation: the shares applied before it.
+    /// In an evaluation: the shares applied before it.
     pub(super) applied: u64,
     pub(super) rate: f64,
     pub(super) targets: f64,
     pub(super) loss: f64,
     pub(super) correct: f64,
-    /// Of an answer to gradients, and of the report of its share: the parameter that they have spoiled, from 1, or 0; its largest
+    /// In an answer to gradients, and in the report of its share: the parameter that they have spoiled, from 1, or 0; its largest
     /// magnitude; and the server.
     pub(super) spoiled: u64,
     pub(super) largest: f64,

@@ -167,7 +167,7 @@ impl Pushing {
         self.failure()
     }
 
-    /// What kept the pass from a server, if anything did.
+    /// Returns the error that kept the pass from a server, if there was one.
     pub(super) fn failure(&mut self) -> Result<(), TrainError> {
         self.failure.take().map_or(Ok(()), Err)
     }

@@ -69,7 +69,7 @@ impl Queue {
         self.until
     }
 
-    /// Whether all shares of the steps that may begin are applied.
+    /// Returns whether all shares of the steps that may begin are applied.
     pub(super) fn is_done(&self) -> bool {
         self.applied == self.until * self.lanes.len()
     }
@@ -105,8 +105,8 @@ impl Queue {
         Some(ShareId { step: self.lanes[number], number })
     }
 
-    /// Whether no gradient can miss more updates than it may, if another share begins now: all others in work could be applied before it,
-    /// and it before each of them.
+    /// Returns whether no gradient can miss more updates than it may, if another share begins now: all others in work could be applied
+    /// before it, and it before each of them.
     fn may_begin(&self) -> bool {
         let others = self.in_work.len();
         match self.staleness {

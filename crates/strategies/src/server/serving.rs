@@ -1,4 +1,4 @@
-//! What servers do: each on one thread for each client, and the coordinator leads the run on another.
+//! The server process: one thread for each client, and the coordinator leads the run on another.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,7 +107,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
             updates_per_step: if staleness == Staleness::Steps(0) { 1 } else { workers as u64 },
         };
         holdings.restore(replica, resumed.as_ref())?;
-        // What only rank 0 does needs no other rank.
+        // Work of rank 0 alone needs no other rank.
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
         let log = Log::open(&mut alone, &settings, resumed.as_ref().map(|resumed| resumed.progress.step))?;
         let store = settings.checkpoints.as_ref().map(|kept| kept.open(resumed.is_some())).transpose()?;

@@ -1,4 +1,4 @@
-//! What a server holds: the values of its buckets, and the optimizer's state of them.
+//! The data of a server: the values of its buckets, and the optimizer's state of them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub(super) struct Shard {
 /// How gradients become updates.
 #[derive(Debug, Clone, Copy)]
 struct Rules {
-    /// Of a step.
+    /// The number of shares of a step.
     shares: usize,
     staleness: Staleness,
     damps: bool,
@@ -88,7 +88,7 @@ pub(super) struct Bucket {
     waiting: Vec<Option<(f64, Vec<f32>)>>,
 }
 
-/// Whether all parameters are finite after an update; otherwise the index of the first that is not.
+/// An update after which all parameters are finite; otherwise the index of the first that is not.
 type Updated = Result<(), (usize, Exploded)>;
 
 /// A client's side of a shard: where its gradients arrive, and what its last values lacked.
@@ -192,7 +192,7 @@ impl Shard {
         Ok(missed)
     }
 
-    /// What all buckets hold.
+    /// Reads the values of all buckets.
     pub(super) fn read(&self) -> Vec<Held> {
         self.buckets.iter().map(|bucket| lock(bucket).read()).collect()
     }

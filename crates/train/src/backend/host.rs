@@ -29,7 +29,7 @@ impl Backend for Host {
         let mut filling = Bringing::new(buckets.fill_across(comm, pass), optimizer, late);
         match run(&mut filling) {
             Ok(()) => filling.end(),
-            // What kept an update from its parameter says more than that the pass ended.
+            // The cause that kept an update from its parameter is more precise than the end of the pass.
             Err(error) => Err(filling.into_failure().unwrap_or_else(|| error.into())),
         }
     }

@@ -91,7 +91,7 @@ impl<'a> Bringing<'a> {
         }
     }
 
-    /// What kept an update from its parameter, if anything did.
+    /// Returns the error that kept an update from its parameter, if there was one.
     pub(super) fn into_failure(self) -> Option<TrainError> {
         self.failure
     }

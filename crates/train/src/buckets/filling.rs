@@ -34,7 +34,7 @@ impl Pass {
         updates: 0,
     };
 
-    /// Whether it is the last pass of its step.
+    /// Returns whether it is the last pass of its step.
     pub fn is_last(self) -> bool {
         self.number + 1 == self.of
     }

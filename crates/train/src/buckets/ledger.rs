@@ -1,4 +1,4 @@
-//! What the passes of a step have put into the buckets, wherever their memory is.
+//! Records the gradients that the passes of a step have put into the buckets, wherever their memory is.
 
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ impl Ledger {
         assert!(self.weighed.is_none(), "a pass is weighed once");
         self.weighed = Some(Instant::now());
         self.own.tally += tally;
-        // Of the rank, and not of a pass.
+        // Ranks are counted, and not passes.
         self.own.ranks_out_of_data = f64::from(u8::from(self.pass.is_out_of_data));
         self.own.ranks_to_stop = f64::from(u8::from(self.pass.asks_to_stop));
         self.own.ranks_to_save = f64::from(u8::from(self.pass.asks_to_save));
@@ -112,7 +112,7 @@ impl Ledger {
         (self.pass.is_last() && self.missing[next] == 0).then_some(next)
     }
 
-    /// Whether the last pass of the step has launched this bucket.
+    /// Returns whether the last pass of the step has launched this bucket.
     pub(crate) fn is_launched(&self, bucket: usize) -> bool {
         self.order[..self.launched].contains(&bucket)
     }

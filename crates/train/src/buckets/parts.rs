@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::{Buckets, Flight, Way};
 use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, Rank, ReduceOp, copy};
 
-/// What an optimizer remembers of a parameter: its name, the index of the parameter, and a number for each element.
+/// An optimizer's state for a parameter: its name, the index of the parameter, and a number for each element.
 pub(crate) type Moment = (String, usize, Vec<f32>);
 
 /// This rank's own parts of all buckets, in the elements of each.
@@ -60,7 +60,7 @@ impl Buckets {
         Some(within(part.start)..within(part.end))
     }
 
-    /// Whether the optimizer is sharded.
+    /// Returns whether the optimizer is sharded.
     pub(crate) fn is_divided(&self) -> bool {
         self.parts.is_some()
     }

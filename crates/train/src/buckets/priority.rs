@@ -17,7 +17,7 @@ use super::{Buckets, Filling, Pass};
 use unisono::{Choice, Communicator, Error, ReduceOp};
 
 impl Buckets {
-    /// Whether buckets may be on their way while the next step begins.
+    /// Returns whether buckets may be on their way while the next step begins.
     pub(crate) fn is_across(&self) -> bool {
         self.is_across
     }
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(by_need(&[1.0, 2.0, 3.0, 4.0, 5.0], &[-1.0, -9.0, -1.0, -1.0, -1.0]), [0, 1, 4, 3, 2]);
         // Bucket 3 is filled while bucket 2 is on its way, and bucket 4 too late to overtake it.
         assert_eq!(by_need(&[1.0, 2.0, 2.5, 3.0, 9.0], &[-1.0, -0.5, -2.0, -1.0, -1.0]), [0, 1, 2, 3, 4]);
-        // Of two that are filled at once, while the network waits, the last one leaves first.
+        // The last of two that are filled at once, while the network waits, leaves first.
         assert_eq!(by_need(&[1.0, 5.0, 5.0], &[-1.0, -1.0, -1.0]), [0, 2, 1]);
         // No bucket is left out where a rank measured nothing.
         assert_eq!(by_need(&[0.0; 3], &[f32::MIN; 3]), [0, 2, 1]);

@@ -14,7 +14,7 @@ use unisono_collectives::named;
 pub struct BucketSettings {
     /// The maximum bytes of gradients in the first bucket, unless it holds a single gradient, or those of every other bucket are fewer.
     pub first_bucket_bytes: usize,
-    /// The same for every other bucket.
+    /// The capacity of every other bucket.
     pub bucket_bytes: BucketBytes,
     /// The wire format of gradients.
     pub wire: Wire,
@@ -89,8 +89,8 @@ impl BucketSettings {
         Some(why)
     }
 
-    /// The same settings, for a replica whose passes [communicate](crate::Replica::synchronizes) or do not. If they do, buckets overlap
-    /// the backward pass on any nodes: a rank without samples has none to wait for.
+    /// Returns the settings for a replica whose passes [communicate](crate::Replica::synchronizes) or do not. If they do, buckets
+    /// overlap the backward pass on any nodes: a rank without samples has none to wait for.
     ///
     /// # Errors
     /// What contradicts each other.
@@ -165,7 +165,7 @@ impl fmt::Display for BucketBytes {
 }
 
 named! {
-    /// Whether bucket all-reduces overlap the backward pass.
+    /// The overlap of bucket all-reduces with the backward pass.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Overlap: "way to overlap" {
         /// Overlap between nodes, where the network works meanwhile. In turn where all ranks share a node: they copy and

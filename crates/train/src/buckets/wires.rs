@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(large.0, int8);
         let why = large.1;
         assert!(why.contains(" ms a step, against f32 ") && why.contains(", bf16 "), "{why}");
-        // Of so few, every message costs the same, and int8 has two.
+        // Every message of so few elements costs the same, and int8 has two.
         assert_eq!(chosen(&[1, 1], "auto:f32,int8", [2, 2]).0, Wire::F32);
         assert_eq!(chosen(&[2], "auto:bf16,int8", [1024, 1024]).0, Wire::F32);
         assert_eq!(chosen(&[2, 1], "auto:int8", [1024, 1024]).0, int8);

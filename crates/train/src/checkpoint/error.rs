@@ -54,7 +54,7 @@ pub enum CheckpointError {
 pub struct PassedOver {
     /// Its directory.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem.
     pub why: String,
 }
 

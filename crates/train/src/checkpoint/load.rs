@@ -93,7 +93,7 @@ pub(crate) fn newest_state<S: DeserializeOwned>(
     Ok(newest.map(|(step, path)| (step, content(&path).ok().map(|content| content.state))))
 }
 
-/// Whether a directory is itself a checkpoint, rather than a directory of checkpoints.
+/// Returns whether a directory is itself a checkpoint, rather than a directory of checkpoints.
 pub(crate) fn is_one(directory: &Path) -> bool {
     directory.join(STATE).exists()
 }

@@ -99,7 +99,7 @@ pub(super) fn check_constants(betas: [f32; 2], epsilon: f32) -> Result<(), Strin
 pub struct Adam {
     /// The fractions of the two means that are kept.
     pub betas: [f32; 2],
-    /// What is added to the root of the second.
+    /// The term added to the root of the second.
     pub epsilon: f32,
     /// Corrects the bias of the two means, which started at zero.
     pub unbiased: [f32; 2],

@@ -77,7 +77,8 @@ pub trait UpdateRule: Any + Debug + Send + Sync {
         rate * factor.sqrt()
     }
 
-    /// Whether an update must have all elements of a parameter, as for its norm. Then ranks cannot divide parameters among them.
+    /// Returns whether an update must have all elements of a parameter, as for its norm. Then ranks cannot divide parameters
+    /// among them.
     fn needs_whole(&self) -> bool {
         false
     }

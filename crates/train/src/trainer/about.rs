@@ -1,4 +1,4 @@
-//! What a run is, for whoever introduces it to a user.
+//! The description of a run for programs that report it to a user.
 
 use super::Trainer;
 use crate::buckets::BucketSize;

@@ -81,7 +81,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// The same in an epoch, after so many steps of the run.
+    /// The metrics in an epoch, after so many steps of the run.
     pub fn evaluation(&self, epoch: usize, step: u64) -> Evaluation {
         let Self { tally, metrics } = self;
         let (test_loss, test_accuracy) = (tally.mean_loss(), tally.accuracy());

@@ -39,8 +39,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         self.world.settle(found)
     }
 
-    /// Whether a checkpoint is due after the next step. Rank 0 saves it, and its clock alone decides. While ranks step alone it
-    /// waits for the end of their round.
+    /// Returns whether a checkpoint is due after the next step. Rank 0 saves it, and its clock alone decides. While ranks step
+    /// alone it waits for the end of their round.
     pub(super) fn is_save_due(&mut self) -> bool {
         let (Some(_), Some(kept)) = (&self.store, &self.settings.checkpoints) else { return false };
         let is_due = self.is_save_late || kept.when.due(self.progress.step + 1, self.saved_at.elapsed());
@@ -49,8 +49,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         is_due && ends_round
     }
 
-    /// Whether the last step has the best evaluation so far, of a run that ends early by them, and it is not saved yet. The same on
-    /// all ranks.
+    /// Returns whether the last step has the best evaluation so far, of a run that ends early by them, and it is not saved yet. The
+    /// same on all ranks.
     fn is_new_best(&self) -> bool {
         let is_kept = self.settings.checkpoints.is_some() && self.settings.early_stopping.is_some();
         let step = self.progress.step;

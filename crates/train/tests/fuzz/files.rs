@@ -12,7 +12,7 @@ use crate::mutate::Corpus;
 use crate::reader::Reader;
 use crate::seeds;
 
-/// What the readers of small files may take: a hundred times what the largest of them holds.
+/// The memory limit of readers of small files: a hundred times what the largest of them holds.
 const BOUND_BYTES: usize = 32 << 20;
 
 /// A folder that goes with its reader.
@@ -125,7 +125,7 @@ fn pictures(name: &'static str, format: ImageFormat) -> Reader {
         folder.file(&name_of(0), &bytes);
         load(&Source::Images(folder.path()))
     });
-    // What a decoder takes to begin with, twice: the image as it is, and in grey.
+    // The initial memory of a decoder, twice: the image as it is, and in grey.
     Reader { name, short: 1_500, bound_bytes: 2 * BOUND_BYTES, corpus, read }
 }
 
@@ -209,7 +209,7 @@ fn checkpoints(name: &'static str, resummed: bool) -> Reader {
     Reader { name, short: 3_000, bound_bytes: BOUND_BYTES, corpus, read }
 }
 
-/// What `state.json` says inside of its frame.
+/// Returns the content of `state.json` inside of its frame.
 fn content(state: &[u8]) -> &[u8] {
     let start = b"{\n\"xxh3_of_content\": \"0123456789abcdef\",\n\"content\": ".len();
     &state[start..state.len() - b"\n}\n".len()]

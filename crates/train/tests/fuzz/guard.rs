@@ -1,4 +1,4 @@
-//! What no input may do: take more memory than it is worth, or more time.
+//! The limits for all inputs: memory in proportion to the input, and time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::abort;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const MOST: Duration = Duration::from_secs(20);
 
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// What may be in use.
+/// The memory that may be in use.
 static BOUND_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 /// How many inputs there were.
 static INPUTS: AtomicU64 = AtomicU64::new(0);

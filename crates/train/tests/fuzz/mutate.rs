@@ -30,7 +30,7 @@ const MOST: usize = 512;
 /// The longest input: what is repeated without end tests nothing but deadlines.
 const LONGEST_BYTES: usize = 64 << 10;
 
-/// What inputs are made from.
+/// The sources of inputs.
 #[derive(Debug)]
 pub struct Corpus {
     pub inputs: Vec<Vec<u8>>,
@@ -75,7 +75,7 @@ impl Corpus {
 
     fn change(&self, input: &mut Vec<u8>, random: &mut Random) {
         let length = input.len();
-        // What a file is for is said at its beginning.
+        // The kind of a file is at its beginning.
         let near = if random.once_in(2) { length.min(40) } else { length };
         let at = random.below(near + 1);
         let some = random.below(1 + random.clone().one_of(&[4, 32, 512])).min(length - at);

@@ -1,4 +1,4 @@
-//! What is fuzzed: by itself in the test, and by coverage in `crates/fuzz/`.
+//! The fuzzed readers: run by the test, and by coverage in `crates/fuzz/`.
 
 use crate::mutate::Corpus;
 use crate::{files, flights, texts};

@@ -70,7 +70,7 @@ pub fn records(records: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     records.into_iter().flat_map(frame).collect()
 }
 
-/// The same PNG with checksums that are right, as far as it is a row of chunks.
+/// Returns the PNG with right checksums, as far as it is a row of chunks.
 pub fn checksummed_png(bytes: &[u8]) -> Vec<u8> {
     let mut file = bytes.to_vec();
     let mut at = 8;

@@ -109,7 +109,7 @@ pub(in super::super) struct Begun {
 }
 
 impl Begun {
-    /// Whether it is done; drives progress.
+    /// Returns whether it is done; drives progress.
     pub(in super::super) fn is_done(&mut self) -> Result<bool> {
         self.request.is_done()
     }

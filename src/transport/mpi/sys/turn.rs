@@ -8,7 +8,7 @@ use std::thread::ThreadId;
 static USERS: AtomicUsize = AtomicUsize::new(0);
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Whether this thread may call MPI.
+/// Returns whether this thread may call MPI.
 pub(in super::super) fn may_call(only: Option<ThreadId>) -> bool {
     only.is_none_or(|only| only == std::thread::current().id())
 }
@@ -54,7 +54,7 @@ pub(super) fn unless_taken(call: impl FnOnce()) {
     }
 }
 
-/// Whether several threads may call MPI.
+/// Returns whether several threads may call MPI.
 fn is_shared() -> bool {
     USERS.load(Ordering::Acquire) > 1
 }

@@ -51,7 +51,7 @@ impl Segment {
         Ok(Self { location, inode, pages })
     }
 
-    /// Whether the rank still has it.
+    /// Returns whether the rank still has it.
     fn is_there(&self, process_id: i32) -> bool {
         inode(process_id, self.location.file()) == Some(self.inode)
     }
@@ -157,7 +157,7 @@ fn inode(process_id: i32, file: u64) -> Option<u64> {
     rustix::fs::stat(Pages::path(process_id, file)).ok().map(|status| status.st_ino)
 }
 
-/// Whether the kernel lets this process read that one's memory, tested on a known value.
+/// Returns whether the kernel lets this process read that one's memory, tested on a known value.
 pub(in crate::transport) fn can_read(process_id: i32, address: u64, expected: u64) -> bool {
     let mut found = [0; 8];
     read(process_id, address, &mut found).is_ok() && u64::from_ne_bytes(found) == expected

@@ -58,7 +58,7 @@ fn assert_near(found: &EpochReport, expected: &EpochReport, what: &str) {
         assert!((found - expected).abs() < TOLERANCE, "{what}: {found}, on one rank {expected}");
     }
     for (name, value) in &found.metrics {
-        // Of 2000 samples, one or two may be on the edge.
+        // One or two of 2000 samples may be on the edge.
         assert!((value - expected.metrics[name]).abs() < 2e-3, "{what}: {name} {value}");
     }
 }
@@ -146,7 +146,7 @@ fn a_run_goes_on_under_other_strategies_and_its_checkpoints_are_whole() {
 fn a_run_resumed_in_the_same_world_has_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
     let run = || Config {
-        // What layers cost may be measured differently.
+        // The measured costs of layers may differ.
         split_at: Some(vec!["hidden3".to_owned()]),
         ..cut(saving(directory.path(), Stop::default()), 2, "1f1b")
     };

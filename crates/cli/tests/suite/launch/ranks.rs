@@ -1,4 +1,4 @@
-//! What the ranks do.
+//! The ranks of the tests.
 
 use std::process::ExitCode;
 use std::thread;

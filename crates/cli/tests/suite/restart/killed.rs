@@ -65,7 +65,7 @@ pub(crate) fn killed_with_a_parameter_server() {
     });
 }
 
-/// What was not sent yet comes back too.
+/// Residuals are restored too.
 pub(crate) fn killed_with_compressed_gradients() {
     ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
         let mut command = train(epochs, more);

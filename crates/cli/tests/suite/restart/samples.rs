@@ -1,4 +1,5 @@
-//! Which samples are seen, by a run that is killed in the midst of epochs and goes on at other numbers of ranks.
+//! Tests of the samples that are read by a run that is killed during epochs and goes on at other numbers of
+//! ranks.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -191,7 +192,7 @@ pub(crate) fn every_sample_is_seen_once_an_epoch_on_4_2_and_3_ranks() {
     for (ranks, _) in runs {
         let steps = noted(directory.path(), ranks);
         let first = *steps.keys().next().expect("every run makes steps");
-        // What was made after the last checkpoint is forgotten, and made again.
+        // Samples after the last checkpoint are forgotten, and made again.
         let forgotten = seen.split_off(&first);
         assert!(ranks == 4 || !forgotten.is_empty(), "a run was killed when all that it had seen was saved");
         assert!(ranks == 4 || !first.is_multiple_of(STEPS), "{ranks} ranks go on in the midst of an epoch");

@@ -11,7 +11,7 @@ use unisono_testing::launch::{self, is_open_mpi, mpirun};
 use unisono_testing::shared;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// What a run that was asked to stop ends with.
+/// The exit code of a run that was asked to stop.
 const STOPPED: Option<i32> = Some(75);
 
 /// Long enough to be stopped in the midst of it.
@@ -22,7 +22,7 @@ fn train(directory: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// What it ends with if nobody disturbs it.
+/// Returns the result of an undisturbed run.
 fn undisturbed() -> serde_json::Value {
     let run = || {
         let directory = tempfile::tempdir().unwrap();
@@ -42,7 +42,8 @@ fn disturbed(mut command: Command, directory: &Path, disturb: impl FnOnce(u32)) 
     (status.code(), fs::read_to_string(output).unwrap())
 }
 
-/// That a stopped run is saved where it says, and that the rest gives what the whole gives.
+/// Asserts that a stopped run is saved where its report names, and that the rest gives the result of the
+/// whole.
 fn assert_goes_on(directory: &Path, output: &str) {
     let stopped = last_event(output, "stopped");
     assert_eq!(stopped["stopped"]["is_saved"], true, "{output}");

@@ -1,4 +1,4 @@
-//! What is decoded and what is left make the value, at every level with the same bits.
+//! The decoded value and the residual add up to the value, at every level with the same bits.
 
 use super::codes::Int;
 use super::*;

@@ -15,7 +15,7 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    /// Whether the bits above these are the prefix.
+    /// Returns whether the bits above these are the prefix.
     #[inline(always)]
     pub(super) fn follow(self, prefix: u32, value: f32) -> bool {
         magnitude(value) >> (self.from + self.count) == prefix
@@ -66,7 +66,7 @@ impl Counts {
         }
     }
 
-    /// Whether some are infinity or NaN.
+    /// Returns whether some are infinity or NaN.
     pub(super) fn any_not_finite(&self) -> bool {
         self.from((f32::INFINITY.to_bits() >> UPPER) as usize) > 0
     }
@@ -117,7 +117,7 @@ impl Counts {
     }
 }
 
-/// Which magnitudes are taken: all above `least`, and the first few that equal it.
+/// The rule by which magnitudes are taken: all above `least`, and the first few that equal it.
 pub(super) struct Threshold {
     pub(super) least: u32,
     /// The number of magnitudes, at least one.
@@ -135,7 +135,7 @@ impl Threshold {
         Self::all_from(bin << UPPER)
     }
 
-    /// Whether the next value is taken.
+    /// Returns whether the next value is taken.
     #[inline(always)]
     pub(super) fn takes(&mut self, value: f32) -> bool {
         if magnitude(value) == self.least {

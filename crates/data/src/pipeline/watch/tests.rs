@@ -30,7 +30,7 @@ fn stages(slow: &str, compute: Duration) -> (Vec<StageReport>, f64) {
     (watch.stages(), waited.as_secs_f64() / began.elapsed().as_secs_f64())
 }
 
-/// What measures time runs alone.
+/// Tests that measure time run alone.
 mod timed {
     use super::*;
 

@@ -14,11 +14,11 @@ use arrow_schema::Schema;
 use crate::byte_file::ByteFile;
 use crate::error::DataError;
 
-/// What a file starts and ends with that is in the file format.
+/// The first and last bytes of a file in the file format.
 const MAGIC: &[u8] = b"ARROW1";
 /// Bytes at the end of such a file: the length of the footer before them, and the magic.
 const ENDING: usize = 10;
-/// What a byte of LZ4 stands for, at most.
+/// The most bytes that one byte of LZ4 can expand to.
 const MOST_FROM_A_BYTE: i64 = 255;
 
 /// A message: what it says, and the bytes that it describes.
@@ -171,7 +171,7 @@ impl Message {
     }
 }
 
-/// Whether the columns of a batch are compressed.
+/// Returns whether the columns of a batch are compressed.
 fn is_packed(batch: RecordBatch) -> Result<bool, String> {
     match batch.compression().map(|compression| compression.codec()) {
         None => Ok(false),

@@ -253,7 +253,7 @@ fn what_is_wrong_is_named_by_file_column_and_row() {
     for is_stream in IS_STREAM {
         let message = refusal(written(is_stream, LZ4, &[rows(0..9, words)]));
         assert!(message.contains("too short: 9 rows, expected at least 10"), "{message}");
-        // Nothing of no rows is compressed, which this build could not do.
+        // Columns without rows are not compressed, which this build could not do.
         let message = refusal(written(is_stream, Some(CompressionType::ZSTD), std::slice::from_ref(&none)));
         let expected = "cannot be decoded from row 0 on: it is compressed by ZSTD: expected LZ4";
         assert!(message.contains(expected), "{message}");

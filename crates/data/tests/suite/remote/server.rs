@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How many objects a list has at most, before the rest is asked for.
 const PAGE: usize = 3;
 
-/// What the server has, what it does wrong, and what was asked of it.
+/// The objects of the server, its faults, and the requests it received.
 #[derive(Default)]
 pub(crate) struct State {
     /// By path: `bucket/key`, or what follows the host.

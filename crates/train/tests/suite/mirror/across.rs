@@ -202,7 +202,7 @@ fn the_bits_are_those_of_steps_that_wait_for_all() {
     }
 }
 
-/// What a rank's run ends with: it tells the others of its error, as the trainer does.
+/// Returns the result of a rank's run: it reports its error to the others, as the trainer does.
 fn failed(
     nodes: &[usize],
     settings: &BucketSettings,

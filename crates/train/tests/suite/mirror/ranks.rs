@@ -12,7 +12,7 @@ use super::trainer::{run_settings, stream};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// What `Mirror::new` says on each of three ranks, where some models are changed.
+/// Returns the errors of `Mirror::new` on each of three ranks, where some models are changed.
 fn refused(change: impl Fn(usize, &mut Line) + Sync) -> Vec<String> {
     unisono::threads(3, |mut comm| {
         let mut line = Line::new();
@@ -100,7 +100,7 @@ impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
     }
 }
 
-/// What a run of one epoch of ten steps says on each of three ranks, with the straggler reports that it told.
+/// Returns the reports of each of three ranks in a run of one epoch of ten steps, with the straggler reports.
 fn run(
     settings: &RunSettings,
     does: impl Fn(usize, usize, &mut Line) + Sync,

@@ -71,7 +71,7 @@ impl Replica for Many {
     }
 }
 
-/// What differs from run to run.
+/// The results that differ from run to run.
 #[derive(Clone)]
 struct Run {
     nodes: Vec<usize>,

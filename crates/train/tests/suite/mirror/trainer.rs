@@ -129,7 +129,8 @@ pub(crate) fn saved_run(
     stoppable_run(comm, Some(directory), resumes, fails_after, |_, _| ())
 }
 
-/// The same; after every step, `after_step` is given how many were made and what asks the run to stop.
+/// Like [`saved_run`]; after every step, `after_step` is given the number of steps made and the handle that
+/// stops the run.
 pub(crate) fn stoppable_run(
     comm: &mut Communicator,
     directory: Option<&Path>,
@@ -141,7 +142,7 @@ pub(crate) fn stoppable_run(
     run_with(comm, buckets, directory, resumes, fails_after, after_step)
 }
 
-/// The same, with these buckets.
+/// Like [`stoppable_run`], with these buckets.
 pub(crate) fn run_with(
     comm: &mut Communicator,
     buckets: BucketSettings,

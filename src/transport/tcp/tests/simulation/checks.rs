@@ -51,7 +51,7 @@ pub(super) fn check(world: &World, fates: &[(Fate, Time)]) {
     }
 }
 
-/// Whether an error names a rank at fault, or one that has failed or waits because of it.
+/// Returns whether an error names a rank at fault, or one that has failed or waits because of it.
 fn is_right(world: &World, fates: &[(Fate, Time)], rank: Rank, error: &Error) {
     let schedule = &world.schedule;
     let named = error.failed_rank().unwrap_or_else(|| panic!("rank {rank} fails and names nobody: {error}"));
@@ -76,7 +76,7 @@ fn is_right(world: &World, fates: &[(Fate, Time)], rank: Rank, error: &Error) {
     }
 }
 
-/// Whether a rank has failed when it promises to.
+/// Returns whether a rank has failed when it promises to.
 fn is_in_time(world: &World, rank: Rank, error: &Error, at: Time) {
     let World { schedule, network, began_call, .. } = world;
     let moved = network.moved[rank].max(began_call[rank]);

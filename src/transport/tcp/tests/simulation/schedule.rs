@@ -103,7 +103,7 @@ impl Schedule {
         }
     }
 
-    /// Whether all faults pass so early that all ranks must succeed.
+    /// Returns whether all faults pass so early that all ranks must succeed.
     pub(super) fn is_benign(&self) -> bool {
         let passes = |fault: &Fault| match *fault {
             Fault::Cut { since, until, .. } | Fault::Stop { since, until, .. } => {
@@ -180,12 +180,12 @@ impl Schedule {
         stops.into_iter().fold(since + wait, late)
     }
 
-    /// Whether a fault only delays.
+    /// Returns whether a fault only delays.
     pub(super) fn delays(&self) -> bool {
         self.faults.iter().any(|fault| matches!(fault, Fault::Cut { .. } | Fault::Stop { .. }))
     }
 
-    /// Whether a fault is a reason for a rank to report that another one fails.
+    /// Returns whether a fault is a reason for a rank to report that another one fails.
     pub(super) fn explains(&self, own: Rank, named: Rank) -> bool {
         self.faults.iter().any(|fault| match *fault {
             Fault::Crash { rank, .. } => rank == named,
