@@ -30,7 +30,8 @@ from datetime import timedelta
 # MNIST's shape, and that of a text.
 PIXELS, CLASSES = 784, 10
 CONTEXT, CHARACTERS = 128, 65
-# How many batches are made beforehand and used in turn: data comes from memory, as in a training run, but not from cache.
+# The number of batches that are made beforehand and used in turn: data comes from memory, as in a training run, but not
+# from cache.
 BATCHES = 16
 WARM_UP_STEPS = 10
 

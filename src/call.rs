@@ -142,7 +142,7 @@ pub(crate) fn scaled(elements: Range<usize>, size_bytes: usize) -> Range<usize> 
     elements.start * size_bytes..elements.end * size_bytes
 }
 
-/// How a call was carried out, on the host or on GPUs.
+/// The way in which a call was carried out, on the host or on GPUs.
 ///
 /// ```
 /// use unisono::{Algorithm, Method, ReduceOp, Why};

@@ -82,7 +82,7 @@ pub(crate) struct Engine {
     failure: Option<(Rank, String)>,
 }
 
-/// How long calls may wait for other ranks.
+/// The longest time that calls may wait for other ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) usual: Deadlines,

@@ -101,7 +101,7 @@ pub struct Communicator {
     groups: u64,
     /// The rank that each rank had before [`Communicator::shrink`]; empty if that did not create this communicator.
     former_ranks: Box<[Rank]>,
-    /// How many ranks must be left after a failure.
+    /// The number of ranks that must be left after a failure.
     minimum_ranks: Option<usize>,
     #[cfg(feature = "nccl")]
     local_rank: Rank,

@@ -46,7 +46,7 @@ pub enum Error {
         at: Box<Place>,
         /// The rank that did not arrive.
         other: Rank,
-        /// How long the other rank was silent.
+        /// The time that the other rank was silent.
         waited: Duration,
         /// The activity of the other rank, if it is on the same node.
         doing: Option<Box<Doing>>,
@@ -93,7 +93,7 @@ pub enum Error {
         process_id: Option<u32>,
         /// Whether that is stopped, by SIGSTOP or a debugger.
         is_stopped: bool,
-        /// How long this rank has waited for it.
+        /// The time that this rank has waited for it.
         waited: Duration,
     },
 
@@ -184,7 +184,7 @@ pub enum Error {
         rank: Rank,
         /// The operation.
         what: &'static str,
-        /// How long this rank waited.
+        /// The time that this rank waited.
         waited: Duration,
     },
 

@@ -34,7 +34,7 @@ pub(crate) struct Task<'a> {
     pub(crate) method: Method,
     /// The schedule by which all ranks verify that they make the same call; its chunks are not used.
     pub(crate) agreement: &'a Schedule,
-    /// How long a step may wait for another rank.
+    /// The longest time that a step may wait for another rank.
     pub(crate) deadlines: &'a Deadlines,
 }
 

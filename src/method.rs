@@ -11,7 +11,7 @@ pub enum Vendor {
     Nccl,
 }
 
-/// How a call is carried out, in host memory or on GPUs. [`Ran`](crate::Ran) reports it.
+/// The way in which a call is carried out, in host memory or on GPUs. [`Ran`](crate::Ran) reports it.
 /// [`CallBuilder::algorithm`](crate::CallBuilder::algorithm) sets it for one call, and a [`Choice`](crate::Choice) for all.
 ///
 /// ```

@@ -65,9 +65,9 @@ pub struct Record {
     pub stage: Stage,
     /// The rank that it waits for at this step, if the wait is longer than a message takes.
     pub waits_for: Option<Rank>,
-    /// How many seconds ago it started.
+    /// Seconds since it started.
     pub began_s_ago: f64,
-    /// How many seconds ago it ended, if it has.
+    /// Seconds since it ended, if it has.
     pub ended_s_ago: Option<f64>,
 }
 

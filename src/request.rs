@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use crate::collective::{Engine, Limits};
 use crate::error::{Error, Result};
 
-/// How often a waiting thread yields before it sleeps; waking up takes as long as many yields.
+/// The number of times that a waiting thread yields before it sleeps; waking up takes as long as many yields.
 const YIELDS: usize = 200;
-/// How long [`wait_any`] waits for one of several collectives before it looks at all.
+/// The time that [`wait_any`] waits for one of several collectives before it looks at all.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// A non-blocking call, which owns its buffer until it is done.

@@ -74,7 +74,7 @@ pub(crate) struct Fabric {
     topology: Topology,
     name: &'static str,
     node_cores: usize,
-    /// How often this rank polls before it yields.
+    /// The number of polls of this rank before it yields.
     spins: u32,
     status: StatusBoard,
     report: Option<Arc<dyn FailureReport>>,

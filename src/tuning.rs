@@ -17,7 +17,7 @@ mod file;
 #[cfg(feature = "tuning")]
 pub use file::{InvalidFile, read, write};
 
-/// How ranks communicate, and in which memory the array is; each has constants of its own.
+/// The ways in which ranks communicate, by the memory that holds the array; each has constants of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// Processes that share memory, with the array in an ordinary slice.
@@ -47,7 +47,8 @@ impl Reach {
         }
     }
 
-    /// How ranks of a node communicate over the [transport](crate::Communicator::transport) of this name.
+    /// Returns the way in which ranks of a node communicate over the
+    /// [transport](crate::Communicator::transport) of this name.
     pub fn inside(transport: &str, memory: Memory) -> Self {
         match (transport, memory) {
             ("threads", _) => Self::Threads,

@@ -48,11 +48,11 @@ use signals::Signals;
 
 /// The interval of its checks when nothing wakes it.
 const TICK: Duration = Duration::from_millis(50);
-/// How long a rank may still compute, or end, after another has failed.
+/// The longest time that a rank may still compute, or end, after another has failed.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long a process that its launcher terminates waits for the cause.
+/// The time that a process that its launcher terminates waits for the cause.
 const TERMINATION: Duration = Duration::from_millis(300);
-/// How much later than that other processes may end for the same reason: the launcher terminates them too.
+/// The time by which other processes may end later for the same reason: the launcher terminates them too.
 const SAME_END: Duration = Duration::from_millis(100);
 
 /// The ranks to watch, and the reaction to a failure.

@@ -109,7 +109,7 @@ fn steady(comm: &mut Communicator, what: &str) {
     }
 }
 
-/// How many pages this thread has found missing.
+/// Returns the number of page faults of this thread.
 fn page_faults() -> i64 {
     // SAFETY: zeros are a valid value of plain numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

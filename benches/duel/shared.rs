@@ -106,7 +106,7 @@ impl Barrier {
     }
 }
 
-/// How long ranks wait for each other.
+/// The time that ranks wait for each other.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Waits until a number has reached a step.

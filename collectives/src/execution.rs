@@ -34,7 +34,8 @@ pub use staged::{StagedAct, StagedPlan, acts as staged_acts};
 /// The part of a chunk worked on at a time where ranks share memory: a few of them fit a core's cache.
 pub const BLOCK_BYTES: usize = 512 << 10;
 
-/// How a rank carries out its plan. All ranks of a call derive it from the same inputs, and get the same.
+/// The ways in which a rank carries out its plan. All ranks of a call derive it from the same inputs, and get
+/// the same.
 ///
 /// A *block* is a part of each chunk: an element stays in its chunk, and results do not depend on the number of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

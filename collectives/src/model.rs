@@ -139,7 +139,7 @@ impl Link {
         self.range(size_bytes).alpha_us
     }
 
-    /// How long a message occupies a port: the time of its bytes alone.
+    /// Returns the time that a message occupies a port: the time of its bytes alone.
     pub fn occupied_us(&self, size_bytes: usize) -> f64 {
         size_bytes as f64 / (self.range(size_bytes).move_gb_per_s * BYTES_PER_US)
     }

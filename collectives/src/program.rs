@@ -79,7 +79,7 @@ pub struct Incoming {
     pub from: Rank,
     /// The part.
     pub part: Part,
-    /// How it is combined with the buffer.
+    /// The combination with the buffer.
     pub combine: Combine,
 }
 
@@ -102,7 +102,7 @@ pub enum Instruction {
         from: Part,
         /// The part that it is combined with.
         to: Part,
-        /// How they are combined.
+        /// The combination of both.
         combine: Combine,
     },
     /// Permits another rank to access a part of this rank's buffer in the pass that the next `Sync` begins.
@@ -126,7 +126,7 @@ pub enum Instruction {
         theirs: Part,
         /// The part of this rank's.
         own: Part,
-        /// How they are combined.
+        /// The combination of both.
         combine: Combine,
     },
     /// Stores a part in another rank's buffer.

@@ -1,4 +1,4 @@
-//! How the ranks of a world and the processes that join it meet: rank 0 passes on what all of them gather.
+//! The meeting of a world's ranks and the processes that join it: rank 0 passes on what all of them gather.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

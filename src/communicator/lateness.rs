@@ -25,7 +25,7 @@ impl Asked {
     }
 }
 
-/// How long a rank was busy, and how long it waited for others.
+/// The times that a rank was busy, and that it waited for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     /// All time except the waits.
@@ -94,8 +94,8 @@ impl fmt::Display for Lateness {
 }
 
 impl Communicator {
-    /// How long each rank was busy and how long it waited for others, since the previous call or the start of the communicator.
-    /// All ranks call it; it costs an all-gather of 16 bytes per rank.
+    /// Returns the times that each rank was busy and that it waited for others, since the previous call or the start of the
+    /// communicator. All ranks call it; it costs an all-gather of 16 bytes per rank.
     ///
     /// ```
     /// use std::time::Duration;

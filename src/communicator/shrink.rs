@@ -1,5 +1,5 @@
-//! How the survivors of a failure form a new world: they agree on who they are, and meet over the status board of the old one, or over
-//! control connections if not all of them share it.
+//! The formation of a new world by the survivors of a failure: they agree on who they are, and meet over the status board of the old
+//! one, or over control connections if not all of them share it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ pub(crate) struct Survivors {
     /// The guard of this rank, in a world of several nodes: its connections decide, and not the status board.
     connections: Option<Arc<dyn Guard>>,
     deadlines: Deadlines,
-    /// How many must be left, if the caller has said so.
+    /// The number of ranks that must be left, if the caller has set it.
     minimum: Option<usize>,
     /// The current attempt, from 1.
     attempt: u32,
@@ -279,7 +279,7 @@ impl Survivors {
         }
     }
 
-    /// How long a rank may take.
+    /// Returns the longest time that a rank may take.
     fn patience(&self, rank: Rank) -> Duration {
         let Deadlines { timeout, quiet } = self.deadlines;
         let position = self.status.position_of(rank).expect("all ranks share the status board");

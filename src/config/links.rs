@@ -3,7 +3,7 @@
 use super::{Config, NETWORK, TRANSPORT};
 use crate::error::{Error, Result};
 
-/// How ranks of a node exchange messages.
+/// The transport of messages between ranks of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Inside {
     /// Through shared memory, if the system permits it.

@@ -65,7 +65,7 @@ pub(crate) enum Event<'a> {
     Tick,
 }
 
-/// How a connection has ended.
+/// The end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
     /// After a goodbye.

@@ -16,7 +16,7 @@ use crate::kernels;
 
 /// Between two looks at a buffer: much less than the copy of a batch takes.
 const NAP: Duration = Duration::from_micros(20);
-/// How long dropping the buffers waits for copies in flight.
+/// The time that dropping the buffers waits for copies in flight.
 const LAST_COPIES: Duration = Duration::from_secs(5);
 
 /// Copies arrays to a GPU ahead of the work that reads them, while the GPU does other work:

@@ -14,7 +14,7 @@ use crate::memory::{Registered, Registry};
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: the memory is pinned in all contexts of the process.
 const PORTABLE: u32 = 1;
-/// How long dropping a slot waits for copies in flight.
+/// The time that dropping a slot waits for copies in flight.
 const LAST_COPIES: Duration = Duration::from_secs(5);
 
 /// The user of a slot's bytes.

@@ -48,7 +48,8 @@ pub(crate) struct Communicator {
     device: Arc<CudaContext>,
     ranks: usize,
     rank: Rank,
-    /// How long a call may take until NCCL has enqueued it, and where failures of other ranks show meanwhile.
+    /// The longest time that a call may take until NCCL has enqueued it, and where failures of other ranks
+    /// show meanwhile.
     patience: (Deadlines, StatusBoard),
     /// Whether NCCL is known to have completed the last call.
     settled: bool,

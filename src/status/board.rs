@@ -351,7 +351,7 @@ impl StatusBoard {
         (0..self.members.len()).find(|&other| self.announced(other) < own).map(|other| self.members[other])
     }
 
-    /// How long this rank has waited for others so far, except for the start of each wait.
+    /// Returns the time that this rank has waited for others so far, except for the start of each wait.
     pub(crate) fn waited(&self) -> Duration {
         Duration::from_micros(self.own().waited.load(Ordering::Relaxed))
     }

@@ -2,7 +2,7 @@
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// How many of these calls a rank may be ahead of another. A rank that is further ahead waits.
+/// The number of these calls by which a rank may be ahead of another. A rank that is further ahead waits.
 pub(crate) const LEAD: u64 = if cfg!(loom) { 1 } else { 128 };
 /// The number of announced calls that are kept: those that a rank which is `LEAD` calls behind has yet to compare, with room to spare.
 const KEPT: usize = 2 * LEAD as usize;

@@ -108,7 +108,7 @@ pub(super) struct Row {
     pub(super) quiet_label: AtomicU64,
     /// When it started, entered or left a quiet section, or left the world.
     pub(super) since: AtomicU64,
-    /// How long it has waited for others, in microseconds.
+    /// The time that it has waited for others, in microseconds.
     pub(super) waited: AtomicU64,
     /// The thread of its last call.
     pub(super) thread: AtomicU64,
@@ -216,7 +216,7 @@ impl Sheet {
         unsafe { self.at(0) }
     }
 
-    /// How a rank of the world has ended; 0 while it has not.
+    /// Returns the end of a rank of the world; 0 while it has not ended.
     pub(super) fn ended(&self, rank: usize) -> &AtomicU8 {
         assert!(rank < self.ranks, "rank {rank} in a world of {}", self.ranks);
         // SAFETY: the layout has such a byte for each rank of the world.

@@ -1,4 +1,4 @@
-//! How a world of processes without MPI gets its fabric: the memory of each node, and a link between nodes.
+//! The fabric of a world of processes without MPI: the memory of each node, and a link between nodes.
 
 use unisono_collectives::Topology;
 

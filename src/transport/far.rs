@@ -26,7 +26,7 @@ use halves::{Receiving, Sending};
 use posted::Posts;
 pub(crate) use posted::Ticket;
 
-/// How long a rank that waits sleeps at most: messages wake it up, but not a failure that the status board shows.
+/// The longest sleep of a waiting rank: messages wake it up, but not a failure that the status board shows.
 const NAP: Duration = Duration::from_millis(1);
 /// The nap of a rank that also waits for a rank of its node, which does not wake it up.
 const SHORT_NAP: Duration = Duration::from_micros(50);

@@ -22,7 +22,7 @@ pub(super) struct Joined {
     rank: Rank,
     pub(super) topology: Topology,
     node_cores: usize,
-    /// How often a rank polls before it yields.
+    /// The number of polls of a rank before it yields.
     spins: u32,
     status: StatusBoard,
     /// The ranks of this node, if they share memory; or why they cannot.

@@ -34,7 +34,7 @@ pub(super) struct PointToPoint {
     status: StatusBoard,
     report: Option<Arc<dyn FailureReport>>,
     links: Links,
-    /// How often a rank polls before it yields.
+    /// The number of polls of a rank before it yields.
     spins: u32,
     /// By rank.
     peers: Vec<Peer>,
@@ -83,7 +83,7 @@ struct Peer {
 struct Arriving {
     header: Header,
     target: Arrival,
-    /// How much has arrived.
+    /// The bytes that have arrived.
     taken: usize,
 }
 

@@ -246,7 +246,7 @@ impl Shared {
         self.spins = spins;
     }
 
-    /// How often this rank polls before it yields.
+    /// Returns the number of polls of this rank before it yields.
     pub(super) fn spins(&self) -> u32 {
         self.spins
     }

@@ -27,8 +27,8 @@ pub(super) const STRAGGLING: Duration = Duration::from_secs(3);
 const SPINS: u32 = 2000;
 const EAGER_SPINS: u32 = 200;
 
-/// How long another rank may be silent while this one waits for it. Data that arrive, or that the other end accepts, renew the
-/// deadline, however long a message takes as a whole.
+/// The longest time that another rank may be silent while this one waits for it. Data that arrive, or that the other end
+/// accepts, renew the deadline, however long a message takes as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Deadlines {
     pub(crate) timeout: Duration,
@@ -85,7 +85,7 @@ pub(crate) struct Waiting<'a> {
     patient: bool,
     /// The number of polls after which a rank sleeps between them.
     looks_awake: u32,
-    /// How it sleeps, if the awaited event can wake it up.
+    /// The way to sleep, if the awaited event can wake it up.
     nap: Option<Nap<'a>>,
     heeds_failures: bool,
     deadlines: &'a Deadlines,
@@ -260,7 +260,7 @@ impl<'a> Waiting<'a> {
         self.patient
     }
 
-    /// How long the other rank has been silent, at the last look at the clock.
+    /// Returns the time that the other rank has been silent, at the last look at the clock.
     pub(super) fn silence(&self) -> Duration {
         self.times.map_or(Duration::ZERO, |times| (times.started + times.waited).duration_since(times.moved))
     }

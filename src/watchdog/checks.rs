@@ -16,7 +16,8 @@ use crate::record::{Doing, State};
 use crate::status::StatusBoard;
 use crate::system::say;
 
-/// How long ranks must seem to be in a deadlock: every report of another node has been replaced since.
+/// The shortest time that ranks must seem to be in a deadlock: every report of another node has been replaced
+/// since.
 const LASTING: Duration = LONGEST_FRESH.saturating_add(Duration::from_secs(1));
 
 /// The checks of one process.

@@ -7,7 +7,7 @@ use unisono_collectives::Rank;
 
 use crate::record::{Doing, State};
 
-/// How long a rank must have been in a call: news of other nodes is slightly old.
+/// The shortest time that a rank must have been in a call: news of other nodes is slightly old.
 const SETTLED_S: f64 = 1.0;
 
 /// The calls of two ranks that are in different calls with the same number, given what ranks are doing, and for how many seconds

@@ -21,7 +21,7 @@ use crate::system::say;
 /// The shortest and longest interval of state reports to the hub.
 const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
-/// How much longer than two intervals a report counts, and how long it does at most.
+/// The time by which a report counts longer than two intervals, and the longest time that it counts.
 const GRACE: Duration = Duration::from_secs(1);
 pub(super) const LONGEST_FRESH: Duration = REPORT[1].saturating_mul(2).saturating_add(GRACE);
 

@@ -12,8 +12,8 @@ use crate::record::{Doing, Stage};
 use crate::status::{FailureReport, StatusBoard, dump_all};
 use crate::system::say;
 
-/// How much later than the first cause other ranks report: the output of each rank takes its own path to the launcher, and
-/// should arrive in this order.
+/// The time by which other ranks report later than the first cause: the output of each rank takes its own path to the
+/// launcher, and should arrive in this order.
 pub(super) const LATER: Duration = Duration::from_millis(100);
 
 /// Reports the failure of one rank, once.

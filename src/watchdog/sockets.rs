@@ -19,7 +19,7 @@ mod tests;
 pub(super) use socket::CUT_AFTER;
 use socket::Socket;
 
-/// How long a process that ends waits for the answer of the hub: its reports are worthless before.
+/// The time that a process that ends waits for the answer of the hub: its reports are worthless before.
 const LAST_ANSWER: Duration = Duration::from_millis(500);
 
 /// An event on a connection.

@@ -73,7 +73,7 @@ impl Builder {
         Self { algorithm: Some(choice.into()), ..self }
     }
 
-    /// How long a rank waits for another, in the first call too, as [`Communicator::set_timeout`].
+    /// Sets the time that a rank waits for another, in the first call too, as [`Communicator::set_timeout`].
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
     }

@@ -21,7 +21,7 @@ const PROCESSES: &str = "UNISONO_TEST_PROCESSES";
 const DEADLINE: Duration = Duration::from_secs(60);
 /// The timeout of ranks for a message.
 const TIMEOUT_S: &str = "1.5";
-/// How many calls a world makes.
+/// The number of calls that a world makes.
 const CALLS: usize = 25;
 
 /// Plays a case as a rank, or as a world of threads: `threads 7`, `faulty 7`, `stopped 7`.
@@ -73,7 +73,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests
 }
 
-/// How the ranks of a world are launched.
+/// The launch of a world's ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Over {
     Threads,
@@ -132,7 +132,7 @@ fn faults(name: &str, over: Over, short: u64) {
     );
 }
 
-/// How far a rank came.
+/// Prints the progress of a rank.
 fn tell(rank: usize, came: &unisono::Result<bool>) {
     match came {
         Ok(true) => println!("rank {rank} is through"),

@@ -1,4 +1,4 @@
-//! How long ranks wait for each other, what they are told of whom they wait for, and what they may call their calls.
+//! Tests of deadlines, of the reports of ranks that wait, and of the labels of calls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;

@@ -10,7 +10,8 @@ use unisono_testing::launch::{self, Ended};
 use unisono_testing::suite::{self, Test};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How long ranks may take to see that another has ended: half a second, and what a busy machine adds.
+/// The longest time that ranks may take to see that another has ended: half a second, and what a busy machine
+/// adds.
 const SOON: Duration = Duration::from_secs(5);
 /// The limit between machines, and where calls of groups are compared, which takes longer than news of other machines
 /// counts.

@@ -14,9 +14,9 @@ use crate::common::no_ucx;
 
 mod nodes;
 
-/// How long the longest of these may take: what they do before one fails, ten seconds, and what a launcher takes to clean up.
+/// The longest time of one of these: the work before a rank fails, ten seconds, and the clean-up of a launcher.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How long ranks may live after one has failed.
+/// The longest time that ranks may live after one has failed.
 const END: Duration = Duration::from_secs(10);
 const RANKS: usize = 3;
 /// Names a file for the moment at which rank 1 fails, or at which a link is to be cut.
@@ -127,7 +127,7 @@ fn compute() {
     }
 }
 
-/// How ranks come to be.
+/// The ways to start ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum World {
     Threads,

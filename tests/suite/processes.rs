@@ -12,7 +12,7 @@ use unisono_testing::suite::{self, Test};
 use crate::common::{no_ucx, roles};
 
 const DEADLINE: Duration = Duration::from_secs(240);
-/// How long ranks may take to see that another has ended.
+/// The longest time that ranks may take to see that another has ended.
 const SOON: Duration = Duration::from_secs(10);
 
 pub(crate) fn play(role: &str) -> ExitCode {

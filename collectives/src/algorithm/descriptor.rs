@@ -64,7 +64,7 @@ pub struct Levels {
     pub shards: fn(&Topology) -> usize,
 }
 
-/// How plans are made.
+/// The generator of an algorithm's plans.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Makes {
     /// One phase among all ranks, regardless of nodes: the schedule of a rank, if the operation is offered.

@@ -116,7 +116,8 @@ impl CompiledPlan {
         lower::lower(self, plan, execution)
     }
 
-    /// How this rank carries out its plan on arrays of `count` elements of `element_size_bytes`. All decisions are made here.
+    /// Returns the way in which this rank carries out its plan on arrays of `count` elements of `element_size_bytes`. All
+    /// decisions are made here.
     pub fn execution(
         &self,
         count: usize,

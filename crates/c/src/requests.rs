@@ -12,7 +12,7 @@ use super::options::{self, Call};
 use super::values::lent;
 use super::waits::looking;
 
-/// How long `unisono_wait_any` waits for one call before it looks at the others.
+/// The time that `unisono_wait_any` waits for one call before it looks at the others.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// A non-blocking call. Every one must be waited for.

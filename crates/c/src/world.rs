@@ -1,4 +1,4 @@
-//! How worlds start.
+//! The start of worlds.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 

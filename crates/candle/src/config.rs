@@ -89,7 +89,7 @@ pub struct Config {
     /// and run
     #[arg(long, value_name = "DIR")]
     pub snapshot: Option<PathBuf>,
-    /// How a snapshot is stored: none (as it is) or lz4
+    /// Storage format of a snapshot: none (as it is) or lz4
     #[arg(long, default_value = "none", value_name = "NAME")]
     #[serde(with = "text")]
     pub snapshot_compression: Compression,

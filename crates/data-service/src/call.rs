@@ -52,7 +52,7 @@ impl Method for BatchRequest {
     type Answer = BatchAnswer;
 }
 
-/// How long is waited for a server, before that is an error.
+/// The patience with a server, after which silence is an error.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// The most bytes of a batch.
 pub(super) const MOST_ANSWER_BYTES: usize = 1 << 30;
@@ -63,7 +63,7 @@ pub(super) const MOST_OTHER_BYTES: usize = 64 << 20;
 
 /// Bytes of answers on their way, on one connection: large batches should not wait for acknowledgements.
 pub(super) const WINDOW: u32 = 8 << 20;
-/// How often a connection is tried that is silent, and how long it may take to react.
+/// The interval of probes on a silent connection, and the time limit for its reaction.
 pub(super) const TRIES_SILENCE: Duration = Duration::from_secs(5);
 
 /// A connection to a server that knows the token, made when it is first used and again when it was lost. Called where a runtime is.

@@ -21,11 +21,11 @@ use unisono_data::{
     Cache, DataError, Dataset, Kind, Normalization, Options, Pass, Schema, Service, Split, Threads, Values,
 };
 
-/// How often the servers are asked for others.
+/// The interval at which the servers are asked for others.
 const REFRESHED: Duration = Duration::from_secs(2);
-/// How many times as long as for a server a request waits for servers that are there and overloaded.
+/// The factor by which a request waits longer for servers that are there and overloaded.
 const OVERLOADED: u32 = 10;
-/// How long a batch is waited for before that is told.
+/// The time after which the wait for a batch is reported.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// Asks servers what they serve.

@@ -14,7 +14,7 @@ use super::handshake;
 use super::token::Token;
 use unisono_data::DataError;
 
-/// How long a handshake may take.
+/// The longest time that a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The most handshakes at once. A further one replaces the oldest.
 const MOST_PENDING: usize = 256;

@@ -13,9 +13,9 @@ use super::token::Token;
 use super::waiting::until;
 use unisono_data::{DataError, Options};
 
-/// How often a server renews that it has joined.
+/// The interval at which a server renews that it has joined.
 const RENEWAL: Duration = Duration::from_secs(3);
-/// How long a server stays in the list without renewal.
+/// The time that a server stays in the list without renewal.
 const LAPSES: Duration = Duration::from_secs(10);
 /// The most servers that are remembered: a list is a message.
 const MOST: usize = 10_000;

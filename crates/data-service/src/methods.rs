@@ -21,7 +21,7 @@ use super::message::{
 };
 use unisono_data::Dataset;
 
-/// How many batches a server has made and served, and how many requests it has refused.
+/// The numbers of batches that a server has made and served, and of requests that it has refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Batches that it made.

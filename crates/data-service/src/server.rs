@@ -23,10 +23,10 @@ use unisono_data::{DataError, Dataset, Options, Service, Source};
 
 /// Requests that may wait for each thread that makes batches; others are sent elsewhere.
 const QUEUED_PER_THREAD: usize = 16;
-/// How long clients have to get the answers that they wait for, once a server stops.
+/// The time that clients have to get the answers that they wait for, once a server stops.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How a server serves.
+/// The settings of a server.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
     /// The address to listen on, as `HOST:PORT`; port 0 is any that is free.

@@ -18,7 +18,7 @@ pub enum OnBadSample {
     Error,
     /// It is left out of its batch.
     Skip {
-        /// How many different samples may be skipped, on each rank; `None` for any number.
+        /// The number of different samples that may be skipped, on each rank; `None` for any number.
         most: Option<usize>,
     },
 }
@@ -58,7 +58,7 @@ impl FromStr for OnBadSample {
 /// Damaged samples that were skipped since this was last asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Skipped {
-    /// How often a batch lacks one.
+    /// The number of times that a batch lacked one.
     pub count: u64,
     /// The problems of samples that were not skipped before, by name.
     pub problems: Vec<String>,
@@ -75,7 +75,8 @@ pub(crate) struct BadSamples {
 struct Found {
     /// The samples that were skipped ever.
     samples: BTreeSet<usize>,
-    /// How often a batch of an epoch of training lacks one, until that is asked for. Epochs are prepared ahead.
+    /// The number of times that a batch of an epoch of training lacked one, until that is asked for. Epochs are
+    /// prepared ahead.
     training: BTreeMap<u64, u64>,
     /// The samples in batches of evaluations.
     evaluation: u64,

@@ -16,7 +16,7 @@ use crate::pipeline::part;
 
 mod zlib;
 
-/// How a file is compressed as a whole.
+/// The compression of a file as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compression {
     /// As `gzip` does, in any number of members.

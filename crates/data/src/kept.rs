@@ -38,9 +38,9 @@ pub struct SnapshotReport {
     pub bytes: u64,
     /// The number of its samples.
     pub samples: u64,
-    /// How many of them this process wrote.
+    /// The number of them that this process wrote.
     pub written: u64,
-    /// How long it took until all were there.
+    /// The time that it took until all were there.
     pub took: Duration,
     /// Snapshots of the same source beside it, of other data or options.
     pub others: Vec<PathBuf>,

@@ -14,9 +14,9 @@ use std::time::Duration;
 use crate::error::DataError;
 use crate::patience::Patience;
 
-/// How long a process waits for others while they write nothing.
+/// The time that a process waits for others while they write nothing.
 const STALLED: Duration = Duration::from_secs(600);
-/// How long it sleeps between two looks.
+/// The time that it sleeps between two looks.
 const NAP: Duration = Duration::from_millis(10);
 
 /// Makes the files that `open` does not find to be as they should, and opens all. Several processes that call it with the same

@@ -321,7 +321,7 @@ impl<T> Pipeline<T> {
         self.watch.clone()
     }
 
-    /// How long the consumer has waited so far for the last stage with threads.
+    /// Returns the time that the consumer has waited so far for the last stage with threads.
     ///
     /// Zero if no stage has any: then the consumer's own thread does all the work.
     pub fn stalled(&self) -> Duration {

@@ -35,11 +35,11 @@ const FEW_SHARDS: usize = 16;
 pub struct SnapshotOptions {
     /// The directory, which may hold snapshots of several data sets; created if missing.
     pub directory: PathBuf,
-    /// How records are stored.
+    /// The storage format of records.
     pub compression: Compression,
 }
 
-/// How the records of a snapshot are stored.
+/// The storage formats of a snapshot's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
     /// As they are: fastest to read.

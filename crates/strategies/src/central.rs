@@ -52,7 +52,7 @@ struct Central {
     gradients: CentralGradients,
     optimizer: Optimizer,
     sums: Sums,
-    /// How long this rank waited for others in this step: in its passes, and after them.
+    /// The time that this rank waited for others in this step: in its passes, and after them.
     waited: [Duration; 2],
 }
 

@@ -219,7 +219,7 @@ impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
         self.part.replica.parameters().iter().map(unisono_train::Parameter::count).sum()
     }
 
-    /// How many buckets each server owns, and their size.
+    /// Returns the number of buckets that each server owns, and their size.
     pub fn buckets(&self) -> (Vec<usize>, BucketSize) {
         let Part { layout, servers, .. } = &self.part;
         ((0..servers.servers).map(|server| layout.of(server).count()).collect(), layout.size)

@@ -1,4 +1,4 @@
-//! How the ranks of a world share the work of training.
+//! The strategies by which the ranks of a world share the work of training.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ named! {
     }
 }
 
-/// How ranks train together: TensorFlow's strategies, by their names. The model, the data and the loop are the same.
+/// The strategies of training: TensorFlow's, by their names. The model, the data and the loop are the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
     /// One rank alone.
@@ -46,7 +46,7 @@ pub enum Strategy {
     Pipeline(PipelineSettings),
 }
 
-/// How a model is cut into stages, and how they pass on micro-batches.
+/// The cuts of a model into stages, and the schedule of their micro-batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PipelineSettings {
     /// The ranks of a pipeline; `None` for all. Several pipelines are replicas of each other.
@@ -132,7 +132,7 @@ impl Strategy {
         )))
     }
 
-    /// How many ranks of so many compute gradients, at least one.
+    /// Returns the number of ranks that compute gradients, at least one, of so many.
     pub fn workers(&self, ranks: usize) -> usize {
         match self {
             Self::ParameterServer(servers) => ranks.saturating_sub(servers.servers).max(1),

@@ -114,7 +114,7 @@ pub fn processes(ranks: usize, program: &str) -> Command {
     command
 }
 
-/// How ranks enter a process table of their own.
+/// The options by which ranks enter a process table of their own.
 const UNSHARE: [&str; 4] = ["--pid", "--fork", "--kill-child", "--mount-proc"];
 
 /// Why the kernel does not allow [`containers`], if it does not.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// Files that the MPIs themselves leave there when a rank is killed.
 const OF_MPI: [&str; 5] = ["vader_segment.", "sm_segment.", "mpich_shm_", "mpich_shar_tmp", "ucx_shm_"];
-/// How long the last rank may outlive the launcher, and its files.
+/// The longest time that the last rank may outlive the launcher, and its files.
 const MOMENT: Duration = Duration::from_secs(4);
 
 /// The files in shared memory, except for the MPI's own.

@@ -17,7 +17,7 @@ mod late;
 /// The operations of a data-parallel step on gradients and parameters, in the order in which the step calls
 /// them.
 pub trait Backend: fmt::Debug + Send + Sync {
-    /// How many passes this rank makes in a step, if it has micro-batches for so many.
+    /// Returns the number of passes that this rank makes in a step, if it has micro-batches for so many.
     fn passes(&mut self, _: &mut Communicator, passes: usize) -> Result<usize, TrainError> {
         Ok(passes)
     }

@@ -82,14 +82,14 @@ pub struct Buckets {
     is_local: bool,
     /// Whether buckets may be on their way while the next step begins.
     is_across: bool,
-    /// How all-reduces travel.
+    /// The execution of all-reduces.
     way: Way,
     /// Set if the optimizer is sharded.
     parts: Option<Parts>,
     /// Whether the parameter has a gradient from an earlier pass of this step.
     is_filled: Vec<bool>,
     flights: Vec<Flight>,
-    /// How long this thread waited for parameters in this step.
+    /// The time that this thread waited for parameters in this step.
     waited: Duration,
     /// The number of updates after which compressors are used.
     uncompressed_steps: u64,
@@ -104,7 +104,7 @@ struct Bucket {
     gradients: Parcel<f32>,
     narrow: Option<Box<dyn Narrow>>,
     compressor: Option<Compressor>,
-    /// How its gradients travel.
+    /// The execution of its all-reduce.
     way: Way,
     is_back: bool,
 }
@@ -287,7 +287,8 @@ impl Buckets {
         &self.flights
     }
 
-    /// How long the buckets of the last step were in flight while this thread computed, and how long it waited for them.
+    /// Returns the times that the buckets of the last step were in flight while this thread computed, and that it waited
+    /// for them.
     pub fn hidden_and_exposed(&self) -> (Duration, Duration) {
         let exposed = self.flights.iter().map(|flight| flight.exposed).sum();
         let travelled: Duration = self.flights.iter().map(|flight| flight.ended - flight.began).sum();
@@ -373,7 +374,7 @@ impl Buckets {
     }
 }
 
-/// How an array travels.
+/// The settings of an array's all-reduce.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     pub(super) is_beside: bool,

@@ -10,7 +10,7 @@ use crate::error::TrainError;
 use crate::optimizer::Exploded;
 use unisono::{Choice, Communicator, ReduceOp};
 
-/// How many differences between two models are listed; further ones are counted.
+/// The number of differences between two models that are listed; further ones are counted.
 const MOST_TOLD: usize = 8;
 
 /// Compares this rank's parameters with rank 0's. Called by all ranks.

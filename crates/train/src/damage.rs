@@ -7,7 +7,7 @@ use unisono_data::Skipped;
 
 use crate::trace::gather_bytes;
 
-/// How many samples a notice names; further ones are counted.
+/// The number of samples that a notice names; further ones are counted.
 const MOST_NAMED: usize = 8;
 /// Most names of a rank fit.
 const BLOCK_BYTES: usize = 4096;
@@ -20,8 +20,8 @@ pub(crate) struct Damage {
 }
 
 impl Damage {
-    /// How often ranks skipped a damaged sample, and on rank 0 a notice that names those that were not named before. Called by all
-    /// ranks.
+    /// Returns the number of damaged samples that ranks skipped, and on rank 0 a notice that names those that were not named
+    /// before. Called by all ranks.
     pub(crate) fn notice(
         &mut self,
         comm: &mut Communicator,

@@ -106,7 +106,7 @@ pub trait AnyShare: Feed {
 /// Evaluation batches.
 pub type Batches<B> = Box<dyn Iterator<Item = Result<B, DataError>> + Send>;
 
-/// How ranks share the samples of a step.
+/// The shares of ranks in the samples of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares {
     /// This rank.

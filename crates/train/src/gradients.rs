@@ -133,7 +133,8 @@ pub struct Tally {
     /// The sum of their losses: in nats, or squared errors of a regression.
     #[serde(deserialize_with = "crate::report::null_is_nan")]
     pub loss: f64,
-    /// How many of them the model predicts correctly; a training pass may leave it 0, and it is NaN for a regression.
+    /// The number of them that the model predicts correctly; a training pass may leave it 0, and it is NaN for a
+    /// regression.
     #[serde(deserialize_with = "crate::report::null_is_nan")]
     pub correct: f64,
 }

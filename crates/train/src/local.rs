@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use crate::gradients::{ReplicaError, Values};
 
-/// How long ranks step alone, and what they do then.
+/// The time that ranks step alone, and the treatment of their parameters then.
 ///
 /// ```
 /// use unisono_train::{BucketSettings, LocalSteps};

@@ -46,7 +46,7 @@ pub use crate::gradients::Outputs;
 pub use named::{Named, UnknownMetric};
 pub use regression::Regression;
 
-/// How the figures of batches are combined.
+/// The ways to combine the figures of batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
     /// Added. A mean is the quotient of two sums.
@@ -67,10 +67,10 @@ pub trait Metric: fmt::Debug + Send + Sync {
         None
     }
 
-    /// How many figures it has, for so many classes.
+    /// Returns the number of its figures, for so many classes.
     fn figures(&self, classes: usize) -> usize;
 
-    /// How figures are combined.
+    /// Returns the way to combine figures.
     fn reduction(&self) -> Reduction {
         Reduction::Sum
     }

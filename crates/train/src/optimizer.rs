@@ -47,7 +47,7 @@ pub use state::StateError;
 /// An optimizer with its weight decay and the parameters' factors.
 #[derive(Clone)]
 pub struct OptimizerSettings {
-    /// How parameters are updated.
+    /// The rule that updates parameters.
     pub rule: Arc<dyn UpdateRule>,
     /// The weight decay.
     pub weight_decay: f32,

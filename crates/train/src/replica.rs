@@ -64,7 +64,7 @@ pub trait Replica {
         None
     }
 
-    /// How long the last [pass](Replica::pass) waited for other ranks.
+    /// Returns the time that the last [pass](Replica::pass) waited for other ranks.
     fn waited(&self) -> Duration {
         Duration::ZERO
     }

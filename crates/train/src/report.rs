@@ -88,7 +88,8 @@ pub struct EpochReport {
     pub test_loss: f64,
     /// The fraction of held-out targets that the model predicts correctly, 0 to 1; NaN if there are none, and for a regression.
     pub test_accuracy: f64,
-    /// How often a damaged sample was [skipped](unisono_data::OnBadSample), in the epoch and its evaluations.
+    /// The number of times that a damaged sample was [skipped](unisono_data::OnBadSample), in the epoch and
+    /// its evaluations.
     #[serde(skip_serializing_if = "is_zero")]
     pub skipped_samples: u64,
     /// The values of the run's [metrics](crate::metrics) after the epoch.
@@ -120,7 +121,7 @@ pub struct WorkersReport {
 }
 
 impl WorkersReport {
-    /// How many updates a gradient missed, on average.
+    /// Returns the number of updates that a gradient missed, on average.
     pub fn mean_missed(&self) -> f64 {
         let missed: u64 = self.staleness.iter().map(|(missed, gradients)| missed * gradients).sum();
         missed as f64 / self.staleness.values().sum::<u64>().max(1) as f64
@@ -176,7 +177,7 @@ pub struct Best {
     pub test_loss: f64,
     /// The number of steps made before it.
     pub step: u64,
-    /// How many evaluations came after it.
+    /// The number of evaluations that came after it.
     pub evaluations_since: u32,
 }
 

@@ -21,7 +21,7 @@ pub struct RunSettings {
     pub optimizer: OptimizerSettings,
     /// The learning rate of every step.
     pub rate: Rate,
-    /// How gradients are bucketed and sent.
+    /// The settings of buckets and their all-reduces.
     pub buckets: BucketSettings,
     /// The maximum norm of the mean gradient.
     pub clip_norm: Option<f64>,
@@ -50,7 +50,8 @@ pub struct RunSettings {
     pub trace: Option<PathBuf>,
     /// The device and the reason for its choice, as text: "on the CPU: requested".
     pub computes: Option<String>,
-    /// How the model is spread over ranks, as text, if each does not hold all of it: "in 2 pipeline(s) of 2: …".
+    /// The distribution of the model over ranks, as text, if each does not hold all of it: "in 2 pipeline(s) of
+    /// 2: …".
     pub strategy: Option<String>,
     /// Why gradients have their wire format, as text, if the run has chosen it.
     pub wire_choice: Option<String>,
@@ -103,7 +104,7 @@ pub struct EarlyStopping {
 pub struct Checkpoints {
     /// The directory; created if missing.
     pub directory: PathBuf,
-    /// How many to keep.
+    /// The number of checkpoints to keep.
     pub keep: usize,
     /// Whether a new run deletes the checkpoints of another run in the directory. Otherwise it is refused.
     pub overwrites: bool,

@@ -39,7 +39,7 @@ pub struct Mirror<R> {
     is_averaged: bool,
     /// Whether the result does not depend on the number of ranks.
     is_tree: bool,
-    /// How many steps were made.
+    /// The number of steps that were made.
     steps: u64,
     /// The indices of parameters that were reported to have no gradient.
     never_put: BTreeSet<usize>,

@@ -24,7 +24,7 @@ const MOST_BYTES: usize = 64 - WORD;
 const MOST_RANKS: usize = 8;
 /// The words of a pair of cache lines, which processors load together.
 const PAIR: usize = 128 / WORD;
-/// How often a rank with its own core polls a slot before it waits as for any other event.
+/// The number of polls of a slot by a rank with its own core before it waits as for any other event.
 const POLLS: u32 = 1000;
 
 /// The slots of a plan.

@@ -6,7 +6,7 @@ use crate::control::{FENCE, SILENCE};
 
 #[derive(Debug, Default)]
 pub(super) struct Checks {
-    /// How many views each member had agreed on when it was last checked.
+    /// The number of views that each member had agreed on when it was last checked.
     seen: Vec<(usize, bool)>,
 }
 

@@ -1,4 +1,4 @@
-//! How ranks end, as far as a status board knows: who has failed, who has left, and whose process is dead.
+//! The ends of ranks that a status board records: failures, departures, and dead processes.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -8,7 +8,7 @@ use unisono_collectives::Rank;
 use super::guard::Guard;
 use super::{Parent, StatusBoard};
 
-/// How a rank of the world has ended; 0 while it has not.
+/// The end of a rank of the world; 0 while it has not ended.
 const LEFT: u8 = 1;
 const DIED: u8 = 2;
 

@@ -20,7 +20,8 @@ const NAPS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5
 const WARN_AFTER: Duration = Duration::from_secs(30);
 /// The interval of checks whether the processes seen so far are alive.
 const ALIVE_EVERY: Duration = Duration::from_millis(100);
-/// How long rank 0, and a rank that refuses the others, waits for them to finish. The next job removes what is left then.
+/// The time that rank 0, or a rank that refuses the others, waits for them to finish. The next job removes what is left
+/// then.
 const TO_END: Duration = Duration::from_secs(10);
 
 /// A rank's handle to a bootstrap through a directory.

@@ -26,8 +26,8 @@ use admission::admit;
 
 /// The time after which a rank reports which ranks it waits for.
 const WARN_AFTER: Duration = Duration::from_secs(10);
-/// How long the others may take to read an answer: they wait for it. As much longer than rank 0 they wait for it, so that it can
-/// report who is missing.
+/// The longest time that the others may take to read an answer: they wait for it. As much longer than rank 0 they wait for it,
+/// so that it can report who is missing.
 const ANSWER: Duration = Duration::from_secs(10);
 /// The most bytes of a rank in a round.
 const LONGEST: usize = 1 << 20;
@@ -42,12 +42,12 @@ pub(crate) struct Rendezvous {
     peers: Vec<Peer>,
 }
 
-/// How this rank joins a rendezvous.
+/// The settings with which this rank joins a rendezvous.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Joining<'a> {
     /// This rank, and the number of ranks.
     pub(crate) world: (Rank, usize),
-    /// How long it waits for the others.
+    /// The time that it waits for the others.
     pub(crate) timeout: Duration,
     /// The secret of the job; empty if there is none.
     pub(crate) secret: &'a [u8],

@@ -1,4 +1,4 @@
-//! How a world of MPI gets its fabric: the memory of each node, and connections of our own between nodes, or MPI's messages.
+//! The fabric of a world of MPI: the memory of each node, and Unisono's connections between nodes, or MPI's messages.
 
 use unisono_collectives::Topology;
 

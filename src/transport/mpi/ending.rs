@@ -11,17 +11,17 @@ use crate::status::StatusBoard;
 use crate::system::FAILED;
 use crate::transport::Fabric;
 
-/// How long a rank waits before it aborts the job, so that other ranks can report too: a launcher may discard output that it has
-/// not forwarded when the job ends.
+/// The time that a rank waits before it aborts the job, so that other ranks can report too: a launcher may discard output that
+/// it has not forwarded when the job ends.
 const REPORT_TIME: Duration = Duration::from_millis(300);
 
-/// How long `MPI_Abort` may take: it may hang if a network is cut.
+/// The longest time that `MPI_Abort` may take: it may hang if a network is cut.
 const ABORT: Duration = Duration::from_secs(2);
 
-/// How long a rank that ends waits for those of other nodes; without watchdog connections between nodes, it may never learn that
-/// they have left.
+/// The time that a rank that ends waits for those of other nodes; without watchdog connections between nodes, it may never learn
+/// that they have left.
 const FAR: Duration = Duration::from_secs(10);
-/// How long it sleeps between polls.
+/// The time that it sleeps between polls.
 const NAP: Duration = Duration::from_millis(1);
 
 /// Ends all processes of the job. The rank that failed first calls `MPI_Abort`, and the others wait for that: if several do so

@@ -65,7 +65,7 @@ struct Peer {
     first: First,
     /// The payload size of the message that arrives.
     size_bytes: usize,
-    /// How much of a long payload has been asked for, and how much of it has arrived.
+    /// The bytes of a long payload that have been requested, and those that have arrived.
     asked: usize,
     arrived: usize,
     segments: VecDeque<Request>,

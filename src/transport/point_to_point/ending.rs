@@ -1,4 +1,4 @@
-//! How operations end: done, at a deadline, or with a failure, which ends all of them.
+//! The ends of operations: done, at a deadline, or with a failure, which ends all of them.
 
 use std::time::Instant;
 

@@ -83,7 +83,7 @@ impl Operation {
         self.times = None;
     }
 
-    /// How long the other rank has been silent, and whether that is longer than its deadline allows.
+    /// Returns the silence of the other rank, and whether that is longer than its deadline allows.
     pub(super) fn silence(&mut self, now: Instant, is_quiet: bool) -> (Duration, bool) {
         let times = self.times.get_or_insert(Times { moved: now, resumed: now, gone: None });
         if is_quiet {
@@ -123,7 +123,7 @@ impl fmt::Debug for Operation {
 pub(super) struct Send {
     pub(super) call: Operation,
     pub(super) bytes: *const [u8],
-    /// How much the link has taken.
+    /// The bytes that the link has taken.
     pub(super) given: usize,
 }
 

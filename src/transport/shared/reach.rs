@@ -1,4 +1,4 @@
-//! How a rank accesses the memory of the ranks that share its board.
+//! The access of a rank to the memory of the ranks that share its board.
 
 use crate::error::Result;
 use crate::memory::Location;
@@ -20,7 +20,7 @@ pub(super) enum Start {
     Elsewhere(u64),
 }
 
-/// How a rank accesses the memory of the others.
+/// The access of a rank to the memory of the others.
 #[derive(Debug)]
 pub(in crate::transport) enum Reach {
     /// They are threads of the same process: an address suffices.

@@ -1,4 +1,4 @@
-//! How ranks connect: each listens, tells the others where, and connects to those before it.
+//! The connection of ranks: each listens, tells the others where, and connects to those before it.
 //!
 //! Only a process that knows the secret of the world is admitted, and none once all are there.
 
@@ -19,10 +19,11 @@ use crate::transport::bootstrap::{
 };
 use crate::transport::link::Links;
 
-/// How long the system may take to reach an address, and how often a rank that strangers displace tries again.
+/// The longest time that the system may take to reach an address, and the tries of a rank that strangers
+/// displace.
 const REACH: Duration = Duration::from_secs(3);
 const ATTEMPTS: usize = 3;
-/// How long a rank waits for all others to connect.
+/// The time that a rank waits for all others to connect.
 const CONNECT: Duration = Duration::from_secs(30);
 /// The tag of claims of these connections.
 pub(super) const TAG: u64 = u64::from_be_bytes(*b"messages");

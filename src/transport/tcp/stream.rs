@@ -19,7 +19,7 @@ const PIECE: usize = 256 << 10;
 const PART: usize = 48 << 10;
 /// The size of a header.
 const HEADER: usize = size_of::<Header>();
-/// How much is received with a header: a short message takes one call of the kernel.
+/// The bytes that are received with a header: a short message takes one call of the kernel.
 const AHEAD: usize = 8 << 10;
 
 /// A connection.
@@ -29,7 +29,8 @@ pub(super) struct Stream<S = TcpStream> {
     /// The bytes received with a header, and the part of them that was not taken yet.
     ahead: Box<[u8]>,
     here: Range<usize>,
-    /// How much of the payload of the next message is to be received; `None` before its header is here.
+    /// The bytes of the payload of the next message that are to be received; `None` before its header is
+    /// here.
     left: Option<usize>,
     header: Header,
     /// Whether the last attempt to send or receive has to be repeated once the kernel is ready.

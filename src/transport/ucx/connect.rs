@@ -1,4 +1,4 @@
-//! How ranks connect over UCX.
+//! The connection of ranks over UCX.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::transport::bootstrap::{Bootstrap, gather, gather_bytes};
 use crate::transport::link::Links;
 use crate::transport::tcp;
 
-/// How long a rank waits for the greetings of all others.
+/// The time that a rank waits for the greetings of all others.
 const CONNECT: Duration = Duration::from_secs(30);
 const NAP: Duration = Duration::from_millis(1);
 

@@ -149,7 +149,7 @@ impl Peer {
 
     fn add(&self, envelope: Envelope, payload: Payload) {
         let mut pieces = self.pieces.borrow_mut();
-        // How far from the next one, since numbers wrap around.
+        // The distance from the next one, since numbers wrap around.
         let place = |envelope: &Envelope| envelope.number.wrapping_sub(self.next.get());
         let before = pieces.iter().rev().take_while(|(later, _)| place(later) > place(&envelope)).count();
         let end = pieces.len();

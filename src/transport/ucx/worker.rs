@@ -23,10 +23,10 @@ const GREETING_ID: c_uint = 1;
 const FAREWELL_ID: c_uint = 2;
 /// A payload of this size is sent without waiting for its receiver: programs send short messages before they receive.
 const EAGER_BYTES: usize = 8 << 10;
-/// How long a worker that ends waits until UCX has no memory of others.
+/// The time that a worker that ends waits until UCX has no memory of others.
 const END: Duration = Duration::from_secs(5);
-/// How long it waits before until everything has arrived. Over TCP that takes progress of the other rank, which may use other
-/// communicators only; but the kernel has the bytes, and goes on to send them.
+/// The time that it waits first until everything has arrived. Over TCP that takes progress of the other rank, which may use
+/// other communicators only; but the kernel has the bytes, and goes on to send them.
 const FLUSH: Duration = Duration::from_millis(100);
 const NAP: Duration = Duration::from_millis(1);
 

@@ -11,8 +11,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::control::{How, LONGEST, PREFIX};
 
-/// How long sent data may remain unacknowledged by the other host before the connection counts as cut. The kernel acknowledges, so a
-/// stopped process does not look like a cut connection.
+/// The longest time that sent data may remain unacknowledged by the other host before the connection counts as cut. The kernel
+/// acknowledges, so a stopped process does not look like a cut connection.
 pub(in super::super) const CUT_AFTER: Duration = Duration::from_secs(5);
 /// The interval of probes on a connection on which nothing is sent: the kernel sends them when the connection has been idle, and
 /// counts it as cut if this many are not answered.
@@ -33,7 +33,7 @@ pub(super) struct Socket {
     /// The address of the side that accepts.
     pub(super) over: IpAddr,
     unsent: VecDeque<u8>,
-    /// How it has ended, once detected.
+    /// Its end, once detected.
     pub(super) ended: Option<How>,
 }
 

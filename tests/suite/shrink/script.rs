@@ -9,7 +9,7 @@ use unisono_testing::random::Random;
 const STEPS: usize = 12;
 /// The elements of the arrays of steps.
 const COUNTS: [usize; 4] = [1, 700, 60_000, 300_000];
-/// How long after it has begun to end a rank may end.
+/// The delays between the beginning of a rank's end and the end.
 const DELAYS_US: [u64; 8] = [0, 20, 100, 300, 1000, 5000, 50_000, 250_000];
 
 /// The moment at which a rank ends.
@@ -22,7 +22,7 @@ pub(super) enum Moment {
     InShrink,
 }
 
-/// How a rank ends.
+/// The end of a rank.
 #[derive(Debug, Clone, Copy)]
 struct End {
     moment: Moment,

@@ -124,8 +124,8 @@ impl Config {
         }
     }
 
-    /// How the data at the same location have changed, if they have. Checkpoints from before this was stored
-    /// are not checked.
+    /// Describes the change of the data at the same location, if they have changed. Checkpoints from before
+    /// this was stored are not checked.
     fn changed_data(&self, own: &Value, saved: &Value) -> Option<String> {
         let schema = |description: &Value| Schema::deserialize(&description["schema"]).ok();
         let renamed = schema(saved).zip(schema(own)).and_then(|(theirs, own)| theirs.difference(&own));

@@ -137,7 +137,7 @@ impl Config {
         })
     }
 
-    /// How ranks step alone, if they do.
+    /// Returns the settings of steps of ranks alone, if they make any.
     pub fn local_steps(&self) -> Option<LocalSteps> {
         self.local_steps.map(|steps| LocalSteps { steps, outer: self.outer })
     }

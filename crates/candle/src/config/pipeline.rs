@@ -139,7 +139,7 @@ struct Cut {
     firsts: Vec<usize>,
     /// The names of all layers.
     names: Vec<String>,
-    /// How long they take, if that was measured.
+    /// The time that they take, if that was measured.
     costs: Vec<Duration>,
 }
 

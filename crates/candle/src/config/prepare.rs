@@ -200,7 +200,7 @@ impl Config {
         Ok((resumed, self.global_batch.or(before).unwrap_or(usual)))
     }
 
-    /// How the samples of a step are shared.
+    /// Returns the shares of ranks in the samples of a step.
     pub(super) fn shares(
         &self,
         strategy: &Strategy,

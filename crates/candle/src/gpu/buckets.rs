@@ -164,7 +164,7 @@ impl DeviceBuckets {
         gradient.and_then(|gradient| gradient.reshape(shape)).map_err(framework)
     }
 
-    /// How long this rank has waited for the buckets and sums of the step.
+    /// Returns the time that this rank has waited for the buckets and sums of the step.
     pub(super) fn exposed(&self) -> Duration {
         self.exposed
     }

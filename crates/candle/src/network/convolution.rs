@@ -52,7 +52,7 @@ impl Convolved {
         self.image.get_or_init(|| Image::new(self.patches, dims))
     }
 
-    /// How many values of `x`, and of `y`, are in a block.
+    /// Returns the numbers of values of `x`, and of `y`, in a block.
     fn block(&self, image: &Image) -> [usize; 2] {
         let &Image { values, patches, .. } = image;
         let images = (BLOCK / (patches * self.kernel.inputs).max(1)).max(1);
@@ -227,7 +227,7 @@ impl Patches {
         [samples, self.along(height), self.along(width), outputs]
     }
 
-    /// How many squares fit along a side of the image.
+    /// Returns the number of squares that fit along a side of the image.
     fn along(self, side: usize) -> usize {
         (side + 2 * self.padding - self.side) / self.stride + 1
     }

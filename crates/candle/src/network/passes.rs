@@ -32,7 +32,7 @@ pub(super) struct Passes {
     layers: Vec<Arc<Statistics>>,
     /// The exchanges of this pass: for each layer, forward and backward.
     exchanged: Vec<[bool; 2]>,
-    /// How many layers drop values.
+    /// The number of layers that drop values.
     dropouts: u64,
     /// The steps that were begun, as a buffer of the model; only if a layer drops values.
     steps: Option<Tensor>,

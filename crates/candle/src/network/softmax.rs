@@ -19,7 +19,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// How many keys each row sees.
+    /// Returns the number of keys that each row sees.
     #[inline(always)]
     fn seen(self) -> impl Iterator<Item = usize> {
         self.first + 1..

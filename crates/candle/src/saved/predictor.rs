@@ -46,7 +46,7 @@ pub enum Guess {
     Value(f32),
 }
 
-/// How characters are sampled.
+/// The settings of sampling characters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
     /// The divisor of logits before the softmax: 1 samples from the model's distribution, less sharpens

@@ -10,7 +10,7 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::{Event, Order, Stop, Summary, TrainError};
 
-/// How far losses may be apart that are added up in another order.
+/// The largest difference of losses that are added up in another order.
 const TOLERANCE: f64 = 1e-5;
 
 fn settings(strategy: Option<StrategyKind>) -> Config {

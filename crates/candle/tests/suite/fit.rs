@@ -58,7 +58,7 @@ fn config() -> Config {
     Config { epochs: 4, batch_size: 5, optimizer, learning_rate: 0.1, ..Config::default() }
 }
 
-/// How the run of rank 0 of two ended.
+/// Returns the result of rank 0 of two.
 fn run(config: &Config) -> std::result::Result<Summary, String> {
     let train =
         |mut comm: Communicator| fit(&mut comm, &Plane::new(Parameters::new(7)), samples(100), config);

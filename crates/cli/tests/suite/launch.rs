@@ -132,7 +132,7 @@ fn foreign_mpirun(program: &str) -> Command {
     command
 }
 
-/// How the launcher that does not belong, and the library that does, are named.
+/// Returns the names of the launcher that does not belong, and of the library that does.
 fn foreign_names() -> (&'static str, &'static str) {
     if launch::is_open_mpi() {
         ("the mpirun of MPICH", "(Open MPI v")

@@ -14,8 +14,8 @@ use unisono_train::{EpochReport, Event};
 
 use crate::UNISONO;
 
-/// How far the losses of runs with the same global batch may be apart, relative to the loss: gradients are
-/// added up in another order, and after hundreds of steps rounding differences have grown to this.
+/// The largest difference between losses of runs with the same global batch, relative to the loss: gradients
+/// are added up in another order, and after hundreds of steps rounding differences have grown to this.
 const TOLERANCE: f64 = 0.02;
 
 pub(crate) fn tests() -> Vec<Test> {

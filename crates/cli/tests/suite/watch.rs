@@ -39,7 +39,7 @@ impl Drop for Guarded {
 }
 
 impl Guarded {
-    /// How it ended, within this time.
+    /// Waits, within this time, and returns the exit code.
     pub(crate) fn ended(&mut self, deadline: Duration) -> ExitStatus {
         until("the command ends", deadline, || self.0.try_wait().expect("the child is ours"))
     }

@@ -1,4 +1,4 @@
-//! How long the first batch of an epoch is waited for, behind a large shuffle: with stages that begin anew in each epoch, and with
+//! Measures the wait for the first batch of an epoch, behind a large shuffle: with stages that begin anew in each epoch, and with
 //! stages that go on.
 
 use std::hint::black_box;
@@ -46,7 +46,7 @@ fn stages(records: Pipeline<u64>, epoch: u64) -> Pipeline<Vec<u64>> {
     records.shuffle(BUFFER, SEED, epoch).map(Threads::Fixed(1), Ok).batch(BATCH).prefetch(Depth::Auto)
 }
 
-/// How long the first batch of each epoch was waited for.
+/// Returns the waits for the first batch of each epoch.
 fn waits(mut batches: Pipeline<Vec<u64>>) -> Result<Vec<Duration>, DataError> {
     let mut waits = vec![];
     for _ in 0..EPOCHS {

@@ -1,4 +1,5 @@
-//! How many images of a source the pipeline makes ready in a second: what `scripts/compare-input` sets beside other frameworks.
+//! Measures how many images of a source the pipeline makes ready in a second, which `scripts/compare-input` compares with other
+//! frameworks.
 
 use std::hint::black_box;
 use std::path::Path;

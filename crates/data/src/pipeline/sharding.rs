@@ -1,4 +1,4 @@
-//! How ranks share files of samples.
+//! The sharing of files of samples between ranks.
 
 use std::fmt;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::Pipeline;
 use crate::error::DataError;
 
-/// How much more than the mean a rank may read for [`Sharding::Auto`] to divide files, in percent.
+/// The percentage above the mean that a rank may read for [`Sharding::Auto`] to divide files.
 const MOST_ABOVE_MEAN_PERCENT: u64 = 10;
 
 /// The part of a stream of samples in files that each rank reads.
@@ -144,7 +144,7 @@ impl Division {
         Ok(Self { owners, loads })
     }
 
-    /// How much more than the mean the rank with most has, in percent, rounded up.
+    /// Returns the percentage above the mean that the rank with most has, rounded up.
     fn above_mean_percent(&self) -> u64 {
         let (most, sum) = (self.loads.iter().max().copied().unwrap_or(0), self.loads.iter().sum::<u64>());
         (100 * most * self.loads.len() as u64).div_ceil(sum.max(1)).saturating_sub(100)

@@ -135,7 +135,7 @@ impl Watch {
         }
     }
 
-    /// How long the consumer has waited for the last stage with threads.
+    /// Returns the time that the consumer has waited for the last stage with threads.
     pub(super) fn waited(&self) -> Duration {
         match self.0.last() {
             None => Duration::ZERO,
@@ -180,7 +180,7 @@ impl Current {
 pub(super) enum Sum {
     Elements,
     Busy,
-    /// How long elements took that were looked at, and how long a processor worked for them.
+    /// The time of the sampled elements, and a processor's time for them.
     LookedAt,
     Processor,
     /// Waiting for an element of the stage before.
@@ -204,7 +204,7 @@ pub(super) struct Counters {
     name: Mutex<&'static str>,
     /// The stages before. If none has threads, what is pulled is made by these threads, one at a time.
     upstream: Watch,
-    /// How many streams count here, each with threads of its own.
+    /// The number of streams that count here, each with threads of its own.
     streams: usize,
     pub(super) threads: AtomicUsize,
     pub(super) most_threads: AtomicUsize,
@@ -311,7 +311,7 @@ impl Counters {
     }
 }
 
-/// How long a processor has worked for this thread.
+/// Returns the time that a processor has worked for this thread.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)

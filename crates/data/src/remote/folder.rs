@@ -12,11 +12,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::cache::Cache;
 use crate::patience::Patience;
 
-/// How long the process that fetches may make no progress before others give up.
+/// The longest time without progress of the process that fetches before others give up.
 const STALLED: Duration = Duration::from_secs(120);
-/// How often those that wait look.
+/// The interval of polls while waiting.
 const POLL: Duration = Duration::from_millis(50);
-/// How often they say that they wait.
+/// The interval of reports on waiting.
 const TELL: Duration = Duration::from_secs(10);
 
 /// The folder of a URL.

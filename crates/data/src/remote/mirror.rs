@@ -22,7 +22,7 @@ use super::server::{changed, connect, describe};
 use crate::cache::Cache;
 use crate::disk::{amount, room};
 
-/// How many objects are fetched at a time.
+/// The number of objects that are fetched at a time.
 const AT_ONCE: usize = 8;
 /// After how many of them it is written down that they are there.
 const SETTLED: usize = 64;

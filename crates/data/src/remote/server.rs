@@ -10,7 +10,7 @@ use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, Error, ObjectS
 
 use super::address::Place;
 
-/// How long a connection may take, and then how long a server may say nothing. The whole of an object may take as long as it takes.
+/// The limits for a connection, and then for the silence of a server. The whole of an object may take as long as it takes.
 const SILENCE: [(ClientConfigKey, &str); 3] = [
     (ClientConfigKey::ConnectTimeout, "10 seconds"),
     (ClientConfigKey::ReadTimeout, "30 seconds"),

@@ -18,7 +18,8 @@ const ALIGNMENT: usize = 256;
 const NEW: u8 = 0xa5;
 /// The contents of freed memory.
 const FREED: u8 = 0xdb;
-/// How much freed memory is kept, so that a use after free is detected and does not affect other memory.
+/// The amount of freed memory that is kept, so that a use after free is detected and does not affect other
+/// memory.
 const KEPT_BYTES: usize = 64 << 20;
 
 /// An allocation, from its creation to the last operation that uses it.

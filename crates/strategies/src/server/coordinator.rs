@@ -14,9 +14,9 @@ use unisono_train::{
     Test, Times, TrainError, WorkerReport, WorkersReport,
 };
 
-/// How often the coordinator looks whether it is asked to stop, or a checkpoint is due.
+/// The interval at which the coordinator looks whether it is asked to stop, or a checkpoint is due.
 const LOOKS: Duration = Duration::from_millis(100);
-/// How long it waits for a worker to join once all are lost.
+/// The time that it waits for a worker to join once all are lost.
 const TO_JOIN: Duration = Duration::from_secs(60);
 
 pub(super) struct Coordinator<'a, R, F> {

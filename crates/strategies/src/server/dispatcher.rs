@@ -13,9 +13,9 @@ use super::settings::Staleness;
 use unisono_train::Tally;
 use unisono_train::rate::Rate;
 
-/// How long a worker that asks is kept waiting before it has to ask again: far less than any deadline.
+/// The time that a worker that asks is kept waiting before it has to ask again: far less than any deadline.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long the process of a worker may be dead before that is seen.
+/// The longest time that the process of a worker may be dead before that is seen.
 const TO_BE_LOST: Duration = Duration::from_secs(30);
 
 /// The work to be done, its workers, and the work done.
@@ -47,7 +47,7 @@ pub(super) struct State {
     results: Vec<Option<Tally>>,
     /// By rank.
     pub(super) workers: BTreeMap<Rank, Work>,
-    /// How many gradients missed so many updates.
+    /// The number of gradients that missed so many updates.
     pub(super) staleness: BTreeMap<u64, u64>,
     /// Workers lost since the coordinator last looked, and why.
     pub(super) lost: Vec<(Rank, String)>,

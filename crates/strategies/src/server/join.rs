@@ -15,9 +15,9 @@ use super::meeting::begin;
 use super::message::{CLIENT, Link};
 use unisono_train::TrainError;
 
-/// How long one side waits for the other while a link is set up.
+/// The time that one side waits for the other while a link is set up.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a connection may take to identify itself. A worker does so at once.
+/// The longest time that a connection may take to identify itself. A worker does so at once.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most connections that have not identified themselves. A further one replaces the oldest.
 const MOST_PENDING: usize = 64;

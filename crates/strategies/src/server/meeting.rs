@@ -1,4 +1,4 @@
-//! How the two sides of a link find each other.
+//! The rendezvous of the two sides of a link.
 
 use std::sync::mpsc::channel;
 use std::thread;

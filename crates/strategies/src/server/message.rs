@@ -63,7 +63,7 @@ pub(super) struct Message {
     pub(super) spoiled: u64,
     pub(super) largest: f64,
     pub(super) server: u64,
-    /// How long the worker waited for servers, and for data, in seconds.
+    /// The time that the worker waited for servers, and for data, in seconds.
     pub(super) waited: f64,
     pub(super) input: f64,
 }

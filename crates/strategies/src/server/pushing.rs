@@ -18,7 +18,7 @@ pub(super) struct Pushing {
     layout: Layout,
     ledger: Ledger,
     buckets: Vec<Bucket>,
-    /// How gradients are rounded, if they are.
+    /// The format to which gradients are rounded, if they are.
     half: Option<HalfBytes>,
     /// By parameter: whether an earlier pass of the share has put its gradient.
     is_filled: Vec<bool>,

@@ -25,7 +25,7 @@ pub(super) struct Queue {
     /// Shares of workers that were lost.
     returned: VecDeque<ShareId>,
     in_work: BTreeMap<usize, InWork>,
-    /// How many shares of this epoch have updated the parameters, those of skipped steps included.
+    /// The number of shares of this epoch that have updated the parameters, those of skipped steps included.
     applied: usize,
 }
 
@@ -74,7 +74,7 @@ impl Queue {
         self.applied == self.until * self.lanes.len()
     }
 
-    /// How many steps of this epoch are made: all their shares, or as many others.
+    /// Returns the number of steps of this epoch that are made: all their shares, or as many others.
     pub(super) fn steps_made(&self) -> usize {
         self.applied / self.lanes.len()
     }

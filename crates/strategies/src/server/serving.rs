@@ -19,7 +19,7 @@ use unisono_train::checkpoint::PassedOver;
 use unisono_train::internals::Log;
 use unisono_train::{AnyShare, Event, Progress, Replica, Resumed, Summary, TrainError};
 
-/// How often a server polls for workers that join.
+/// The interval at which a server polls for workers that join.
 const POLL: Duration = Duration::from_millis(20);
 
 impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {

@@ -20,12 +20,12 @@ use unisono_train::{OptimizerSettings, Parameter};
 pub(super) struct Shard {
     /// In the order in which a backward pass fills them.
     buckets: Vec<Mutex<Bucket>>,
-    /// How gradients were rounded, if they were.
+    /// The format to which gradients were rounded, if they were.
     half: Option<HalfBytes>,
     rules: Rules,
 }
 
-/// How gradients become updates.
+/// The rules by which gradients become updates.
 #[derive(Debug, Clone, Copy)]
 struct Rules {
     /// The number of shares of a step.
@@ -79,7 +79,7 @@ pub(super) struct Bucket {
     members: Vec<(usize, Range<usize>)>,
     values: Vec<f32>,
     optimizer: Optimizer,
-    /// How many updates it has had since the run began here.
+    /// The number of its updates since the run began here.
     updates: u64,
     epoch: u64,
     /// Shares of this epoch that arrived: one comes again if its worker was lost before it could say so.

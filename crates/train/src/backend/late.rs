@@ -14,7 +14,7 @@ pub(super) struct Late {
     is_left: Vec<bool>,
     scale: f32,
     rate: f32,
-    /// How long passes of this step waited for buckets, and updated parameters.
+    /// The time that passes of this step waited for buckets, and updated parameters.
     pub(super) waited: Duration,
     pub(super) updated: Duration,
 }

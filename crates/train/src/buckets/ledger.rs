@@ -22,13 +22,13 @@ pub struct Ledger {
     pub own: Sums,
     /// The order in which buckets are launched, the same on all ranks.
     pub(crate) order: Vec<usize>,
-    /// How many buckets have been launched.
+    /// The number of buckets that have been launched.
     pub launched: usize,
-    /// How long after the last pass was weighed each bucket was full.
+    /// The time from the weighing of the last pass until each bucket was full.
     pub(crate) filled_after: Vec<Duration>,
     /// Whether the pass has put the gradient of the parameter with this index.
     is_put: Vec<bool>,
-    /// How many gradients of each bucket the pass has not put yet.
+    /// The number of gradients of each bucket that the pass has not put yet.
     missing: Vec<usize>,
 }
 

@@ -15,7 +15,7 @@ pub struct Flight {
     pub began: Instant,
     /// When it was done.
     pub ended: Instant,
-    /// How long the compute thread waited for it.
+    /// The time that the compute thread waited for it.
     pub exposed: Duration,
 }
 

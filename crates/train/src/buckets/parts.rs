@@ -65,7 +65,7 @@ impl Buckets {
         self.parts.is_some()
     }
 
-    /// How many of the buckets are reduce-scattered.
+    /// Returns the number of buckets that are reduce-scattered.
     pub fn scattered(&self) -> usize {
         self.buckets.iter().filter(|bucket| bucket.way.is_of_parts()).count()
     }
@@ -129,7 +129,7 @@ impl Buckets {
         Ok(())
     }
 
-    /// How long this thread waited for parameters in the last step.
+    /// Returns the time that this thread waited for parameters in the last step.
     pub(crate) fn exposed_for_parameters(&self) -> Duration {
         self.waited
     }

@@ -1,4 +1,4 @@
-//! How gradients are bucketed and sent.
+//! The settings of buckets and their all-reduces.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use crate::local::LocalSteps;
 use unisono::{Communicator, DType, Vendor, size};
 use unisono_collectives::named;
 
-/// How gradients are bucketed and sent.
+/// The settings of buckets and their all-reduces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BucketSettings {
     /// The maximum bytes of gradients in the first bucket, unless it holds a single gradient, or those of every other bucket are fewer.
@@ -18,8 +18,8 @@ pub struct BucketSettings {
     pub bucket_bytes: BucketBytes,
     /// The wire format of gradients.
     pub wire: Wire,
-    /// How many steps of a run send gradients as `f32` before a wire format that compresses them is used: parameters change most at
-    /// first, so what arrives late costs most then. PyTorch's `start_powerSGD_iter`.
+    /// The number of steps of a run that send gradients as `f32` before a wire format that compresses them is used: parameters
+    /// change most at first, so what arrives late costs most then. PyTorch's `start_powerSGD_iter`.
     pub uncompressed_steps: u64,
     /// The seed of wire formats that round at random; the same on all ranks.
     pub seed: u64,
@@ -55,7 +55,7 @@ impl Default for BucketSettings {
 }
 
 impl BucketSettings {
-    /// How gradients are rounded, if the wire format does.
+    /// Returns the format to which gradients are rounded, if the wire format rounds.
     #[doc(hidden)]
     pub fn half_bytes(&self) -> Option<HalfBytes> {
         match self.wire {

@@ -7,16 +7,16 @@ use crate::gradients::{Fill, Tally};
 pub struct Sums {
     /// The loss, and its number of targets.
     pub tally: Tally,
-    /// How many ranks had no more data for this step.
+    /// The number of ranks that had no more data for this step.
     pub ranks_out_of_data: f64,
-    /// How many ranks were asked to stop.
+    /// The number of ranks that were asked to stop.
     pub ranks_to_stop: f64,
-    /// How many ranks ask all to save this step: none or one.
+    /// The number of ranks that ask all to save this step: none or one.
     pub ranks_to_save: f64,
 }
 
 impl Sums {
-    /// How many numbers are sent.
+    /// The count of numbers that are sent.
     #[doc(hidden)]
     pub const COUNT: usize = 6;
 

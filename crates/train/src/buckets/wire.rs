@@ -32,7 +32,7 @@ pub enum UnknownWire {
     /// There is none of this name.
     #[error("no wire format is called {0:?}; there are f32, bf16 and f16, and between nodes {names}", names = Compression::NAMES)]
     Unknown(String),
-    /// How fast it is cannot be predicted.
+    /// Its speed cannot be predicted.
     #[error(
         "how much {0} sends depends on the gradients, so auto cannot predict it: remove it from the list"
     )]

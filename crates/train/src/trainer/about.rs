@@ -18,7 +18,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         (!self.mirror.is_on_device()).then(|| self.mirror.buckets().size())
     }
 
-    /// How many buckets there are, and how many of them are reduce-scattered; `None` unless the optimizer is sharded.
+    /// Returns the number of buckets, and of those that are reduce-scattered; `None` unless the optimizer is sharded.
     pub fn sharded(&self) -> Option<(usize, usize)> {
         let buckets = self.mirror.buckets();
         buckets.is_divided().then(|| (buckets.len(), buckets.scattered()))

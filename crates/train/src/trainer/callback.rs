@@ -55,7 +55,7 @@ impl<F: FnMut(Event)> Callback for F {
     }
 }
 
-/// How a run goes on after an epoch.
+/// The continuation of a run after an epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Flow {
     /// As before.

@@ -12,9 +12,10 @@ const MOST: Duration = Duration::from_secs(20);
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// The memory that may be in use.
 static BOUND_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// How many inputs there were.
+/// The number of inputs.
 static INPUTS: AtomicU64 = AtomicU64::new(0);
-/// How the input that is being read is made again; empty if none is. Locked only while nothing is read.
+/// The command that reproduces the input that is being read; empty if none is. Locked only while nothing is
+/// read.
 static AGAIN: Mutex<String> = Mutex::new(String::new());
 
 /// Ends the program: nothing that is in the midst of an allocation, or never ends, can panic.

@@ -34,7 +34,7 @@ const LONGEST_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Corpus {
     pub inputs: Vec<Vec<u8>>,
-    /// How many of them are right: the first ones.
+    /// The number of them that are right: the first ones.
     seeds: usize,
     /// Words of the format.
     pub words: &'static [&'static str],
@@ -68,7 +68,7 @@ impl Corpus {
         }
     }
 
-    /// How many answers were heard.
+    /// Returns the number of answers that were heard.
     pub fn answers(&self) -> u64 {
         self.answers.len() as u64
     }

@@ -6,9 +6,9 @@ use crate::{files, flights, texts};
 /// Something that reads.
 pub struct Reader {
     pub name: &'static str,
-    /// How many inputs the short form of the test has.
+    /// The number of inputs that the short form of the test has.
     pub short: u64,
-    /// How much memory an input may take at a time.
+    /// The memory that an input may take at a time.
     pub bound_bytes: usize,
     pub corpus: Corpus,
     pub read: Read,

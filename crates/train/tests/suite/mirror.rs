@@ -54,7 +54,7 @@ fn trained(
     results.swap_remove(0)
 }
 
-/// How far apart values are at most.
+/// Returns the largest difference of values.
 fn apart(one: &[Vec<f32>], other: &[Vec<f32>]) -> f32 {
     let pairs = one.iter().flatten().zip(other.iter().flatten());
     pairs.map(|(one, other)| (one - other).abs()).fold(0.0, f32::max)

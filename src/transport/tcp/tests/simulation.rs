@@ -32,7 +32,7 @@ const END: Time = Duration::from_secs(2_000);
 /// The stack of a rank, in words.
 const STACK: usize = 32 << 10;
 
-/// How a rank ended.
+/// The end of a rank.
 #[derive(Debug)]
 enum Fate {
     Done,

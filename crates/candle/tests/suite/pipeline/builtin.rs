@@ -12,7 +12,7 @@ use unisono_testing::tests;
 use unisono_train::metrics::{F1, Named, TopK};
 use unisono_train::{EpochReport, Event, Order, Stop, Summary, TrainError};
 
-/// How far losses may be apart that are added up in another order.
+/// The largest difference of losses that are added up in another order.
 const TOLERANCE: f64 = 1e-5;
 
 fn settings() -> Config {

@@ -43,7 +43,7 @@ impl Draws {
     }
 }
 
-/// How often runs are killed.
+/// Returns the number of times that runs are killed.
 pub(crate) fn kills() -> usize {
     match env::var("UNISONO_TEST_KILLS") {
         Ok(text) => text.parse().expect("UNISONO_TEST_KILLS is a number of kills"),

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long a connection may say nothing.
+/// The longest silence of a connection.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How many objects a list has at most, before the rest is asked for.
+/// The most objects in one answer to a list request.
 const PAGE: usize = 3;
 
 /// The objects of the server, its faults, and the requests it received.

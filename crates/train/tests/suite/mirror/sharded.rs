@@ -114,7 +114,8 @@ impl Run {
         (ended[0].0, ended[0].1, ended.into_iter().map(|rank| rank.2).collect())
     }
 
-    /// How many buckets are reduce-scattered; the bits must be those of the same run unsharded.
+    /// Returns the number of buckets that are reduce-scattered; the bits must be those of the same run
+    /// unsharded.
     fn scattered(&self) -> usize {
         let (expected, none, _) = self.ended(false);
         let (found, scattered, _) = self.ended(true);

@@ -8,9 +8,10 @@ use super::{Fate, Fault, Time, World};
 use crate::error::Error;
 use crate::transport::waiting::STRAGGLING;
 
-/// How long it takes at most to tell other ranks of a failure, in microseconds.
+/// The longest time until other ranks learn of a failure, in microseconds.
 pub(super) const REPORT_US: u64 = 2_000_000;
-/// How much later than promised a rank may fail, since it is woken up late, and reads the clock now and then.
+/// The time by which a rank may fail later than promised, since it is woken up late, and reads the clock now
+/// and then.
 const SLACK: Time = Duration::from_millis(600);
 
 /// The kind of an end, in counts.

@@ -58,7 +58,7 @@ impl Pipe {
     }
 }
 
-/// How many bytes of a segment have not been received.
+/// Returns the number of bytes of a segment that have not been received.
 fn left(bytes: &Cursor<Vec<u8>>) -> usize {
     bytes.get_ref().len() - bytes.position() as usize
 }

@@ -22,7 +22,7 @@ pub(super) enum Fault {
     Stop { rank: Rank, since: Time, until: Time },
 }
 
-/// How ranks communicate.
+/// The communication of ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Load {
     /// `calls` calls of the collective number `sample`.
