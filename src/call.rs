@@ -157,7 +157,7 @@ pub(crate) fn scaled(elements: Range<usize>, size_bytes: usize) -> Range<usize> 
 pub struct Ran {
     /// The algorithm, the vendor, or both.
     pub method: Method,
-    /// Why it was chosen.
+    /// The reason why it was chosen.
     pub why: Why,
     /// The link between ranks: that of [`Communicator::transport`](crate::Communicator::transport); `mpi` for MPI's own
     /// collectives; `nccl` for NCCL's; `nccl+mpi` for NCCL inside nodes and MPI between them.

@@ -78,7 +78,8 @@ pub(crate) struct Engine {
     selector: Selector,
     /// The calls made so far.
     pub(crate) calls: Calls,
-    /// Why this communicator is lost: the rank that failed first, which may be this one, and its cause.
+    /// The reason why this communicator is lost: the rank that failed first, which may be this one, and its
+    /// cause.
     failure: Option<(Rank, String)>,
 }
 

@@ -42,7 +42,7 @@ pub enum Error {
     /// Another rank did not arrive before the deadline.
     #[error("{at}: waited {} for rank {other}{}", Seconds(waited.as_secs_f64()), whereabouts(doing.as_deref()))]
     Timeout {
-        /// Where this rank was.
+        /// The place of this rank.
         at: Box<Place>,
         /// The rank that did not arrive.
         other: Rank,
@@ -55,7 +55,7 @@ pub enum Error {
     /// Another rank made a different call.
     #[error("{at}: rank {} called {ours}, but rank {other} called {theirs}", at.rank)]
     Mismatch {
-        /// Where this rank was.
+        /// The place of this rank.
         at: Box<Place>,
         /// The call of this rank.
         ours: String,
@@ -70,7 +70,7 @@ pub enum Error {
         "{at}: rank {other} has left the world: it dropped its communicator (if because of an error of its own, that rank reports it)"
     )]
     Left {
-        /// Where this rank was.
+        /// The place of this rank.
         at: Box<Place>,
         /// The rank that left.
         other: Rank,

@@ -77,7 +77,7 @@ pub struct Section {
     /// The time in which a core switches from a waiting rank to the next ([`Machine::hand_over_us`]); `None` for the
     /// default. In worlds of several nodes that share memory, that of the network applies.
     pub hand_over_us: Option<f64>,
-    /// Where and when the constants were measured.
+    /// The machine and the time of the measurement.
     pub measured: String,
 }
 

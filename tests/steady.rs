@@ -118,7 +118,8 @@ fn page_faults() -> i64 {
     usage.ru_minflt + usage.ru_majflt
 }
 
-/// Why page faults prove nothing here: the kernel takes pages away by itself now and then, to see who uses them.
+/// Returns the reason why page faults prove nothing here: the kernel takes pages away by itself now and then, to
+/// see who uses them.
 fn faults_are_noise() -> Option<String> {
     let setting = std::fs::read_to_string("/proc/sys/kernel/numa_balancing");
     let is_on = setting.is_ok_and(|setting| setting.trim() != "0");

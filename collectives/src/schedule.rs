@@ -86,7 +86,7 @@ pub struct Send {
     pub to: Rank,
     /// The chunks to send.
     pub chunks: Chunks,
-    /// Where they are read from.
+    /// The buffer that they are read from.
     pub source: Source,
 }
 

@@ -1,4 +1,4 @@
-//! Why a method was chosen.
+//! The reason for the choice of a method.
 
 use std::fmt;
 

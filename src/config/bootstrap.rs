@@ -24,8 +24,8 @@ pub fn joins() -> bool {
     std::env::var_os(super::JOIN).is_some_and(|value| value == "1")
 }
 
-/// Where the ranks of several machines meet, if the launcher or the user says it: on rank 0's machine, at the port after PyTorch's
-/// own.
+/// Returns the address at which the ranks of several machines meet, if the launcher or the user names it: on rank 0's machine, at
+/// the port after PyTorch's own.
 pub(crate) fn rendezvous() -> Option<String> {
     address(|name| std::env::var(name).ok())
 }

@@ -104,7 +104,8 @@ fn range(up_to_bytes: usize, samples: &[Sample]) -> Range {
     }
 }
 
-/// Where between 0 and `most` a function that falls and then rises is least: by thirds.
+/// Returns the position between 0 and `most` at which a function that falls and then rises is least: by
+/// thirds.
 pub(super) fn least(function: impl Fn(f64) -> f64, most: f64) -> f64 {
     let (mut from, mut to) = (0.0, most);
     for _ in 0..100 {

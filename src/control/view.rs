@@ -15,7 +15,7 @@ pub(crate) struct View {
     pub(crate) members: Vec<Rank>,
 }
 
-/// Why a member counts as failed.
+/// The reason why a member counts as failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Evidence {
     /// Its process has ended, as this process has seen.

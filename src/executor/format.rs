@@ -39,7 +39,7 @@ impl Format {
         }
     }
 
-    /// Where and how incoming elements are stored.
+    /// Returns the target of incoming elements.
     pub(super) fn target<'a>(&self, held: &'a mut [u8], combine: Combine) -> Target<'a> {
         let decode = self.accumulator.map(|accumulator| accumulator.codec.decode);
         let kernel = match combine {

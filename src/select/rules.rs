@@ -36,7 +36,7 @@ struct Rule {
     to_bytes: Option<usize>,
 }
 
-/// Why a text is not a valid choice or set of rules.
+/// The reason why a text is not a valid choice or set of rules.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each sentence names its fields")]

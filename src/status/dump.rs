@@ -25,7 +25,7 @@ pub struct Dump {
     pub rank: Rank,
     /// The number of ranks in the world.
     pub ranks: usize,
-    /// Why this file was written.
+    /// The reason why this file was written.
     pub why: String,
     /// When it was written, in seconds since 1970.
     pub at_unix_s: f64,

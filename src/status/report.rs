@@ -12,7 +12,7 @@ use crate::record::{FIRST_OF_SETUP, Record, Seconds, Stage, State};
 /// The number of ranks that a list names.
 const MOST_NAMED: usize = 12;
 
-/// Why flight recorders cannot be read.
+/// The reason why flight recorders cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlightError {

@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use if_addrs::{IfAddr, Interface};
 
-/// Where the kernel lists adapters that reach other hosts without TCP: InfiniBand, RoCE, Omni-Path and EFA; Slingshot.
+/// The folders in which the kernel lists adapters that reach other hosts without TCP: InfiniBand, RoCE, Omni-Path and
+/// EFA; Slingshot.
 #[cfg(any(feature = "mpi", feature = "ucx"))]
 const RDMA: [&str; 2] = ["/sys/class/infiniband", "/sys/class/cxi"];
 

@@ -1,4 +1,4 @@
-//! Why an exchange failed.
+//! The failure of an exchange.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use unisono_collectives::Rank;
 use crate::error::{Error, Place};
 use crate::status::StatusBoard;
 
-/// Why an exchange failed; the executor adds the position.
+/// The reason why an exchange failed; the executor adds the position.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Timeout { other: Rank, waited: Duration },

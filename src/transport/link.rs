@@ -55,7 +55,7 @@ pub(super) trait Link: fmt::Debug + Send {
     /// Sleeps until the link can go on, for this time at most.
     fn nap(&self, most: Duration);
 
-    /// Why nothing more can be sent to and received from a rank.
+    /// Returns the reason why nothing more can be sent to and received from a rank.
     fn lost(&self, other: Rank) -> Option<String>;
 
     /// Takes back the memory that messages to and from a rank use, if the link can. They cannot be completed afterwards.

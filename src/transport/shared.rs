@@ -58,7 +58,7 @@ pub(crate) struct Shared {
     received: Vec<u64>,
     /// The number of passes so far.
     passes: u64,
-    /// Where this rank finds its range in the buffer of each position, in the current pass.
+    /// The starts of this rank's ranges in the buffers of other positions, in the current pass.
     starts: Vec<Start>,
     /// Registered memory lent in place of a buffer that is not registered.
     dealt: Scratch,

@@ -54,7 +54,7 @@ pub(super) enum Sight {
     Hopeless(Failure),
 }
 
-/// Why a wait ends without success.
+/// The reason why a wait ends without success.
 #[derive(Debug)]
 pub(crate) enum Hopeless {
     /// The other rank was silent until the deadline; for how long.

@@ -63,7 +63,7 @@ pub struct Builder {
     nodes: Option<Topology>,
     ignores_environment: bool,
     bootstrap: Option<Box<dyn Bootstrap>>,
-    /// Why this rank refuses to take part.
+    /// The reason why this rank refuses to take part.
     refusal: Option<String>,
 }
 

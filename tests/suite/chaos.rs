@@ -15,7 +15,7 @@ use crate::common::calls::{Made, Own, Ranks};
 use crate::common::memory::Memory;
 use crate::common::{no_ucx, reductions, small};
 
-/// Where ranks that are to be stopped leave their process numbers.
+/// The variable that names the folder of stopped ranks' process numbers.
 const PROCESSES: &str = "UNISONO_TEST_PROCESSES";
 /// A job that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(60);

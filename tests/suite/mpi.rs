@@ -202,7 +202,7 @@ const IN_SHARED_MEMORY: &[&str] = &[
     "drops",
 ];
 
-/// Where every call is made.
+/// The worlds in which every call is made.
 const WORLDS: [World; 11] = [
     ("MPI", SHARED, "mpi", &[(1, &["conformance", "bits"])]),
     (

@@ -37,7 +37,7 @@ fn disagree(comm: &mut Communicator) {
     println!("rank {} got a result: {}", comm.rank(), called.is_ok() && then.is_ok());
 }
 
-/// Where a rank sees itself.
+/// Returns the place of a rank, as it sees it.
 fn place(comm: &Communicator) -> String {
     let (topology, rank) = (comm.topology(), comm.rank());
     let node = topology.node_of(rank);
@@ -99,7 +99,7 @@ fn launch_without_mpi(ranks: &str, role: &str) -> Ended {
     launch::run(command, DEADLINE)
 }
 
-/// Why this machine has no nodes, if it has none.
+/// Returns the reason why this machine has no nodes, if it has none.
 fn obstacle() -> Option<String> {
     static OBSTACLE: LazyLock<Option<String>> = LazyLock::new(|| {
         let mut command = Command::new(SCRIPT);

@@ -37,7 +37,7 @@ pub const UNISONO_ERROR_PARTITIONED: i32 = 107;
 /// Lost: a defect of the library, which its text describes.
 pub const UNISONO_ERROR_PANIC: i32 = 150;
 
-/// Why a function does not succeed.
+/// The reason why a function does not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Argument(String),

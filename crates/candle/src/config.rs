@@ -297,7 +297,7 @@ pub struct Config {
     /// Write a timeline of all ranks to this file, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Where a file has its values, which errors name.
+    /// The origin of a file's values, which errors name.
     #[arg(skip)]
     #[serde(skip)]
     pub origin: Origin,

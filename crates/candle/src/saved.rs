@@ -58,7 +58,7 @@ pub struct Saved {
     pub seed: u64,
     /// The parameters.
     pub parameters: Vec<Tensor>,
-    /// Where the objects of a data set on a server are kept; the default, unless it is set.
+    /// The place of the objects of a data set on a server; the default, unless it is set.
     pub cache: Cache,
     /// Newer checkpoints that are damaged; only on the rank that read them.
     pub passed_over: Vec<PassedOver>,

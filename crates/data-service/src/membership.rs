@@ -45,8 +45,8 @@ impl Members {
     }
 }
 
-/// Where a server is reached that says it listens at `address`, and said so from the host `from`: the same unless its host is
-/// unspecified (`0.0.0.0`).
+/// Returns the address of a server that announces `address` from the host `from`: the same unless its host is unspecified
+/// (`0.0.0.0`).
 pub(super) fn reached(address: &str, from: Option<IpAddr>) -> Option<String> {
     let (host, port) = address.rsplit_once(':')?;
     let is_unspecified = host

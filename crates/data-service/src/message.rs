@@ -261,7 +261,8 @@ pub(super) struct Servers {
 pub(super) struct JoinRequest {
     #[prost(message, optional, tag = "1")]
     pub(super) description: Option<Description>,
-    /// Where clients reach the server that joins; if the host is unspecified, at the one that the request came from.
+    /// The address at which clients reach the server that joins; if the host is unspecified, the one that the
+    /// request came from.
     #[prost(string, tag = "2")]
     pub(super) address: String,
 }

@@ -41,7 +41,7 @@ struct Known {
     failures: u32,
     /// The end of its pause.
     resumes: Option<Instant>,
-    /// Why it last failed.
+    /// The reason why it last failed.
     problem: Option<String>,
     /// The number by which it is known under several addresses.
     instance: Option<u64>,

@@ -166,7 +166,7 @@ fn describe(
     (source, options): (&Source, &Options),
     threads: usize,
 ) -> Result<Description, DataError> {
-    // Where a server keeps its data, and who stops it, makes no difference to a batch.
+    // The place of a server's data, and its stop handle, make no difference to a batch.
     let Options { cache, in_memory_bytes, stop, .. } = Options::default();
     let of_batches = Options { cache, in_memory_bytes, stop, ..options.clone() };
     Ok(Description {

@@ -40,7 +40,7 @@ pub struct EncodedImages {
     normalization: Option<Normalization>,
     /// Notes for the user on how they are read.
     notices: Vec<String>,
-    /// Where they are decoded already.
+    /// The decoded images, if there is a snapshot.
     snapshot: Option<Arc<Snapshot>>,
     bad: BadSamples,
 }

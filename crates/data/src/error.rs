@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a data set could not be loaded, or a sample could not be made.
+/// The reason why a data set could not be loaded, or a sample could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// A file could not be read.

@@ -106,7 +106,7 @@ fn standardise(row: &mut [f32], columns: &[Column]) {
 /// Collects rows: in memory up to a limit, and beyond it in an unnamed temporary file.
 #[derive(Debug)]
 pub(super) struct RowWriter<'a> {
-    /// Where the rows come from.
+    /// The file of the rows.
     path: &'a Path,
     width: usize,
     in_memory_bytes: u64,

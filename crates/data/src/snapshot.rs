@@ -30,7 +30,7 @@ const SHARD_BYTES: usize = 16 << 20;
 /// The number of shards of a small snapshot.
 const FEW_SHARDS: usize = 16;
 
-/// Where a snapshot is kept, and how.
+/// The place of a snapshot, and its format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotOptions {
     /// The directory, which may hold snapshots of several data sets; created if missing.

@@ -47,7 +47,7 @@ pub fn central_storage(
 
 #[derive(Debug)]
 struct Central {
-    /// Where gradients lie, and who updates what. It has no memory of its own.
+    /// The buckets of gradients, and the owners of their updates. It has no memory of its own.
     buckets: Buckets,
     gradients: CentralGradients,
     optimizer: Optimizer,

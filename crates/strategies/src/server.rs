@@ -131,7 +131,7 @@ struct Part<R, F> {
     links: Vec<Link>,
     /// The links of the coordinator to the other servers. Of those: to the coordinator.
     between_servers: Vec<Link>,
-    /// Where workers join.
+    /// The folder in which workers join.
     folder: Option<PathBuf>,
 }
 

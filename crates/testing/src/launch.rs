@@ -117,7 +117,7 @@ pub fn processes(ranks: usize, program: &str) -> Command {
 /// The options by which ranks enter a process table of their own.
 const UNSHARE: [&str; 4] = ["--pid", "--fork", "--kill-child", "--mount-proc"];
 
-/// Why the kernel does not allow [`containers`], if it does not.
+/// Returns the reason why the kernel does not allow [`containers`], if it does not.
 pub fn no_containers() -> Option<String> {
     match Command::new("unshare").args(UNSHARE).arg("true").output() {
         Ok(check) if check.status.success() => None,
@@ -126,7 +126,7 @@ pub fn no_containers() -> Option<String> {
     }
 }
 
-/// Why no program can load UCX here, if none can.
+/// Returns the reason why no program can load UCX here, if none can.
 pub fn no_ucx() -> Option<String> {
     let known = Command::new("ldconfig").arg("-p").output().expect("ldconfig starts");
     let has = String::from_utf8_lossy(&known.stdout).contains("libucp.so.0 ");

@@ -1,4 +1,4 @@
-//! Where gradients are reduced and parameters updated: on the host, or by what a replica brings.
+//! The place where gradients are reduced and parameters updated: the host, or the device of a replica.
 
 use std::fmt;
 use std::time::Duration;
@@ -139,7 +139,8 @@ pub(super) fn on_host(
     Ok(Box::new(host::Host { optimizer: optimizer_of(optimizer, parameters, &buckets)?, buckets, late }))
 }
 
-/// Why an optimizer cannot update parts of parameters, into which `what` divides them, if it cannot.
+/// Returns the reason why an optimizer cannot update parts of parameters, into which `what` divides them, if
+/// it cannot.
 pub fn needs_whole(optimizer: &OptimizerSettings, what: &str) -> Option<String> {
     let rule = &optimizer.rule;
     rule.needs_whole().then(|| {
@@ -151,7 +152,8 @@ pub fn needs_whole(optimizer: &OptimizerSettings, what: &str) -> Option<String> 
     })
 }
 
-/// Why an optimizer cannot average parameters, if it does so and `what` leaves no replica on each rank that is the same on all.
+/// Returns the reason why an optimizer cannot average parameters, if it does so and `what` leaves no replica on each rank that
+/// is the same on all.
 pub fn keeps_average(optimizer: &OptimizerSettings, what: &str) -> Option<String> {
     optimizer.is_averaged().then(|| {
         format!(

@@ -10,7 +10,7 @@ use crate::gradients::ReplicaError;
 use crate::optimizer::{LARGEST_VALUE, StateError};
 use unisono_data::DataError;
 
-/// Why a training run could not start, or ended early.
+/// The reason why a training run could not start, or ended early.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each error's sentence names its fields")]

@@ -62,7 +62,7 @@ pub trait Metric: fmt::Debug + Send + Sync {
     /// The name in tables; unique in a run.
     fn name(&self) -> String;
 
-    /// Why it makes no sense for so many classes, if it makes none.
+    /// Returns the reason why it makes no sense for so many classes, if it makes none.
     fn refuses(&self, _classes: usize) -> Option<String> {
         None
     }

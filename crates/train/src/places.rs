@@ -15,7 +15,7 @@ use unisono::Communicator;
 /// The files that rank 0 writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Places<'a> {
-    /// Where and how the run is saved.
+    /// The place and the settings of checkpoints.
     pub checkpoints: Option<&'a Checkpoints>,
     /// Whether the run resumes from the checkpoints there.
     pub resumes: bool,

@@ -160,11 +160,11 @@ pub struct Summary {
     /// in equal parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Where the run stopped, if it stopped on request: the results then cover part of an epoch, and the
-    /// test results are NaN.
+    /// The point at which the run stopped, if it stopped on request: the results then cover part of an epoch,
+    /// and the test results are NaN.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Stopped>,
-    /// Where the run ended early, if [evaluations](crate::EarlyStopping) were no longer better.
+    /// The point at which the run ended early, if [evaluations](crate::EarlyStopping) were no longer better.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_early: Option<EndedEarly>,
 }

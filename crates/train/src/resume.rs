@@ -92,7 +92,7 @@ impl Progress {
         }
     }
 
-    /// Where the run ended early, if it did.
+    /// Returns the point at which the run ended early, if it did.
     pub fn ended_early(&self, stopping: Option<EarlyStopping>) -> Option<EndedEarly> {
         let (EarlyStopping { patience, .. }, best) = stopping.zip(self.best)?;
         (best.evaluations_since >= patience).then_some(EndedEarly { step: self.step, best })

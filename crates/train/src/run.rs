@@ -40,7 +40,7 @@ pub struct RunSettings {
     pub metrics: Metrics,
     /// When to end before the last epoch.
     pub early_stopping: Option<EarlyStopping>,
-    /// Where and when to save checkpoints.
+    /// The place and the times of checkpoints.
     pub checkpoints: Option<Checkpoints>,
     /// Asks the run to save and stop, if it is set on any rank.
     pub stop: Stop,
@@ -53,9 +53,9 @@ pub struct RunSettings {
     /// The distribution of the model over ranks, as text, if each does not hold all of it: "in 2 pipeline(s) of
     /// 2: …".
     pub strategy: Option<String>,
-    /// Why gradients have their wire format, as text, if the run has chosen it.
+    /// The reason why gradients have their wire format, as text, if the run has chosen it.
     pub wire_choice: Option<String>,
-    /// Where samples are read from, as text, if not from their source: "samples are read from the snapshot …".
+    /// The source of samples, as text, if it is not their own: "samples are read from the snapshot …".
     pub input: Option<String>,
     /// A description of the run, stored in checkpoints.
     pub description: serde_json::Value,
@@ -99,7 +99,7 @@ pub struct EarlyStopping {
     pub min_delta: f64,
 }
 
-/// Where and when to save checkpoints.
+/// The place and the times of checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoints {
     /// The directory; created if missing.

@@ -12,7 +12,7 @@ const DEADLINES: Deadlines = Deadlines { timeout: Duration::from_secs(20), quiet
 /// The all-gathers of an attempt.
 const GATHERS: usize = 3;
 
-/// Where a rank dies: in which attempt, at which of its all-gathers, and whether it has given its first piece of that one.
+/// The death of a rank: the attempt, the number of the all-gather, and whether it has given its first piece of that one.
 type Death = (u32, usize, bool);
 
 /// Returns the contribution of a rank.

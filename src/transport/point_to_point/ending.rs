@@ -170,7 +170,7 @@ impl PointToPoint {
         }
     }
 
-    /// Why an operation ends that waits for one of these ranks, if it does.
+    /// Returns the reason why an operation ends that waits for one of these ranks, if it does.
     fn overdue(
         &mut self,
         call: &mut Operation,

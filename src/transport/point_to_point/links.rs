@@ -100,7 +100,8 @@ impl Links {
         self.far().receive(from, place, taken)
     }
 
-    /// Why a rank will send and receive nothing more, and how long what it sent before may still take to arrive.
+    /// Returns the reason why a rank will send and receive nothing more, and how long what it sent before may
+    /// still take to arrive.
     pub(super) fn gone(&mut self, other: Rank, status: &StatusBoard) -> Option<(Failure, Duration)> {
         let left = Failure::left(other, status);
         if self.near(other).is_some() {

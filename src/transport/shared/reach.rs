@@ -11,7 +11,7 @@ pub(in crate::transport) use processes::{Processes, can_read, is_kernel_fast};
 /// The bytes that the kernel copies at a time for further work: they stay in the core's cache.
 pub(super) const KERNEL_BLOCK_BYTES: usize = 128 << 10;
 
-/// Where a rank finds its range in another rank's buffer.
+/// The start of a rank's range in another rank's buffer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Start {
     /// In memory mapped here: the array itself, or (`is_copy`) a copy lent in its place.
@@ -65,7 +65,7 @@ impl Reach {
         Ok(())
     }
 
-    /// Where this rank finds `size_bytes` bytes that another rank lends, possibly as a copy.
+    /// Returns the address of `size_bytes` bytes that another rank lends, possibly of a copy.
     pub(super) fn start(
         &mut self,
         of: usize,

@@ -34,7 +34,7 @@ struct Ports {
     /// The secret of all connections is rank 0's.
     secret: [u64; 2],
     addresses: Vec<SocketAddr>,
-    /// Why it has none.
+    /// The reason why it has none.
     error: Option<String>,
 }
 

@@ -36,7 +36,7 @@ pub(super) struct Stream<S = TcpStream> {
     /// Whether the last attempt to send or receive has to be repeated once the kernel is ready.
     waits_to_send: bool,
     waits_to_receive: bool,
-    /// Why no more bytes can be sent or received.
+    /// The reason why no more bytes can be sent or received.
     lost: Option<Errno>,
 }
 
@@ -119,7 +119,7 @@ impl<S: Socket> Stream<S> {
         None
     }
 
-    /// Why the connection is lost, if it is.
+    /// Returns the reason why the connection is lost, if it is.
     pub(super) fn lost(&self) -> Option<Errno> {
         self.lost
     }

@@ -41,7 +41,7 @@ pub(super) struct Descriptor(pub(super) NonNull<c_void>);
 // SAFETY: only the worker at which it arrived uses it, on the thread that uses that.
 unsafe impl Send for Descriptor {}
 
-/// Why nothing more can be sent to and received from a rank.
+/// The reason why nothing more can be sent to and received from a rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Lost {
     /// UCX reported an error.

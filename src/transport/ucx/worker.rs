@@ -156,7 +156,7 @@ impl Worker {
         &self.inbox
     }
 
-    /// Where others reach the worker.
+    /// Returns the address of the worker.
     pub(super) fn address(&self) -> Result<Vec<u8>, Status> {
         let (mut address, mut size_bytes) = (null_mut(), 0);
         // SAFETY: the worker is created; the addresses are valid during the call.

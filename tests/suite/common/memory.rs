@@ -1,10 +1,10 @@
-//! Where ranks have their arrays.
+//! The kinds of memory that hold the arrays of ranks.
 
 use std::ops::{Deref, DerefMut};
 
 use unisono::{Communicator, Element, Registered};
 
-/// Where ranks have their arrays.
+/// The kinds of memory that hold the arrays of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     /// Anywhere.

@@ -30,7 +30,7 @@ pub mod vendors;
 
 use memory::Memory;
 
-/// Why there can be no world over UCX here, if there cannot.
+/// Returns the reason why there can be no world over UCX here, if there cannot.
 pub fn no_ucx() -> Option<String> {
     let is_built_in = cfg!(feature = "ucx");
     if is_built_in { launch::no_ucx() } else { Some("built without the feature `ucx`".to_owned()) }

@@ -45,7 +45,7 @@ fn assert_killed_elsewhere(stderr: &str, told: &str) {
     }
 }
 
-/// Why there cannot be two nodes here, if there cannot.
+/// Returns the reason why there cannot be two nodes here, if there cannot.
 fn no_nodes() -> Option<String> {
     static OBSTACLE: LazyLock<Option<String>> = LazyLock::new(|| {
         if !launch::is_open_mpi() {

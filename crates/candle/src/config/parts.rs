@@ -163,7 +163,7 @@ impl Config {
         }
     }
 
-    /// Where and when to save checkpoints.
+    /// Returns the settings of checkpoints.
     pub(super) fn checkpoints(&self) -> Option<Checkpoints> {
         let every = Some(Duration::from_secs(self.checkpoint_every_s));
         self.checkpoint_dir.clone().map(|directory| Checkpoints {

@@ -73,7 +73,7 @@ impl Config {
         Ok((Pipeline::new(own, schedule, built)?, Some(said)))
     }
 
-    /// Where the model is cut. Called by all ranks; rank 0 measures.
+    /// Cuts the model. Called by all ranks; rank 0 measures.
     fn cut(
         &self,
         comm: &mut Communicator,
@@ -133,7 +133,7 @@ fn named(split_at: &[String], names: &[String], stages: usize) -> Result<Vec<usi
     if firsts.len() == stages { Ok(firsts) } else { refuse(format!("{} names are given", split_at.len())) }
 }
 
-/// Where a model is cut.
+/// The cut of a model.
 struct Cut {
     /// The first layer of each stage.
     firsts: Vec<usize>,

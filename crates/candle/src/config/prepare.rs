@@ -232,7 +232,7 @@ impl Config {
         }
     }
 
-    /// Why the run cannot be on GPUs, if it cannot.
+    /// Returns the reason why the run cannot be on GPUs, if it cannot.
     fn refuses_device(&self, strategy: &Strategy, global_batch: usize) -> Option<String> {
         match strategy {
             Strategy::ParameterServer(_) => {

@@ -138,7 +138,7 @@ impl Operation for Convolved {
     }
 }
 
-/// Where an image's patches are.
+/// The position of an image's patches.
 struct Image {
     /// The values of an image.
     values: usize,

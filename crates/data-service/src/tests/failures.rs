@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use super::*;
 use unisono_data::Cache;
 
-/// Why a data set is not served.
+/// Returns the reason why a data set is not served.
 fn refusal(connected: Result<Dataset, DataError>) -> String {
     connected.unwrap_err().to_string()
 }

@@ -49,12 +49,12 @@ impl Folder {
         Ok(Self { root })
     }
 
-    /// Where whole files are.
+    /// Returns the folder of whole files.
     pub(super) fn files(&self) -> PathBuf {
         self.root.join("files")
     }
 
-    /// Where files are until they are whole.
+    /// Returns the folder of files until they are whole.
     pub(super) fn parts(&self) -> PathBuf {
         self.root.join("parts")
     }
@@ -142,7 +142,7 @@ fn own_temporary() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Why nothing can be done with a path of the cache.
+/// Returns the reason why nothing can be done with a path of the cache.
 pub(super) fn cannot(verb: &str, path: &Path, error: &io::Error) -> String {
     format!(
         "cannot be kept: cannot {verb} `{}`: {error}; name another folder by --data-cache",

@@ -23,7 +23,7 @@ use crate::error::DataError;
 pub(super) struct Shard {
     path: PathBuf,
     bytes: Mmap,
-    /// Where the records are in the file.
+    /// The position of the records in the file.
     records: Range<usize>,
     ends: Vec<u64>,
     checksums: Vec<u64>,

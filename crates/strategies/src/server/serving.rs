@@ -141,7 +141,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
     }
 }
 
-/// Why a client is lost, without the numbers of ranks in its link.
+/// Returns the reason why a client is lost, without the numbers of ranks in its link.
 fn cause(error: &Error) -> String {
     match error {
         Error::Aborted { cause, .. } => cause.clone(),

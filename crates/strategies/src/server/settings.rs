@@ -54,7 +54,7 @@ pub struct ServerSettings {
     pub damps: bool,
 }
 
-/// Why these settings do not go together, if they do not.
+/// Returns the reason why these settings do not go together, if they do not.
 pub(super) fn refusal<R: Replica>(
     ranks: usize,
     replica: &R,

@@ -96,7 +96,7 @@ type Updated = Result<(), (usize, Exploded)>;
 pub(super) struct Visit {
     /// The bucket that travels: room for the largest.
     buffer: Registered<f32>,
-    /// Where gradients arrive that were rounded: room for the largest bucket.
+    /// The buffer in which rounded gradients arrive: as large as the largest bucket.
     encoded: Registered<u8>,
     /// The updates of each bucket when it was pulled.
     pulled: Vec<u64>,
@@ -289,7 +289,8 @@ mod tests {
     use super::*;
     use unisono_train::optimizer::{AdamW, Factors, Sgd};
 
-    /// Where a value goes by `steps` steps with a constant gradient, and its velocity or mean: each one update, or of four shares.
+    /// Returns the position of a value after `steps` steps with a constant gradient, and its velocity or mean: each one update, or
+    /// of four shares.
     fn way(usual: &OptimizerSettings, shares: usize, steps: usize) -> (f32, f32) {
         let (settings, scale) = if shares == 1 { (usual.clone(), 1.0) } else { per_share(usual, shares) };
         let mut optimizer = Optimizer::new(settings, [(1, Factors::default())]).unwrap();

@@ -65,7 +65,7 @@ impl BucketSettings {
         }
     }
 
-    /// Why these settings contradict each other, if they do: for ranks that step alone.
+    /// Returns the reason why these settings contradict each other, if they do: for ranks that step alone.
     pub fn conflict(&self) -> Option<String> {
         let local = self.local_steps?;
         let why = match self {

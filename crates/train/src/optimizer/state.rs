@@ -2,7 +2,8 @@
 
 use super::Optimizer;
 
-/// Why an optimizer cannot restore a state: an entry that it does not use, or that is missing, given twice, or of another size.
+/// The reason why an optimizer cannot restore a state: an entry that it does not use, or that is missing, given twice, or of
+/// another size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct StateError(String);

@@ -51,7 +51,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         test
     }
 
-    /// Where the run ended early, if it did: the same on all ranks, since all have the same results.
+    /// Returns the point at which the run ended early, if it did: the same on all ranks, since all have the
+    /// same results.
     pub(super) fn ended_early(&self) -> Option<EndedEarly> {
         self.progress.ended_early(self.settings.early_stopping)
     }

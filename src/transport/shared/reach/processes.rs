@@ -18,7 +18,7 @@ const SIGNAL: Duration = Duration::from_millis(200);
 /// The size of the copies that measure the kernel's speed, and their number: about a millisecond each where the kernel is slow.
 const TRIAL_BYTES: usize = 2 << 20;
 const TRIALS: usize = 3;
-/// Where a large allocation of a heap begins within a page. The kernel copies by `rep movsb`, which takes six times as long to such an
+/// The start of a large allocation of a heap within a page. The kernel copies by `rep movsb`, which takes six times as long to such an
 /// address on some processors (AMD EPYC, Zen 3).
 const HEAP_OFFSET: usize = 16;
 /// The factor by which a kernel copy may be slower than a process's own copy of cached data and still be worth it: ours go

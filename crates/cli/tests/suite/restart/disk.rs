@@ -15,7 +15,7 @@ fn namespace(script: &str) -> Command {
     command
 }
 
-/// Why there can be no such disk here, if there can be none.
+/// Returns the reason why there can be no such disk here, if there can be none.
 pub(crate) fn unavailable() -> Option<String> {
     let directory = tempfile::tempdir().expect("there is room for a directory");
     match namespace(MOUNT).arg(directory.path()).args(["1m", "true"]).output() {

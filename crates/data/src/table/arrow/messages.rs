@@ -27,7 +27,7 @@ pub(super) struct Message {
     pub(super) body: Vec<u8>,
 }
 
-/// Where the next message starts.
+/// The start of the next message.
 enum Next {
     /// There, if the file does not end there.
     Stream(u64),

@@ -16,7 +16,7 @@ use super::line::{BIAS, Line, Point, points, sgd};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Where a stream of points comes from: so many batches on each rank.
+/// Returns a stream of points: so many batches on each rank.
 pub(crate) fn stream(rank: usize, batches: &[usize]) -> Stream<Vec<Point>> {
     let count = batches[rank];
     Stream::new(1, move |_| Ok(Pipeline::of((0..count).map(move |at| points(40 + at)[at..].to_vec()))))
