@@ -33,7 +33,7 @@ mod mpi {
     }
 }
 
-/// Binds NCCL: the machine's `nccl.h` or, if there is none or it is too old, our own.
+/// Binds NCCL: the machine's `nccl.h` or, if there is none or it is too old, Unisono's copy.
 #[cfg(feature = "nccl")]
 mod nccl {
     use std::env;

@@ -194,7 +194,7 @@ def train(rank, arguments, directory):
     }
     with open(f"{directory}/{rank}.json", "w") as file:
         json.dump(measured, file)
-    # Nobody takes its end of a connection away while another still trains.
+    # No rank takes its end of a connection away while another still trains.
     dist.barrier()
     dist.destroy_process_group()
 

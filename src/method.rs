@@ -90,7 +90,7 @@ impl Method {
         }
     }
 
-    /// The link that moves the bytes, where `transport` is that of our own algorithms.
+    /// The link that moves the bytes, where `transport` is that of Unisono's algorithms.
     pub(crate) fn link(self, transport: &'static str) -> &'static str {
         match self {
             Self::Algorithm(_) => transport,

@@ -112,7 +112,8 @@ impl<B> Request<B> {
     }
 }
 
-/// Waits until all calls are done, and returns their buffers in order (`MPI_Waitall`). Collectives and messages are waited for alike.
+/// Waits until all calls are done, and returns their buffers in order (`MPI_Waitall`). Collectives and messages are waited for in the
+/// same way.
 ///
 /// ```
 /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {

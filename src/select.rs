@@ -141,7 +141,7 @@ pub struct Selection {
 /// Selects the algorithm predicted to be fastest for an operation on an array of `size_bytes`.
 ///
 /// `machines` has one entry per kind of memory that the array may be in. Ranks do not know each other's kind and must select
-/// alike, so this minimises the worst slowdown over the machines, relative to the fastest algorithm on each.
+/// the same, so this minimises the worst slowdown over the machines, relative to the fastest algorithm on each.
 ///
 /// A pure function: all ranks get the same answer.
 ///

@@ -178,7 +178,7 @@ impl Fabric {
         self.rank
     }
 
-    /// The number of ranks that really share this node, whatever nodes were declared.
+    /// The number of ranks that really share this node, independent of declared nodes.
     pub(crate) fn local_ranks(&self) -> usize {
         self.topology.node(self.topology.node_of(self.rank)).ranks()
     }
@@ -324,8 +324,8 @@ impl Fabric {
         node.single_pass(header, buffer, shares, deadlines, work)
     }
 
-    /// The connections of this rank with those of other nodes, over which whoever watches over it exchanges states and failures;
-    /// none where a thread does, which has its own.
+    /// The connections of this rank with those of other nodes, over which its guard exchanges states and failures; none where a
+    /// thread does, which has its own.
     pub(crate) fn take_controls(&mut self) -> Vec<(Rank, OwnedFd)> {
         std::mem::take(&mut self.controls)
     }

@@ -177,7 +177,7 @@ impl Drop for Watchdog {
         self.bell.ring_to_end();
         let ended = self.thread.take().map(JoinHandle::join);
         debug_assert!(matches!(ended, Some(Ok(()))), "a watchdog does not panic");
-        // The job ends, whatever this process would do next.
+        // The job ends, before this process can do anything else.
         if self.of_process.as_ref().is_some_and(|status| status.failed().is_some()) {
             self.reports.iter().for_each(|report| report.aborted());
             signal_hook::low_level::exit(FAILED);

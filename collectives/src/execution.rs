@@ -1,6 +1,6 @@
 //! Executions: how a plan is carried out, given its size and what links and memory allow.
 //!
-//! A plan defines who sends what to whom, and in which order it is added. An [`Execution`] defines the rest: whether short
+//! A plan defines which rank sends which data to which rank, and the order of additions. An [`Execution`] defines the rest: whether short
 //! messages are eager, how many blocks are worked on in turn, whether ranks that access each other's memory need no messages at
 //! all, and what overlaps with transfers between nodes. One function decides, [`CompiledPlan::execution`], and
 //! [`CompiledPlan::program`] translates the plan accordingly to a [program](crate::program), which is verified, drawn and run. For an
@@ -84,8 +84,8 @@ impl Execution {
     }
 }
 
-/// The capabilities of links, memory and the element type. The same on all ranks, since it decides what all must
-/// decide alike.
+/// The capabilities of links, memory and the element type. The same on all ranks, since it decides what must be
+/// identical on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// Whether all ranks access each other's memory.

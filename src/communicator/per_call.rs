@@ -192,7 +192,7 @@ impl CallBuilder<'_> {
     }
 
     /// Sets the tag of a point-to-point message, 0 unless it is set. A receive gets the earliest message of its source with the same
-    /// tag, whatever other messages are before it: [`Communicator::receive`] has an example. Collectives ignore it.
+    /// tag, even if other messages are before it: [`Communicator::receive`] has an example. Collectives ignore it.
     pub fn tag(self, tag: u32) -> Self {
         self.comm.per_call.options.tag = tag;
         self

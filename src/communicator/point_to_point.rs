@@ -126,8 +126,8 @@ impl Communicator {
     }
 
     /// Sends values to rank `to` and receives others from rank `from` at the same time (`MPI_Sendrecv`). Ranks that exchange
-    /// pairwise or around a ring do not deadlock, whatever the size. `to` and `from` may be the same rank, and the two messages
-    /// may differ in length. The other ranks may also use [`send`](Communicator::send) and [`receive`](Communicator::receive).
+    /// pairwise or around a ring do not deadlock, for any size. `to` and `from` may be the same rank, and the two messages may
+    /// differ in length. The other ranks may also use [`send`](Communicator::send) and [`receive`](Communicator::receive).
     ///
     /// ```
     /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<()> {

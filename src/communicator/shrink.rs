@@ -88,7 +88,7 @@ impl Communicator {
         Err(Error::Unsupported(format!("this world cannot {how}: {why}")))
     }
 
-    /// The communicator of the survivors, not watched over yet, and its connections for whoever will watch over it. All of them call it.
+    /// The communicator of the survivors, not watched over yet, and its connections for its guard. All of them call it.
     pub(crate) fn among_survivors(
         &mut self,
         survivors: &mut Survivors,

@@ -43,7 +43,7 @@ pub struct Launcher {
     pub local_rank: Option<usize>,
     /// The number of processes launched on this node.
     pub local_ranks: Option<usize>,
-    /// The number of tasks of the Slurm job around this process, whoever started it.
+    /// The number of tasks of the Slurm job around this process, with any starter.
     pub job_tasks: Option<usize>,
 }
 

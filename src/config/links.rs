@@ -37,7 +37,7 @@ impl KernelCopies {
 /// The link between nodes, as `UNISONO_NETWORK` sets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Network {
-    /// Our own connections where there is nothing better than TCP, and where there is no MPI.
+    /// Unisono's connections where there is nothing better than TCP, and where there is no MPI.
     #[default]
     Auto,
     Mpi,
@@ -58,7 +58,7 @@ impl Network {
         }
     }
 
-    /// Returns whether a link of our own is asked for, by name.
+    /// Returns whether Unisono's own link is asked for, by name.
     pub(crate) fn is_own(self) -> bool {
         matches!(self, Self::Tcp | Self::Ucx)
     }

@@ -200,7 +200,7 @@ impl Agreement {
         self.call.is_some() && (rank == self.own || self.ready.get(&rank).is_some_and(is_in))
     }
 
-    /// Sends to all members that this one takes part, and whom it considers as failed.
+    /// Sends to all members that this one takes part, and the members that it considers as failed.
     fn announce(&mut self) {
         if self.call.is_some() {
             self.candidates().into_iter().for_each(|rank| self.announce_to(rank));

@@ -182,8 +182,8 @@ impl Endpoint {
         self.send(&Message::Goodbye);
     }
 
-    /// Calls for an agreement of the surviving members on the next view, in which `minimum` survivors, if given, may continue whatever the
-    /// others do. It ends with an [outcome](Self::take_outcome), at the latest when no member has called or failed for `patience`.
+    /// Calls for an agreement of the surviving members on the next view, in which `minimum` survivors, if given, may continue independent
+    /// of the others. It ends with an [outcome](Self::take_outcome), at the latest when no member has called or failed for `patience`.
     pub(crate) fn call(&mut self, now: Time, patience: Time, minimum: Option<usize>) {
         self.agreement.call(now, patience, minimum);
         self.send_votes();

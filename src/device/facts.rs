@@ -1,4 +1,5 @@
-//! The facts that ranks exchange about their GPUs, and the conclusion for NCCL. All ranks see the same facts and conclude alike.
+//! The facts that ranks exchange about their GPUs, and the conclusion for NCCL. All ranks have the same facts and reach the same
+//! conclusion.
 
 use bytemuck::{Pod, Zeroable};
 use unisono_collectives::{Rank, Topology};

@@ -103,7 +103,8 @@ impl HostToDevice {
         let buffer = &mut ring[*next];
         let pinned = buffer.fill(copies, bytemuck::cast_slice(values))?;
         let mut array = unset(values.len(), copies, reader)?;
-        // Where cudarc tracks arrays, whatever uses this one waits for what it records when `queued` is dropped.
+        // Where cudarc tracks arrays, every user of this one waits for the events recorded when `queued` is
+        // dropped.
         let (address, queued) = array.device_ptr_mut(copies);
         // SAFETY: the array has as many bytes. Those of the buffer stay allocated, pinned and unchanged until `copied` has completed:
         // `wait_for_buffer` waits for it before the buffer is filled again, and `release` before it is freed.

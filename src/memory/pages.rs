@@ -37,7 +37,7 @@ impl Pages {
     /// Memory of this process, not touched: pages that are never used cost nothing.
     pub(crate) fn untouched(size_bytes: usize) -> Result<Self> {
         let size_bytes = whole_pages(size_bytes);
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing one.
         let address = unsafe {
             let (access, flags) =
                 (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
@@ -69,7 +69,7 @@ impl Pages {
     /// The memory of a file made by [`Pages::shared`], possibly in another process.
     pub(crate) fn of_file(file: impl AsFd) -> Result<Self> {
         let size_bytes = usize::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing one.
         let address = unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             rustix::mm::mmap(std::ptr::null_mut(), size_bytes, access, MapFlags::SHARED, file, 0)?
@@ -109,7 +109,8 @@ impl Pages {
         self.size_bytes
     }
 
-    /// Frees the pages of a shared file that nobody uses any more, although others may have mapped it. They read zeros there.
+    /// Frees the pages of a shared file that no process uses any more, although others may have mapped it. They read zeros
+    /// there.
     pub(crate) fn free(&self) {
         // SAFETY: the pages are a mapping of this process. Any bytes are elements.
         let _ = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, Advice::LinuxRemove) };
@@ -136,7 +137,7 @@ impl Pages {
     }
 
     fn prefer_huge(&self) {
-        // SAFETY: advice changes nothing that the memory holds. A system without huge pages refuses, and
+        // SAFETY: advice does not change the content of the memory. A system without huge pages refuses, and
         // that is as well.
         let _ = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, Advice::LinuxHugepage) };
     }
@@ -172,7 +173,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever has the pointer has given up its use.
+        // SAFETY: the mapping is ours, and the owner of the pointer has given up its use.
         let unmapped = unsafe { rustix::mm::munmap(self.as_ptr().cast(), self.size_bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }

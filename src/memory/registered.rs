@@ -61,7 +61,7 @@ impl<T: Element> Deref for Registered<T> {
 
 impl<T: Element> DerefMut for Registered<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as for `deref`; the block is borrowed mutably, and nobody else of this process has it.
+        // SAFETY: as for `deref`; the block is borrowed mutably, and no other code of this process has it.
         unsafe { std::slice::from_raw_parts_mut(self.block.as_ptr().cast(), self.count) }
     }
 }
@@ -374,7 +374,7 @@ mod tests {
         let other = Pages::of_process(std::process::id() as i32, location.file()).unwrap();
         assert!(registry.detach(location.dealt().after(5)).unwrap());
         assert!(array.iter().all(|&byte| byte == 7), "a rank that sends it goes on");
-        // SAFETY: the byte is in the mapping, which nobody else uses now.
+        // SAFETY: the byte is in the mapping, which nothing else uses now.
         unsafe { *other.as_ptr() = 1 };
         assert_eq!(array[0], 7);
         array.fill(8);

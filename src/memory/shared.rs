@@ -56,8 +56,7 @@ impl<T: Element> Shared<T> {
 
     /// The elements in this range, to be written.
     ///
-    /// # Safety
-    /// As long as the slice exists, nobody else, on any rank, reads them or writes to them.
+    /// # Safety As long as the slice exists, no other code, on any rank, reads them or writes to them.
     ///
     /// # Panics
     /// If the range exceeds the array.
@@ -91,7 +90,7 @@ impl SharedCounters {
     /// If there are not so many.
     pub fn get(&self, index: usize) -> &AtomicU64 {
         self.0.check(&(index..index + 1));
-        // SAFETY: inside the mapping, aligned, and nobody accesses this array but by its counters.
+        // SAFETY: inside the mapping, aligned, and this array is accessed only by its counters.
         unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(index)) }
     }
 }

@@ -128,7 +128,7 @@ fn make_room(folder: &Path, temporary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the dump of the rank at a position of a status board, in whatever process; returns the file.
+/// Writes the dump of the rank at a position of a status board, in any process; returns the file.
 ///
 /// # Errors
 /// A description of why it cannot be written, and where.

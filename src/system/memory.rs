@@ -101,7 +101,8 @@ impl MemoryLimit {
     }
 }
 
-/// A control group, and those above it. (In a container, its own is the root, whatever its path outside.)
+/// A control group, and those above it. (In a container, its own is the root, independent of its path
+/// outside.)
 fn above(root: &Path, path: &str) -> Vec<PathBuf> {
     let mut folders: Vec<_> = Path::new(path).ancestors().map(|part| root.join(part)).collect();
     folders.dedup();

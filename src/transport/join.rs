@@ -1,4 +1,4 @@
-//! The first steps of ranks that are processes, whatever connects them: nodes, cores, status board and shared memory.
+//! The first steps of ranks that are processes, over any link: nodes, cores, status board and shared memory.
 
 use std::hash::{BuildHasher as _, RandomState};
 

@@ -1,5 +1,5 @@
-//! Links: messages between ranks that share no memory. [`Far`](super::far::Far) makes exchanges of them, and checks and waits, for all
-//! links alike.
+//! Links: messages between ranks that share no memory. [`Far`](super::far::Far) makes exchanges of them, and checks and waits, in the
+//! same way for all links.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -76,6 +76,6 @@ pub(super) trait Link: fmt::Debug + Send {
 pub(super) struct Links {
     pub(super) collectives: Box<dyn Link>,
     pub(super) messages: Box<dyn Link>,
-    /// Connections over which whoever watches over this rank exchanges states and failures with other nodes.
+    /// Connections over which the guard of this rank exchanges states and failures with other nodes.
     pub(super) controls: Vec<(Rank, OwnedFd)>,
 }

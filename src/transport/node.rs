@@ -1,6 +1,7 @@
 //! Sets up shared memory between the ranks of a node.
 //!
-//! All ranks of the world make the same all-gathers whatever happens on each node, since a bootstrap has no others.
+//! All ranks of the world make the same all-gathers independent of events on each node, since a bootstrap has no
+//! others.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::AtomicU64;
@@ -73,7 +74,7 @@ impl LocalRanks {
 }
 
 /// The status board of the ranks of a node; a private one if they cannot share memory (as [`share`] reports). All ranks call it,
-/// with the local ranks of their real node, whatever nodes are declared.
+/// with the local ranks of their real node, independent of declared nodes.
 pub(super) fn status(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) -> Result<StatusBoard> {
     let ranks = bootstrap.ranks();
     let size_bytes = StatusBoard::size_bytes(ranks, local_ranks.len());

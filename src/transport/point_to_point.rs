@@ -286,7 +286,8 @@ impl PointToPoint {
         }
         let Arriving { header, target, taken } = self.peers[from].arriving.as_mut()?;
         let place = match target {
-            // SAFETY: the caller of `receive` keeps the place until the operation has ended, and nobody else accesses it.
+            // SAFETY: the caller of `receive` keeps the place until the operation has ended, and nothing else accesses
+            // it.
             Arrival::Receive(receive) => unsafe { &mut *receive.place },
             Arrival::Held(bytes) => bytes,
         };

@@ -1,4 +1,5 @@
-//! Messages over UCX between ranks that share no memory: RDMA without MPI, and whatever else UCX finds on a machine.
+//! Messages over UCX between ranks that share no memory: RDMA without MPI, and any other link that UCX finds on a
+//! machine.
 //!
 //! Three layers: `sys` is the table of functions that are resolved when the library is loaded, `worker` and `inbox` wrap them in
 //! sound calls, and `line` is the [`Link`](super::link::Link). UCX is not linked: it is loaded on first use, without which the program does

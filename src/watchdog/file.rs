@@ -25,7 +25,7 @@ impl OwnFile {
 impl Drop for OwnFile {
     fn drop(&mut self) {
         if self.get().is_none() {
-            // The descriptor belongs to nobody, or to the program.
+            // The descriptor belongs to no other code, or to the program.
             self.file.take().into_iter().for_each(std::mem::forget);
         }
     }

@@ -180,7 +180,7 @@ const SHARED: Settings = &[];
 const MESSAGES: Settings = &[("UNISONO_TRANSPORT", "mpi")];
 const EVEN: Settings = &[("UNISONO_NODES", "2,2")];
 const UNEVEN: Settings = &[("UNISONO_NODES", "3,1")];
-/// Our own connections between nodes, though MPI would have something better on one machine.
+/// Unisono's connections between nodes, though MPI would have something better on one machine.
 const CONNECTED: Settings = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,2")];
 const CONNECTED_ALONE: Settings = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1")];
 const LATE: Settings = &[("UNISONO_NODES", "1,2"), ("UNISONO_CHAOS", "seed=7,delay_us=300")];

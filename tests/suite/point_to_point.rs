@@ -156,7 +156,7 @@ fn a_rank_that_does_not_come_is_an_error() {
         ("receive-any", |comm| comm.receive_any(&mut [0_u8; 3]).map(drop)),
         ("exchange", |comm| comm.exchange(&[1_u8; 3], 0, &mut [0_u8; 3], 0)),
         ("send", |comm| comm.send(&vec![1_u8; 10 << 20], 0)),
-        // One too many for those that nobody receives.
+        // One too many for those that are never received.
         ("send", |comm| (0..100).try_for_each(|_| comm.send(&[1_u8], 0))),
     ];
     for (operation, call) in calls {

@@ -1,4 +1,4 @@
-//! Worlds of processes without MPI: whatever sets RANK and WORLD_SIZE starts them.
+//! Worlds of processes without MPI: any launcher that sets RANK and WORLD_SIZE starts them.
 
 use std::fs;
 use std::process::{Command, ExitCode};
@@ -175,7 +175,7 @@ fn sizes() {
         "rank 0 is in a world of 2 ranks, but rank 1 in one of 3",
         "rank 1 is in a world of 3 ranks, but rank 0 in one of 2",
     ];
-    // Whoever sees it first ends, and the other may see that.
+    // The rank that detects it first ends, and the other may see that.
     expect_refusals(&all, &[said[0], said[1], "has ended before the world began"]);
     assert!(all.iter().any(|ended| said.iter().any(|said| ended.stderr.contains(said))));
 }

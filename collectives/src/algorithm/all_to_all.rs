@@ -18,7 +18,7 @@
 //! **Right when** it is for teaching, or p = 2 and the array is tiny. Half-precision elements are rounded once. **Wrong when**
 //! the array is not small: it sends p/2 times as much as a ring.
 //!
-//! **Source**: the naive algorithm that every paper starts from; the diagonal order is our own.
+//! **Source**: the naive algorithm that every paper starts from; the diagonal order is Unisono's.
 
 use std::ops::Range;
 

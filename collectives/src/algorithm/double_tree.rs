@@ -16,7 +16,7 @@
 //! **Cost**, all-reduce: at most 4⌈log2 p⌉ steps; no rank sends more than 2n; scratch: one segment.
 //!
 //! **Right when** the array is medium-sized and p large: logarithmic steps, and no rank sends more than twice the array,
-//! whatever p is. **Wrong when** p is a power of two: the butterfly does the same in fewer steps.
+//! for any p. **Wrong when** p is a power of two: the butterfly does the same in fewer steps.
 //!
 //! **Source**: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan", Parallel Computing 35 (2009), sections 2 and 3.

@@ -140,7 +140,7 @@ fn merged(of_all: Vec<Vec<Finding>>) -> Vec<Finding> {
             }
         }
     }
-    // Findings about the same subject are listed together, whatever rank made them.
+    // Findings about the same subject are listed together, from all ranks.
     let mut subjects: Vec<String> = Vec::new();
     for (finding, _) in &merged {
         if !subjects.contains(&finding.subject) {

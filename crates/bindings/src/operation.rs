@@ -203,7 +203,7 @@ impl Operation {
     }
 }
 
-/// A planned call, whatever its buffer is.
+/// A planned call, independent of its buffer.
 pub trait Plan: Send {
     /// Starts the call.
     ///

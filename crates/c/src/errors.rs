@@ -1,4 +1,4 @@
-//! Errors: a code for the caller, and a text for whoever reads it.
+//! Errors: a code for the caller, and a text for people.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};

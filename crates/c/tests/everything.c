@@ -513,7 +513,7 @@ static int threads(void)
     return count - 2;
 }
 
-/* A child that drops its copy of the communicator harms nobody. */
+/* A child that drops its copy of the communicator harms no other process. */
 static void forked(void)
 {
     int status = -1;

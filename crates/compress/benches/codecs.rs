@@ -1,6 +1,6 @@
 //! The codecs of gradients: `cargo bench -p unisono-compress --bench codecs`.
 //!
-//! What comes out is bytes of `f32` per second, whatever they become.
+//! The result is bytes of `f32` per second, for every format.
 
 use std::time::{Duration, Instant};
 

@@ -88,7 +88,7 @@ struct Asked<'a> {
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         let mut entries = self.answers.lock();
-        // The map's and this one: nobody else waits.
+        // The map's and this one: no other thread waits.
         if self.cell.get().is_none() && Arc::strong_count(&self.cell) == 2 {
             entries.cells.remove(&self.request);
         }

@@ -112,8 +112,8 @@ impl Pool {
         Lease { pool: Arc::clone(self), address: server.address.clone(), channel: server.channel.clone() }
     }
 
-    /// Takes in what servers know of each other: adds those that are new, and forgets those that nobody lists any more and that fail.
-    /// Called where a runtime is.
+    /// Takes in what servers know of each other: adds those that are new, and forgets those that no server lists any more and that
+    /// fail. Called where a runtime is.
     pub(super) fn update(&self, lists: Vec<(String, Servers)>) {
         let mut state = self.lock();
         for (address, list) in &lists {

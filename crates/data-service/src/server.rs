@@ -140,7 +140,7 @@ impl Server {
     pub fn stop(mut self) -> Counts {
         self.stopping.notify_one();
         if let Some(runtime) = &self.runtime {
-            // Clients that keep a connection open are not waited for, whatever the outcome.
+            // Clients that keep a connection open are not waited for, with any outcome.
             let _ = runtime.block_on(async { tokio::time::timeout(GRACE, &mut self.serving).await });
         }
         self.counts()

@@ -140,7 +140,7 @@ fn served_batches_are_those_of_this_machine_to_the_last_bit() {
         let (first, second) = (one.counts().made, two.counts().made);
         assert!(first > 0 && second > 0, "{source}: {first} and {second}");
         assert_eq!(first + second, served.train.len().div_ceil(7) as u64 + 1);
-        // As a checkpoint has it: whoever serves it.
+        // As a checkpoint has it, from any server.
         let again = load(&Source::Service(fixture.service(&[&two])), &Options::default()).unwrap();
         assert_eq!(again.fingerprint().unwrap(), served.fingerprint().unwrap());
         assert_eq!(again, served);

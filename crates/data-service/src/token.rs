@@ -30,7 +30,7 @@ pub(super) enum Side {
 }
 
 impl Token {
-    /// Reads a token: one line of printable characters in a file that nobody else may read.
+    /// Reads a token: one line of printable characters in a file that no other user may read.
     ///
     /// # Errors
     ///
@@ -59,8 +59,8 @@ impl Token {
         Ok(Self(Hmac::new_from_slice(token).expect("a key may have any length")))
     }
 
-    /// The proof of one side of a connection. It depends on random numbers of both, so nobody can use it again, and on the side, so nobody
-    /// can send it back.
+    /// The proof of one side of a connection. It depends on random numbers of both, so it cannot be used again, and on the side, so it
+    /// cannot be sent back.
     pub(super) fn proof(&self, side: Side, nonces: [&Nonce; 2]) -> Proof {
         self.keyed(side, nonces).finalize().into_bytes().into()
     }

@@ -118,7 +118,7 @@ impl ByteFile {
         part("reading", || self.file.read_exact_at(bytes, offset)).map_err(DataError::read(&self.path))
     }
 
-    /// Reads the file from its start, and moves nothing that others see.
+    /// Reads the file from its start, and does not move the shared position.
     pub(super) fn reader(&self) -> Reader<&Self> {
         Reader::new(self, 0)
     }

@@ -14,7 +14,7 @@ const MOST_NAMES: usize = 1_000_000;
 /// The files that `name` means. Commas separate several of them. Each is a path, or a pattern: `{a,b}` and `{000..119}` stand
 /// for all that is between, so these files must exist; then `*`, `?`, `[…]` and `**` match what exists, sorted by name.
 ///
-/// A path that exists means itself, whatever characters are in it. A list keeps its order.
+/// A path that exists means itself, with any characters. A list keeps its order.
 pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
     let Some(text) = name.to_str().filter(|_| !name.exists()) else { return Ok(vec![name.into()]) };
     let mut files = vec![];

@@ -1,7 +1,8 @@
 //! Files that one of several processes makes, and all of them read.
 //!
-//! A file is written under another name, by the process that holds that one's lock, and renamed when all of it is on the disk: so
-//! nobody reads half of it. The kernel gives the lock back with its process, however that ends, and another process then makes the file.
+//! A file is written under another name, by the process that holds that one's lock, and renamed when all of it is on the disk: so no
+//! process reads half of it. The kernel gives the lock back with its process, however that ends, and another process then makes the
+//! file.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -81,7 +82,7 @@ fn attempt<S>(
         None => write(&mut file, &part, path, make).map(|()| None),
     };
     if !matches!(there, Ok(None)) {
-        // Whoever waits for this lock sees that the name is gone.
+        // A process that waits for this lock sees that the name is gone.
         fs::remove_file(&part).map_err(unwritten)?;
         return there;
     }

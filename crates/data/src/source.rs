@@ -23,7 +23,7 @@ use crate::stop::Stop;
 ///
 /// Where there are *files*, several may be named: separated by commas, or by patterns such as `train-*.csv` and
 /// `train-{000..119}.tar`. A list keeps its order, and what matches a pattern is sorted by name. A path that exists means
-/// itself, whatever characters are in it.
+/// itself, with any characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// Synthetic handwritten-looking digits, generated from the seed; needs no files.

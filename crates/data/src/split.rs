@@ -161,8 +161,8 @@ impl PartialEq for dyn Split {
     }
 }
 
-/// Holds out every tenth sample: whatever their order, both parts are representative. Returns the training indices and the
-/// test indices.
+/// Holds out every tenth sample: in any order, both parts are representative. Returns the training indices and the test
+/// indices.
 pub(super) fn nine_to_one(samples: usize) -> (Vec<usize>, Vec<usize>) {
     (0..samples).partition(|index| index % 10 != 9)
 }

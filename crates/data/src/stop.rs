@@ -37,7 +37,7 @@ impl Stop {
     }
 }
 
-/// Whoever may ask, it is the same request.
+/// All callers make the same request.
 impl PartialEq for Stop {
     fn eq(&self, other: &Self) -> bool {
         self.is_asked() == other.is_asked()

@@ -104,7 +104,7 @@ impl Gpu {
     fn only_copies(&mut self, copies: &mut HostToDevice, batches: &[u32]) -> Result<(), Failure> {
         for batch in batches.chunks_exact(BATCH) {
             let batch = copies.copy(batch)?;
-            // Whoever uses it waits for its copy.
+            // Its user waits for its copy.
             self.stream.memcpy_dtod(&batch.slice(..1), &mut self.seen.slice_mut(..1))?;
         }
         Ok(self.stream.synchronize()?)

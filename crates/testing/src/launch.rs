@@ -1,4 +1,4 @@
-//! Starts programs under mpirun, with a deadline: nothing that a test starts outlives it.
+//! Starts programs under mpirun, with a deadline: no process of a test outlives it.
 
 use std::borrow::BorrowMut;
 use std::io::Read;

@@ -1,4 +1,4 @@
-//! The settings that a GPU does not support, whatever framework computes there.
+//! The settings that a GPU does not support, for any framework.
 
 use super::buckets::{BucketSettings, Order, Overlap, Wire};
 

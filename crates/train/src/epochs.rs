@@ -68,7 +68,7 @@ impl<T> Iterator for Epoch<T> {
     }
 }
 
-/// Whoever knows how many elements there are does not ask for the end.
+/// A consumer that knows the number of elements does not ask for the end.
 impl<T> Drop for Epoch<T> {
     fn drop(&mut self) {
         if self.left == Some(0) {

@@ -71,7 +71,7 @@ pub trait Feed {
     }
 }
 
-/// A feed that makes any share of any step: for workers that take whatever comes next.
+/// A feed that makes any share of any step: for workers that take any next one.
 pub trait AnyShare: Feed {
     /// The micro-batches of share `number` of `of` of a step (counted from 0) of an epoch (counted from 1): those that rank `number` of
     /// `of` ranks has in [`Feed::epoch`].
@@ -117,7 +117,7 @@ pub struct Shares {
     pub global_batch: usize,
     /// The maximum number of samples in a pass.
     pub micro_batch: usize,
-    /// A fixed number of passes per step, whatever the number of ranks; `None` for as few as possible.
+    /// A fixed number of passes per step, for any number of ranks; `None` for as few as possible.
     pub fixed_passes: Option<usize>,
 }
 

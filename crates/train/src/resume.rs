@@ -45,7 +45,7 @@ pub struct Progress {
     /// The factor by which [callbacks](crate::Callback) have multiplied learning rates.
     #[serde(default = "unchanged")]
     pub rate_factor: f64,
-    /// The description of the run: whatever its creator wants to keep.
+    /// The description of the run: any values that its creator wants to keep.
     pub description: serde_json::Value,
 }
 

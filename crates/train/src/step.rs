@@ -104,8 +104,8 @@ impl<R: Replica> Mirror<R> {
     }
 
     /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches; during the last one, buckets are
-    /// all-reduced as they fill, together with the number of targets, so the mean is weighted whatever the shares are. Then
-    /// all ranks make the same update. Called by all ranks.
+    /// all-reduced as they fill, together with the number of targets, so the mean is weighted for any shares. Then all ranks
+    /// make the same update. Called by all ranks.
     ///
     /// `goes_on` receives the sums before the update and decides whether to make it; it must return the
     /// same on all ranks.
@@ -245,7 +245,7 @@ impl<R: Replica> Mirror<R> {
         Ok(())
     }
 
-    /// Makes the updates that the last step [left to the next](crate::Overlap::Across). Whoever wants to see the
+    /// Makes the updates that the last step [left to the next](crate::Overlap::Across). A caller that wants to see the
     /// [replica](Mirror::replica) between two steps calls it first. It waits for other ranks, and they need not call it.
     ///
     /// # Errors

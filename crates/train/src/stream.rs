@@ -43,9 +43,9 @@ impl<B: Send + 'static> Stream<B> {
 
     /// Samples that come one after the other, in the same order on all ranks, which ranks share: each makes batches of its part of every step.
     ///
-    /// All ranks read all samples, which is cheap if they are still encoded, and decode their own. So a run that is resumed in the midst of an
-    /// epoch, also on another number of ranks, goes on with the first sample that no rank has seen. Data whose places are known need not
-    /// be read to be skipped: see [`Sampled`](crate::Sampled).
+    /// All ranks read all samples, which is cheap if they are still encoded, and decode their own. So a run that is resumed during an epoch,
+    /// also on another number of ranks, goes on with the first sample that no rank has seen. Data whose places are known need not be read to
+    /// be skipped: see [`Sampled`](crate::Sampled).
     ///
     /// ```
     /// use unisono_data::{DataError, Depth, Pipeline, Threads};

@@ -61,7 +61,7 @@ impl Network {
         }
     }
 
-    /// Opens a connection whatever is cut.
+    /// Opens a connection, cut or not.
     pub(super) fn open(&mut self, ranks: [Rank; 2]) -> [End; 2] {
         let ends = ranks.map(|rank| {
             self.next += 1;

@@ -9,7 +9,7 @@ pub(super) enum Fault {
     Crash { rank: Rank, at: Time },
     /// The process ends before it sends its message of this number.
     CrashAtSend { rank: Rank, sends: u32 },
-    /// The host ends, so that nobody acknowledges or refuses.
+    /// The host ends, so that no host acknowledges or refuses.
     HostDown { rank: Rank, at: Time },
     /// The process does not run.
     Stop { rank: Rank, from: Time, until: Time },

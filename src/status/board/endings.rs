@@ -108,8 +108,8 @@ impl StatusBoard {
         let _ = self.guard.set(Arc::downgrade(guard));
     }
 
-    /// A rank that waits calls it now and then, so that whoever watches over it, here and in the world of which these ranks are a
-    /// group, can look at the others.
+    /// A rank that waits calls it now and then, so that its guards, here and in the world of which these ranks are a group, can
+    /// look at the others.
     #[cold]
     pub(crate) fn look(&self) {
         if let Some(guard) = self.guard.get().and_then(Weak::upgrade) {
@@ -121,7 +121,7 @@ impl StatusBoard {
         }
     }
 
-    /// Lets whoever watches over this rank tell the other nodes what has changed.
+    /// Lets the guard of this rank tell the other nodes what has changed.
     pub(crate) fn hurry(&self) {
         if let Some(guard) = self.guard.get().and_then(Weak::upgrade) {
             guard.hurry();

@@ -39,7 +39,7 @@ pub(crate) trait Guard: Debug + Send + Sync {
     fn can_agree(&self) -> bool;
 
     /// Agrees with the other ranks of a world of several nodes on those that survive. Ends with an error when no rank has called it or
-    /// failed for `patience`. `minimum` survivors, if given, continue whatever the others do.
+    /// failed for `patience`. `minimum` survivors, if given, continue independent of the others.
     ///
     /// `None` if they [cannot](Self::can_agree).
     fn agree(&self, patience: Duration, minimum: Option<usize>) -> Option<Outcome>;

@@ -355,7 +355,7 @@ mod tests {
         let own = Process::own();
         let entry = format!("{} {} {} 3\nx", own.id, own.started, own.machine);
         fs::write(folder.path().join("round-0.rank-0"), entry).unwrap();
-        // Rank 1 waits for nobody to read why.
+        // Rank 1 waits for no reader of the reason.
         fs::write(folder.path().join("end.rank-0"), "").unwrap();
         let said = join(folder.path(), 1, 2, LATER).all_gather(b"x").unwrap_err().to_string();
         assert!(said.starts_with("rank 1 is in a world of 2 ranks, but rank 0 in one of 3"), "{said}");

@@ -11,8 +11,8 @@ use crate::transport::join::{Joined, join};
 use crate::transport::link::Links;
 use crate::transport::{Fabric, network};
 
-/// The most ranks of an MPI that get connections of our own unless it is asked for: each two of them have some from the start, where
-/// MPIs connect those that communicate.
+/// The most ranks of an MPI that get Unisono's connections unless they are asked for: every pair of them has some from the start,
+/// where MPIs connect those that communicate.
 const MOST_RANKS: usize = 512;
 
 /// The fabric of ranks that MPI has started or connects. All ranks call it.
@@ -34,7 +34,7 @@ pub(super) fn assemble(
     Ok(fabric)
 }
 
-/// Connections of our own, if they are asked for, or MPI has nothing better than TCP between nodes. All ranks call it.
+/// Unisono's connections, if they are asked for, or MPI has nothing better than TCP between nodes. All ranks call it.
 ///
 /// # Errors
 /// [`Error::Launch`], on all ranks, if it is asked for and ranks cannot connect.

@@ -27,7 +27,7 @@ const NAP: Duration = Duration::from_millis(1);
 /// Ends all processes of the job. The rank that failed first calls `MPI_Abort`, and the others wait for that: if several do so
 /// at once while another finalises, Open MPI 4's mpirun may deadlock.
 ///
-/// A process that nobody launched just exits: there is nothing else to end, and `MPI_Abort` would print a page after the cause.
+/// A process without a launcher just exits: there is nothing else to end, and `MPI_Abort` would print a page after the cause.
 pub(super) fn end_job(status: &StatusBoard) -> ! {
     if Launcher::detect().starter.is_none() {
         signal_hook::low_level::exit(FAILED);

@@ -145,7 +145,7 @@ impl Link for ByMpi {
                 return Ok(None);
             };
             let place = peer.received.take(FIRST).as_mut_ptr();
-            // SAFETY: the memory is this link's, and nobody reads or changes it before the request is done.
+            // SAFETY: the memory is this link's, and nothing reads or changes it before the request is done.
             let request = unsafe { probed.begin_receive(place, FIRST as c_int) };
             peer.first = First::Arriving(request.map_err(Failure::Error)?);
         }

@@ -31,7 +31,8 @@ pub(super) struct Reductions {
 
 impl Reductions {
     /// Tests all of them by `MPI_Reduce_local`, which gives the results of the collectives, with and without vector
-    /// instructions. All ranks call it, since they must refuse alike: processors, and with them MPI's behaviour, may differ.
+    /// instructions. All ranks call it, since they must refuse the same calls: processors, and with them MPI's behaviour,
+    /// may differ.
     ///
     /// It takes 0.05 ms with Open MPI 4.1.4, and a few milliseconds with MPICH 4.0.2.
     pub(super) fn tried(comm: Comm) -> Result<Self> {

@@ -65,7 +65,7 @@ unsafe extern "C" {
     safe fn unisono_mpi_of_header() -> *const c_char;
 }
 
-/// Ends this process immediately, whatever its other threads do.
+/// Ends this process immediately, independent of its other threads.
 pub(super) fn end_process(exit_code: i32) -> ! {
     // SAFETY: nothing of this process runs after it.
     unsafe { libc::_exit(exit_code) }

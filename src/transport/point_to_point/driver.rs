@@ -1,7 +1,7 @@
 //! Drives messages.
 //!
 //! Every thread that waits for a message drives all of them. A thread of their own drives the non-blocking ones meanwhile. Messages are not in the flight recorder,
-//! which holds calls that all ranks number alike; a wait for one shows only in the error that ends it.
+//! which holds calls that all ranks number in the same way; a wait for one shows only in the error that ends it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -208,7 +208,7 @@ impl Common {
         }
     }
 
-    /// Drives the messages that nobody waits for.
+    /// Drives the messages without a waiting thread.
     fn serve(&self) {
         loop {
             let mut state = self.lock();

@@ -27,7 +27,7 @@ pub(super) fn start<B: Send + 'static>(
     on_end: impl FnOnce(Result<(B, Option<Rank>)>) + Send + 'static,
 ) {
     let buffer = Box::into_raw(Box::new(buffer));
-    // SAFETY: the box is alive, and nobody else has its address.
+    // SAFETY: the box is alive, and nothing else has its address.
     let Parts { outgoing, incoming } = parts(unsafe { &mut *buffer });
     let left = usize::from(outgoing.is_some()) + usize::from(incoming.is_some());
     let flight = Flight { buffer, left, from: None, error: None, on_end: Some(on_end) };
@@ -42,7 +42,7 @@ pub(super) fn start<B: Send + 'static>(
         })
     };
     // SAFETY: the buffer stays in its box, whose address only the flight has. It opens the box when all parts have ended; or with the
-    // last of these functions, if the messages are dropped before, and then nobody uses the pointers any more.
+    // last of these functions, if the messages are dropped before, and then the pointers are not used any more.
     unsafe {
         if let Some((place, from)) = incoming {
             messages.receive(options, from, place, Some(part(true)));

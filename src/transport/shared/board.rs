@@ -333,8 +333,7 @@ mod tests {
         let began = Instant::now();
         drop(lent);
         assert!(began.elapsed() < LONGEST_VISIT * 5, "{:?}", began.elapsed());
-        // It continues, and writes.
-        // SAFETY: the byte is in the mapping, which nobody else uses now.
+        // It continues, and writes. SAFETY: the byte is in the mapping, which nothing else uses now.
         unsafe { *theirs.as_ptr() = 1 };
         drop(inside);
         assert_eq!(array[0], 7, "the write changes nothing that this rank has");

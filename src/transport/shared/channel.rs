@@ -54,10 +54,9 @@ impl Post {
 
     /// Posts the content with this number, which must be larger than the one before.
     ///
-    /// # Safety
-    /// Only one rank may post here, and nobody may still be reading the previous content.
+    /// # Safety Only one rank may post here, and no rank may still be reading the previous content.
     pub(super) unsafe fn post(&self, number: u64, content: Content) {
-        // SAFETY: as the caller promises, nobody else touches the content now.
+        // SAFETY: as the caller promises, nothing else touches the content now.
         self.content.with_mut(|own| unsafe { *own = content });
         self.number.store(number, Ordering::Release);
     }
@@ -203,7 +202,7 @@ impl Channel {
 
     /// The header of message `number`, which has arrived and is not released.
     pub(super) fn header(&self, number: u64) -> &Header {
-        // SAFETY: the message has arrived and is not released, so nobody writes to its header.
+        // SAFETY: the message has arrived and is not released, so no rank writes to its header.
         self.headers[(number % SLOTS) as usize].with(|header| unsafe { &*header })
     }
 
@@ -238,7 +237,7 @@ impl Channel {
     /// Returns the content of the slot of message `number`, which has arrived and is not released.
     #[inline]
     pub(super) fn piece(&self, number: u64, size_bytes: usize) -> &[u8] {
-        // SAFETY: the message has arrived and is not released, so nobody writes to the slot.
+        // SAFETY: the message has arrived and is not released, so no rank writes to the slot.
         self.slot(number).payload.with(|payload| unsafe { &(&*payload)[..size_bytes] })
     }
 

@@ -47,8 +47,8 @@ pub(super) struct Worker {
     process: u32,
 }
 
-// SAFETY: UCX allows any thread to use a worker in its serialized mode, one at a time. Nobody else has a reference to the inbox, and UCX
-// calls its functions only on the thread that makes progress.
+// SAFETY: UCX allows any thread to use a worker in its serialized mode, one at a time. Nothing else has a reference to the inbox, and
+// UCX calls its functions only on the thread that makes progress.
 unsafe impl Send for Worker {}
 
 impl fmt::Debug for Worker {
@@ -268,7 +268,7 @@ impl Worker {
         if let Payload::Held(Descriptor(descriptor), _) | Payload::Offered(Descriptor(descriptor), _) =
             payload
         {
-            // SAFETY: it arrived at this worker, and whoever uses a descriptor consumes it.
+            // SAFETY: it arrived at this worker, and the user of a descriptor consumes it.
             unsafe { (self.functions().ucp_am_data_release)(self.worker, descriptor.as_ptr()) };
         }
     }

@@ -31,8 +31,8 @@ pub struct Own {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ranks {
     Agree,
-    /// They are not in the same call. A rank may be done with its own part of it before it can know; what nobody gives before
-    /// all have given something must not be there.
+    /// They are not in the same call. A rank may be done with its own part of it before it can know; values that ranks give
+    /// only after all have given something must not be there.
     Disagree,
 }
 

@@ -1,4 +1,4 @@
-//! Calls that differ between ranks, and what is said of them.
+//! Calls that differ between ranks, and their errors.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ pub fn disagree(role: &str, comm: &mut Communicator) {
     }
 }
 
-/// Calls something that the ranks disagree on. Nobody may come out of it with a result.
+/// Calls something that the ranks disagree on. No rank may get a result.
 fn mismatched(comm: &mut Communicator, call: impl Fn(&mut Communicator, &mut [f32]) -> unisono::Result<()>) {
     comm.set_timeout(Duration::from_secs(30));
     comm.set_choice(Algorithm::Ring).unwrap();

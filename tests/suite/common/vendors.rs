@@ -93,7 +93,7 @@ fn agree_on_one<T: Element>(comm: &mut Communicator, choice: &Choice, op: Reduce
         }
         Err(error) => panic!("{what}: {error}"),
     };
-    // All ranks decide alike, and go on.
+    // All ranks decide the same, and go on.
     let mut refused = [u32::from(is_refused)];
     comm.all_reduce(&mut refused, ReduceOp::Sum).unwrap();
     assert_eq!(refused[0] as usize, if is_refused { comm.ranks() } else { 0 }, "{what}");

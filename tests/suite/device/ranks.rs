@@ -231,7 +231,7 @@ fn in_flight(comm: &mut Communicator) {
     reduce_one::<f32>(comm, &Choice::Auto, ReduceOp::Sum, 10);
 }
 
-/// No rank gets a result, whatever the method.
+/// No rank gets a result, by any method.
 fn another_count(comm: &mut Communicator) {
     comm.set_timeout(Duration::from_secs(30));
     let (mut array, stream) = array(comm, &vec![1.0_f32; 1000 - usize::from(comm.rank() == 1)]);

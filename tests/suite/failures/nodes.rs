@@ -115,7 +115,7 @@ fn run_to_a_soon_end(command: Command, moment: &Path) -> Ended {
     ended
 }
 
-/// Returns whether a process of this program, in whatever namespaces, has this file in its environment.
+/// Returns whether a process of this program, in any namespaces, has this file in its environment.
 fn is_a_rank_alive(moment: &Path) -> bool {
     let program = std::env::current_exe().expect("a program knows its path");
     let setting = format!("{MOMENT}={}", moment.display());

@@ -19,8 +19,8 @@ use unisono_train::internals::broadcast;
 use unisono_train::{Sampled, Shares, TrainError, Trainer, agree};
 
 impl Config {
-    /// As [`Config::trainer`], for a model that is cut into stages, whatever [`Config::strategy`] says. The model, the data and the
-    /// global batch are those of any other strategy; a pipeline's part of a step is cut into
+    /// As [`Config::trainer`], for a model that is cut into stages, independent of [`Config::strategy`]. The model, the data and
+    /// the global batch are those of any other strategy; a pipeline's part of a step is cut into
     /// [micro-batches](PipelineSettings::micro_batches), and not by [`Config::batch_size`].
     ///
     /// # Errors

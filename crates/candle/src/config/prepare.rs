@@ -88,7 +88,7 @@ impl Config {
         (rank, ranks): (Rank, usize),
         servers: ServerSettings,
     ) -> Result<(), TrainError> {
-        // The others are in the midst of the run, and have settled all that ranks settle together.
+        // The others are inside the run, and have settled all that ranks settle together.
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
         let global_batch = match &self.checkpoint_dir {
             Some(directory) if self.resume => Resumed::find(&mut alone, directory)?

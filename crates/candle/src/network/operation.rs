@@ -1,4 +1,4 @@
-//! Operations of our own, each a loop with a derivative.
+//! Unisono's operations, each a loop with a derivative.
 //!
 //! Candle's fused normalisation and softmax have no derivative, the derivative of its max-pooling is a quarter of the true
 //! one, and compositions of its elementary operations cost a pass over memory and an allocation for each.

@@ -172,8 +172,8 @@ impl Parameters {
         self.anchor.device()
     }
 
-    /// Returns whether our own operations compute gradients, and write them to their buckets: on the CPU. Elsewhere,
-    /// layers are composed of candle operations.
+    /// Returns whether Unisono's operations compute gradients, and write them to their buckets: on the CPU.
+    /// Elsewhere, layers are composed of candle operations.
     pub(super) fn are_written_by_loops(&self) -> bool {
         self.has_loops
     }

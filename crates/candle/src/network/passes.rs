@@ -1,8 +1,8 @@
 //! State that layers share which behave differently in training and in evaluation: the communicator of a
 //! [`SyncBatchNorm`](super::SyncBatchNorm), and the number of the pass for a [`Dropout`](super::Dropout).
 //!
-//! Every exchange is one all-reduce of the same size, whatever its layer, and says which layer and direction it is of. So a rank
-//! without samples takes part without knowing the order of the layers, and ranks at different layers find out.
+//! Every exchange is one all-reduce of the same size, independent of its layer, and states which layer and direction it is of.
+//! So a rank without samples takes part without knowing the order of the layers, and ranks at different layers find out.
 
 use std::sync::Arc;
 

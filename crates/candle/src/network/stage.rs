@@ -54,7 +54,7 @@ pub enum Cut {
 ///     let mut mirror = Mirror::new(&mut replicas, pipeline, optimizer, &BucketSettings::default(), None)?;
 ///     let inputs = Tensor::ones((2, 4), DType::F32, &Device::Cpu).unwrap();
 ///     let targets = Tensor::new(&[0_u32, 2], &Device::Cpu).unwrap();
-///     // Four micro-batches, here all alike. Every stage gets them: the first reads the inputs, the last the targets.
+///     // Four micro-batches, here all equal. Every stage gets them: the first reads the inputs, the last the targets.
 ///     let share = [Some(vec![(inputs, targets); 4])];
 ///     let mut loss = f64::NAN;
 ///     for _ in 0..5 {

@@ -30,7 +30,7 @@ impl Saved {
         }
         let usual = Options { seed: self.seed, cache: self.cache.clone(), ..Options::default() };
         let options = match self.kind {
-            // Records are numbered by whoever wrote them: one with a label beyond the model's is named when it is read.
+            // Records are numbered by their writer: one with a label beyond the model's is named when it is read.
             Kind::Images { classes, channels, height, width } => {
                 let normalization = self.normalization();
                 Options {

@@ -1,4 +1,4 @@
-//! Launches that are wrong: what is said, how often, and how soon they end.
+//! Launches that are wrong: the error, its count, and the time until they end.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

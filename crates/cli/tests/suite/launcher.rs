@@ -14,7 +14,7 @@ use crate::watch::{self, Guarded, kill, names, until};
 
 /// For what should take no time at all, on a machine that others use too.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Half of what a rank sleeps that nobody ends.
+/// Half of the sleep of a rank that is not ended.
 const SOON: Duration = Duration::from_secs(50);
 
 /// `unisono launch` with these arguments, of a shell's script, whose `$0` is a directory.
@@ -207,7 +207,7 @@ fn signals_are_passed_on() {
     heard("up\nUSR1\nINT\n");
     kill("USR1", pid);
     heard("up\nUSR1\nINT\nUSR1\n");
-    // Whoever tells it once more to end does not want to wait.
+    // A user who tells it once more to end does not want to wait.
     kill("TERM", pid);
     assert_eq!(run.ended(DEADLINE).code(), Some(137));
     heard("up\nUSR1\nINT\nUSR1\n");
@@ -216,7 +216,7 @@ fn signals_are_passed_on() {
 
 /// A terminal that goes away ends the ranks too; `nohup` leaves them alone.
 fn a_hangup_is_passed_on_unless_it_is_ignored() {
-    // Whoever runs the tests may ignore it, and what it starts would too.
+    // The process that runs the tests may ignore it, and its children would too.
     for (start, code) in [("exec env --default-signal=HUP", Some(129)), ("trap '' HUP; exec", Some(0))] {
         let directory = tempfile::tempdir().unwrap();
         let inner = "touch $0/$RANK; until [ -e $0/go ]; do sleep 0.05; done";

@@ -33,7 +33,7 @@ fn objects(words: &[&str]) -> Vec<Value> {
     ended.stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
 }
 
-/// Bad input: one line that says all of this, once, whatever the number of ranks, and exit code 2.
+/// Bad input: one line that says all of this, once, for any number of ranks, and exit code 2.
 fn refused(words: &[&str], said: &[&str]) {
     let ended = unisono(words);
     assert_eq!(ended.status.code(), Some(2), "{words:?}: {}\n{}", ended.stdout, ended.stderr);

@@ -250,7 +250,7 @@ fn a_run_that_is_killed_goes_on_bit_for_bit_on_other_ranks_too() {
         command.args(["train", "--format", "json", "--threads", "2"]).args(&arguments).arg(directory.path());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut run = command.spawn().unwrap();
-        // Until it has saved something new; then, in the midst of it, kill -9.
+        // Until it has saved something new; then, during it, kill -9.
         let before = checkpoints(directory.path());
         let deadline = Instant::now() + Duration::from_secs(60);
         while checkpoints(directory.path()) == before && run.try_wait().unwrap().is_none() {

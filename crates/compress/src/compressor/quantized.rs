@@ -11,7 +11,7 @@ use crate::kernels::quantized::{
 };
 
 /// Each leader sums a chunk: it gets the others' encoded, adds them as `f32`, encodes the sum, and gives it to all. So a value is
-/// rounded twice, whatever the number of leaders.
+/// rounded twice, for any number of leaders.
 ///
 /// Source of the two exchanges: Alistarh, Grubic, Li, Tomioka and Vojnovic, "QSGD: communication-efficient SGD via gradient
 /// quantization and encoding", NeurIPS 2017, section 5.

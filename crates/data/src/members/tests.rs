@@ -128,7 +128,7 @@ fn shards_are_found_by_directory_pattern_and_braces() {
     assert!(message.contains("contains no file whose name ends in .tar"), "{message}");
 }
 
-/// The first members of a file, and what is said of them.
+/// The first members of a file, and their errors.
 type Case<'a> = (&'a [(&'a str, &'a [u8])], &'a str);
 
 #[test]

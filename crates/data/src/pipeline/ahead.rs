@@ -291,8 +291,7 @@ fn room(threads: usize) -> usize {
     (2 * threads).min(MOST_READY + threads)
 }
 
-/// Waits for a signal, which always comes: threads deliver a result whatever happens, and a dropped consumer signals the
-/// end.
+/// Waits for a signal, which always comes: threads deliver a result in any case, and a dropped consumer signals the end.
 fn wait<'a, S>(news: &Condvar, guard: MutexGuard<'a, S>) -> MutexGuard<'a, S> {
     news.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }

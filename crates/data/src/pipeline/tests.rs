@@ -319,7 +319,7 @@ fn the_consumer_is_told_how_long_it_waited() {
     let first = twice.stalled();
     assert_eq!(twice.by_ref().count(), 50);
     assert!(twice.stalled() >= first + little, "{twice:?} after {first:?}");
-    // Without threads nobody waits: the consumer does the work.
+    // Without threads no thread waits: the consumer does the work.
     assert_eq!(waited(lazy()), Duration::ZERO);
 }
 

@@ -8,7 +8,7 @@ use super::Wanted;
 /// A place that has objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A bucket of S3, or of what speaks its protocol.
+    /// A bucket of S3, or of a compatible store.
     Bucket(String),
     /// A server's address, as `https://host:port/`.
     Server(String),

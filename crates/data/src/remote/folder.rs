@@ -43,7 +43,7 @@ impl Folder {
         for path in [root.join("files"), root.join("parts")] {
             fs::create_dir_all(&path).map_err(|error| cannot("make", &path, &error))?;
         }
-        // For whoever looks around in the cache.
+        // For people who look into the cache.
         let note = root.join("url");
         fs::write(&note, format!("{url}\n")).map_err(|error| cannot("write", &note, &error))?;
         Ok(Self { root })
@@ -116,7 +116,7 @@ impl Lock {
         const PAUSE: Duration = Duration::from_millis(200);
         if self.said.is_none_or(|said| said.elapsed() > PAUSE) {
             self.said = Some(Instant::now());
-            // Whoever waits would give up too early, at worst.
+            // A waiting process would give up too early, at worst.
             let _ = fs::write(&self.progress, progress());
         }
     }

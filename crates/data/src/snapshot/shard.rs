@@ -64,8 +64,8 @@ impl Shard {
     #[allow(unsafe_code)]
     pub(super) fn open(path: &Path, key: &str, count: usize) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
-        // SAFETY: nobody writes to a mapped shard. Only `write` makes one, under another name; it then replaces this file as a whole, and
-        // what is mapped stays what it was. A user who truncates it by hand ends the process by a signal, as with any mapped file.
+        // SAFETY: no process writes to a mapped shard. Only `write` makes one, under another name; it then replaces this file as a whole,
+        // and what is mapped stays what it was. A user who truncates it by hand ends the process by a signal, as with any mapped file.
         let bytes = unsafe { Mmap::map(&file) }.map_err(|error| error.to_string())?;
         let damaged = |error: safetensors::SafeTensorError| format!("is damaged: {error}");
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;

@@ -55,7 +55,7 @@ pub(super) fn read<'a, P: Part<'a>>(
 }
 
 /// Guards the work on a file. A damaged one may make the library of its format panic, which is an error like others:
-/// nobody looks at what was being filled then.
+/// the partly filled value is dropped.
 fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, DataError>) -> Result<T, DataError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let problem = "is damaged, or of a kind that cannot be read: write it again".to_owned();

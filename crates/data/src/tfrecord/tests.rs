@@ -168,7 +168,7 @@ fn too_few_records_are_refused() {
     assert!(load(twenty(), &none).unwrap_err().to_string().starts_with("the number of classes is 0: "));
 }
 
-/// Compressed as TensorFlow does, whatever the name says.
+/// Compressed as TensorFlow does, independent of the name.
 #[test]
 fn compressed_records_are_read_like_plain_ones() {
     let content = twenty();

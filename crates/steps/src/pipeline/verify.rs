@@ -38,7 +38,7 @@ pub struct Span {
     pub ends: f64,
 }
 
-/// All ranks, in the midst of their acts.
+/// All ranks, during their acts.
 pub(super) struct Play<'a> {
     plan: &'a PipelinePlan,
     costs: PassCosts,

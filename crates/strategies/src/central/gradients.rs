@@ -1,4 +1,4 @@
-//! Gradients that exist once on a node: ranks add theirs where they lie, in turns.
+//! Gradients that exist once on a node: ranks add theirs where they lie, one after the other.
 //!
 //! **Source**: central storage is TensorFlow's name (`tf.distribute.experimental.CentralStorageStrategy`).
 

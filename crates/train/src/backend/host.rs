@@ -142,8 +142,8 @@ impl Backend for Host {
 
     fn times(&self, passes: Duration, rest: Duration) -> Times {
         let (hidden, exposed) = self.buckets.hidden_and_exposed();
-        // In turn, gradients travel in the midst of a pass; otherwise they are waited for in the midst of the update, as updated
-        // parameters always are.
+        // In turn, gradients travel during a pass; otherwise they are waited for during the update, as updated parameters always
+        // are.
         let for_parameters = self.buckets.exposed_for_parameters();
         let beside = exposed.saturating_sub(self.late.waited);
         let during_rest = if self.buckets.is_beside() { beside } else { for_parameters };

@@ -4,9 +4,9 @@
 //! buckets leave as they are filled. Where it does not, several are full at once, and the one that is needed first overtakes those that
 //! have not left.
 //!
-//! All ranks must launch the same collectives in the same order, whatever is full first on each. So the order is a function of times that
-//! all ranks have agreed on: those of the slowest rank's pass, and of the fastest flights (where nobody waited for another). Choosing at
-//! every launch would need an agreement, a latency, for every bucket. The order changes no bits.
+//! All ranks must launch the same collectives in the same order, in whichever order they fill on each. So the order is a function of
+//! times that all ranks have agreed on: those of the slowest rank's pass, and of the fastest flights (where no rank waited for
+//! another). Choosing at every launch would need an agreement, a latency, for every bucket. The order changes no bits.
 //!
 //! **Sources**: Jayarajan et al., "Priority-based parameter propagation for distributed DNN training", MLSys 2019, section 4; Peng et al.,
 //! "A generic communication scheduler for distributed DNN training acceleration", SOSP 2019, section 3.

@@ -27,7 +27,7 @@ impl Pass for Largest {
 }
 
 /// Sums squares. The array of the pass is one `f64` sum per lane: element `i` is added to lane `i` modulo [`LANES`],
-/// whatever the vector width, so that all processors add in the same order.
+/// for any vector width, so that all processors add in the same order.
 #[derive(Debug)]
 pub(super) struct SquareSum;
 

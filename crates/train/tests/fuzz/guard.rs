@@ -18,7 +18,7 @@ static INPUTS: AtomicU64 = AtomicU64::new(0);
 /// read.
 static AGAIN: Mutex<String> = Mutex::new(String::new());
 
-/// Ends the program: nothing that is in the midst of an allocation, or never ends, can panic.
+/// Ends the program: code inside an allocation, or that never ends, cannot panic.
 fn end(why: &str) -> ! {
     eprintln!("of the input that is being read: {why}");
     if let Ok(again) = AGAIN.try_lock() {

@@ -1,7 +1,7 @@
 //! Inputs that are almost right: what is right, with a few things wrong.
 //!
-//! The test has no coverage to go by, as `crates/fuzz/` has. In its place stands what is said of an input: one that brings an answer that
-//! was not heard before is kept, and is what later ones are made from.
+//! The test has no coverage to go by, as `crates/fuzz/` has. The message about an input stands in its place: one that brings an answer
+//! that was not heard before is kept, and is what later ones are made from.
 
 use std::collections::HashSet;
 

@@ -14,7 +14,7 @@ pub struct Reader {
     pub read: Read,
 }
 
-/// Reads an input. What is said of it, if it is refused.
+/// Reads an input. The error, if it is refused.
 pub type Read = Box<dyn FnMut(&[u8]) -> Result<(), String> + Send>;
 
 /// All that there are.

@@ -257,7 +257,7 @@ mod tests {
         use rustix::fd::AsRawFd as _;
         let (file, pages) = Pages::shared(100).unwrap();
         let again = map_file(std::process::id() as i32, file.as_raw_fd() as u64).unwrap();
-        // SAFETY: both mappings are of the same memory, and nobody else uses it.
+        // SAFETY: both mappings are of the same memory, and nothing else uses it.
         unsafe {
             *pages.as_ptr() = 7;
             assert_eq!(*again.as_ptr(), 7);
@@ -289,7 +289,7 @@ mod tests {
         let mut kept = registry.allocate(100).unwrap();
         let mut reach = |block: &mut crate::memory::Block| {
             let location = registry.locate(block.as_mut_slice()).unwrap();
-            // SAFETY: the byte is in the block, and nobody else uses it.
+            // SAFETY: the byte is in the block, and nothing else uses it.
             unsafe { *processes.pointer(0, location, 1).unwrap() = 7 };
             assert_eq!(block.as_mut_slice()[0], 7);
             processes.mapped[0].len()

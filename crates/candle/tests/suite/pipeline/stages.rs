@@ -1,4 +1,4 @@
-//! Stages of one's own.
+//! Custom stages.
 
 use std::sync::Arc;
 

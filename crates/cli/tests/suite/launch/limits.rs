@@ -53,7 +53,7 @@ fn no_group() -> Option<String> {
     Group::new(1 << 30).err()
 }
 
-/// Two ranks to whom the kernel refuses a call; the line that they say.
+/// Two ranks that the kernel refuses a call; the line that they report.
 fn forbidden(role: &str, transport: &str) -> String {
     let ended = run(ranks(2, role)).expect_success();
     assert_eq!(count(&ended.stdout, &format!("has begun over {transport}\n")), 2, "{ended:?}");

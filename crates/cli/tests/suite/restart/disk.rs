@@ -1,4 +1,5 @@
-//! A disk that is full: a small one in memory, in a mount namespace of its own, so that nobody else sees it.
+//! A disk that is full: a small one in memory, in a mount namespace of its own, so that no other process sees
+//! it.
 
 use std::process::Command;
 use std::time::Duration;

@@ -132,7 +132,7 @@ pub(crate) fn workers_that_are_killed_are_not_waited_for() {
     assert!(said.contains("the others go on without it"), "{said}");
 }
 
-/// A server that is killed ends the run, whatever the launcher may start again.
+/// A server that is killed ends the run, even if the launcher may start others again.
 pub(crate) fn a_parameter_server_that_is_killed_ends_the_run() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("output");

@@ -27,7 +27,7 @@ const SAMPLES: usize = 1003;
 const GLOBAL_BATCH: usize = 24;
 const STEPS: usize = SAMPLES.div_ceil(GLOBAL_BATCH);
 const EPOCHS: usize = 3;
-/// A pass takes so long, so that there is time to be killed in the midst of an epoch.
+/// A pass takes so long, so that there is time to be killed during an epoch.
 const PASS: Duration = Duration::from_millis(8);
 
 /// The feed under test, and a note of every sample that a step is made of.
@@ -53,7 +53,7 @@ impl Feed for Noting {
         Ok(Box::new(steps.map(move |(step, passes)| {
             let passes = passes?;
             let samples: Vec<usize> = passes.iter().flatten().flat_map(indices).collect();
-            // In one piece: whoever is killed leaves whole lines.
+            // In one piece: a killed process leaves whole lines.
             let line = serde_json::json!([epoch, step, samples]).to_string() + "\n";
             (&*notes).write_all(line.as_bytes()).expect("notes are written");
             Ok(passes)
@@ -168,7 +168,7 @@ fn noted(directory: &Path, ranks: usize) -> BTreeMap<usize, Vec<usize>> {
 pub(crate) fn every_sample_is_seen_once_an_epoch_on_4_2_and_3_ranks() {
     let directory = tempfile::tempdir().unwrap();
     let checkpoints = directory.path().join("checkpoints");
-    // In the midst of the first epoch, in the midst of the second, never.
+    // During the first epoch, during the second, never.
     let runs = [(4, Some(STEPS / 3)), (2, Some(STEPS + STEPS / 3)), (3, None)];
     for (ranks, killed_after) in runs {
         let mut command = mpirun(ranks, &this_program());

@@ -1,4 +1,4 @@
-//! Runs that are told to stop: by a signal to whoever supervises them, to one rank, or from Slurm.
+//! Runs that are told to stop: by a signal to their supervisor, to one rank, or from Slurm.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -14,7 +14,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// The exit code of a run that was asked to stop.
 const STOPPED: Option<i32> = Some(75);
 
-/// Long enough to be stopped in the midst of it.
+/// Long enough to be stopped during it.
 fn train(directory: &Path, more: &[&str]) -> Command {
     let mut command = mpirun(2, UNISONO);
     command.args(["train", "--format", "json", "--epochs", "4", "--global-batch", "64"]);

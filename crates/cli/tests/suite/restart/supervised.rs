@@ -100,7 +100,7 @@ pub(crate) fn supervise_kills_what_does_not_stop() {
     kill("TERM", pid);
     until("it is asked to save", deadline, || (lines(directory.path()) == 2).then_some(()));
     until("it is told to end", deadline, || (lines(directory.path()) == 3).then_some(()));
-    // Whoever tells it once more does not want to wait.
+    // A user who tells it once more does not want to wait.
     kill("INT", pid);
     assert_eq!(run.ended(Duration::from_secs(5)).code(), Some(75));
     assert_eq!(fs::read_to_string(directory.path().join("runs")).unwrap(), "up\nusr1\nterm\n");

@@ -54,7 +54,7 @@ impl Server {
                     break;
                 }
                 let (state, is_over) = (Arc::clone(&shared), Arc::clone(&is_over));
-                // Whoever asked may be gone.
+                // The client may be gone.
                 thread::spawn(move || answer(stream?, &state, &is_over));
             }
         });

@@ -20,7 +20,7 @@ pub(crate) struct Many {
 }
 
 impl Many {
-    /// Parts end in the midst of parameters, and some parameters have elements of one rank alone.
+    /// Parts end inside of parameters, and some parameters have elements of one rank alone.
     pub(crate) fn new() -> Self {
         let shapes = [vec![37], vec![5, 50], vec![3], vec![70, 9], vec![1], vec![11, 11]];
         let mut parameters: Vec<_> = (0..)

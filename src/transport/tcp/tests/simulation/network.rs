@@ -225,7 +225,8 @@ impl Network {
         }
     }
 
-    /// The host of a rank ends: nobody acknowledges or refuses any more, and what it has not sent yet is lost.
+    /// The host of a rank ends: no host acknowledges or refuses any more, and what it has not sent yet is
+    /// lost.
     pub(super) fn host_ends(&mut self, own: Rank, now: Time) {
         for other in 0..self.ranks {
             let outgoing = self.pipe(own, other);

@@ -12,7 +12,7 @@ pub(super) const MOST_BYTES: usize = 50_000;
 /// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Fault {
-    /// The process ends at its socket call of this number; if `with_host`, nobody closes its connections.
+    /// The process ends at its socket call of this number; if `with_host`, no kernel closes its connections.
     Crash { rank: Rank, calls: u64, with_host: bool },
     /// A connection is reset when this number of bytes has been sent in this direction.
     Reset { from: Rank, to: Rank, bytes: u64 },
