@@ -110,23 +110,23 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// The number of this rank.
+    /// Returns the number of this rank.
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// The number of ranks in the world.
+    /// Returns the number of ranks in the world.
     pub fn ranks(&self) -> usize {
         self.topology.ranks()
     }
 
-    /// The node of each rank.
+    /// Returns the node of each rank.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The links between ranks: `threads`; `shm` if all ranks share memory; `mpi` if none do; `shm+mpi` if the ranks of a node
-    /// do.
+    /// Returns the links between ranks: `threads`; `shm` if all ranks share memory; `mpi` if none do; `shm+mpi` if the ranks
+    /// of a node do.
     pub fn transport(&self) -> &'static str {
         self.transport
     }
@@ -145,12 +145,12 @@ impl Communicator {
         &self.seat.engine().transport
     }
 
-    /// The state that the ranks of a node publish to each other.
+    /// Returns the state that the ranks of a node publish to each other.
     pub(crate) fn status(&self) -> &StatusBoard {
         &self.status
     }
 
-    /// Its settings, which groups of its ranks have too.
+    /// Returns its settings, which groups of its ranks have too.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
@@ -166,9 +166,9 @@ impl Communicator {
         self.seat.engine().machine()
     }
 
-    /// The range of a buffer of `count` elements that this rank owns: where [`Communicator::reduce_scatter`] leaves its result,
-    /// and what it contributes to [`Communicator::all_gather`]. The parts of ranks differ by at most one element, the larger ones
-    /// first, unless [`CallBuilder::counts`] sets them.
+    /// Returns the range of a buffer of `count` elements that this rank owns: where [`Communicator::reduce_scatter`] leaves its
+    /// result, and what it contributes to [`Communicator::all_gather`]. The parts of ranks differ by at most one element, the
+    /// larger ones first, unless [`CallBuilder::counts`] sets them.
     pub fn own_part(&self, count: usize) -> Range<usize> {
         let own = Chunks::one(self.rank());
         match &self.per_call.options.parts {
@@ -304,7 +304,7 @@ impl Communicator {
         self.collective(Self::OF_BARRIER)?.run(&Call::barrier(), &mut []).map(drop)
     }
 
-    /// A [`Collective`] by this choice, over this communicator, for benchmarks and tests.
+    /// Returns a [`Collective`] by this choice, over this communicator, for benchmarks and tests.
     ///
     /// # Errors
     /// As [`Communicator::set_choice`]; [`Error::Aborted`] after a failure.
@@ -321,7 +321,8 @@ impl Communicator {
         drop(self.seat.engine().fail(cause));
     }
 
-    /// The values of this rank's part in a buffer of `count` values, of which several may be an element.
+    /// Returns the values of this rank's part in a buffer of `count` values, of which several may be an
+    /// element.
     fn own_values(&self, count: usize) -> Range<usize> {
         let width = usize::from(self.per_call.width());
         scaled(self.own_part(count / width), width)
@@ -341,7 +342,7 @@ impl Communicator {
         seat.engine().run(choice, &per_call.options, &call, bytemuck::cast_slice_mut(buffer))
     }
 
-    /// The call on a buffer of `count` elements, its arguments checked.
+    /// Returns the call on a buffer of `count` elements, its arguments checked.
     ///
     /// # Panics
     /// If `root` is not a rank of this world, if the buffer of an all-to-all does not divide into equal blocks, or if the call

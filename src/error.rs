@@ -235,7 +235,7 @@ impl Error {
         self.code().is_fatal()
     }
 
-    /// The kind of the error, as a stable number and name.
+    /// Returns the kind of the error, as a stable number and name.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Timeout { .. } | Self::Missing { .. } => ErrorCode::Timeout,
@@ -260,9 +260,8 @@ impl Error {
         }
     }
 
-    /// The rank that failed, as far as this one knows: the one that did not arrive, has left, is out of reach, or failed first, also if
-    /// another rank reported it, or in an earlier call. `None` for a
-    /// mismatch, where either rank may be wrong.
+    /// Returns the rank that failed, as far as this one knows: the one that did not arrive, has left, is out of reach, or failed first,
+    /// also if another rank reported it, or in an earlier call. `None` for a mismatch, where either rank may be wrong.
     pub fn failed_rank(&self) -> Option<Rank> {
         match *self {
             Self::Partitioned { ref lost, .. } => lost.first().copied(),
@@ -276,7 +275,7 @@ impl Error {
         }
     }
 
-    /// The fatal form of this error, for a call that rank `rank` has started.
+    /// Returns the fatal form of this error, for a call that rank `rank` has started.
     pub(crate) fn in_call(self, rank: Rank) -> Self {
         if self.is_fatal() { self } else { Self::Failed { rank, cause: Box::new(self) } }
     }
@@ -297,7 +296,7 @@ fn whereabouts(doing: Option<&Doing>) -> String {
     }
 }
 
-/// The rank that failed, unless it is this one.
+/// Returns the rank that failed, unless it is this one.
 fn because(rank: Rank, by: Rank) -> String {
     if by == rank { String::new() } else { format!(", because rank {by} failed") }
 }

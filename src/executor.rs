@@ -39,7 +39,7 @@ pub(crate) struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// The error of a failure at this place, with what is known of a rank that did not arrive.
+    /// Returns the error of a failure at this place, with what is known of a rank that did not arrive.
     #[cold]
     pub(crate) fn error(
         &self,
@@ -63,7 +63,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// An executor whose staging memory comes from this registry.
+    /// Returns an executor whose staging memory comes from this registry.
     pub(crate) fn new(registry: &Arc<Registry>) -> Self {
         let registered = || Scratch::new(Arc::clone(registry));
         Self { widened: Scratch::default(), original: registered(), work: registered() }

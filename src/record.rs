@@ -77,7 +77,7 @@ impl Record {
         self.sequence >= FIRST_OF_SETUP
     }
 
-    /// The short form: `all-reduce #17 "bucket 2"`.
+    /// Returns the short form: `all-reduce #17 "bucket 2"`.
     pub fn name(&self) -> String {
         let label = self.label.as_ref().map_or(String::new(), |label| format!(" {label:?}"));
         match self.sequence.checked_sub(FIRST_OF_SETUP) {
@@ -87,7 +87,7 @@ impl Record {
     }
 }
 
-/// The elements of a call: `8 f32`, or `f32` if ranks have different numbers.
+/// Returns the elements of a call: `8 f32`, or `f32` if ranks have different numbers.
 pub(crate) fn elements(count: u64, dtype: &str) -> String {
     if count == COUNTS_OF_PAIRS { dtype.to_owned() } else { format!("{count} {dtype}") }
 }
@@ -159,7 +159,7 @@ pub struct Doing {
 }
 
 impl Doing {
-    /// The sequence number of the current collective, or else of the next one.
+    /// Returns the sequence number of the current collective, or else of the next one.
     pub fn sequence(&self) -> u64 {
         let last = self.last.as_ref();
         last.map_or(0, |last| match last.stage {

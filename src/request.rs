@@ -58,7 +58,7 @@ impl<B> Request<B> {
         Self { outcome: Arc::new(Outcome { is_done, flight, result, done }), driver }
     }
 
-    /// The request of a call that somebody drives, and the outcome to set when it is done.
+    /// Returns the request of a call that somebody drives, and the outcome to set when it is done.
     pub(crate) fn driven_by(driver: Arc<dyn Driver>) -> (Self, Arc<Outcome<B>>) {
         let request = Self::new(Some(driver));
         let outcome = Arc::clone(&request.outcome);
@@ -70,8 +70,8 @@ impl<B> Request<B> {
         self.outcome.is_done.load(Ordering::Acquire)
     }
 
-    /// The start and end of the call, once it is done: of a collective on the communication thread, of a message from its start. This
-    /// includes waits for other ranks, but not for earlier collectives in flight.
+    /// Returns the start and end of the call, once it is done: of a collective on the communication thread, of a message from its
+    /// start. This includes waits for other ranks, but not for earlier collectives in flight.
     pub fn flight(&self) -> Option<(Instant, Instant)> {
         self.outcome.flight.get().copied()
     }
@@ -193,7 +193,7 @@ impl Seat {
         Self { limits: engine.limits, here: Some(Box::new(engine)), background: None }
     }
 
-    /// The engine, once no call is in flight.
+    /// Returns the engine, once no call is in flight.
     #[inline]
     pub(crate) fn engine(&mut self) -> &mut Engine {
         if self.here.is_none() {
@@ -202,7 +202,7 @@ impl Seat {
         self.here.as_mut().expect("an engine is here or away")
     }
 
-    /// The engine, unless calls are in flight that this thread has not waited for.
+    /// Returns the engine, unless calls are in flight that this thread has not waited for.
     pub(crate) fn here(&self) -> Option<&Engine> {
         self.here.as_deref()
     }
@@ -212,7 +212,7 @@ impl Seat {
         self.here.as_deref_mut()
     }
 
-    /// The deadlines of the calls of an engine that is away.
+    /// Returns the deadlines of the calls of an engine that is away.
     pub(crate) fn limits(&self) -> Limits {
         self.limits
     }
@@ -294,7 +294,7 @@ struct State {
 }
 
 impl State {
-    /// The engine, if no job is queued.
+    /// Returns the engine, if no job is queued.
     fn idle_engine(&mut self) -> Option<Box<Engine>> {
         if self.jobs.is_empty() { self.engine.take() } else { None }
     }

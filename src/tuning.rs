@@ -36,7 +36,7 @@ impl Reach {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::ShmSlice, Self::ShmRegistered, Self::Threads, Self::Mpi, Self::Network];
 
-    /// The name of its section in a tuning file.
+    /// Returns the name of its section in a tuning file.
     pub fn name(self) -> &'static str {
         match self {
             Self::ShmSlice => "shm.slice",
@@ -95,7 +95,7 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// The constants for one way to communicate.
+    /// Returns the constants for one way to communicate.
     pub fn section(&self, reach: Reach) -> &Section {
         &self.sections[reach as usize]
     }
@@ -109,8 +109,8 @@ impl Tuning {
         self
     }
 
-    /// The cost model of a world over the transport of this name, with arrays in this kind of memory, on nodes with so many
-    /// cores.
+    /// Returns the cost model of a world over the transport of this name, with arrays in this kind of memory, on nodes with
+    /// so many cores.
     pub fn machine(&self, transport: &str, memory: Memory, cores: usize) -> Machine {
         let inside = Reach::inside(transport, memory);
         let network = self.section(Reach::Network);

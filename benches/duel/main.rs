@@ -155,7 +155,7 @@ fn duel(args: &Args) {
     }
 }
 
-/// All cases, by operation, place, state and size.
+/// Returns all cases, by operation, place, state and size.
 fn cases(args: &Args) -> Vec<Case> {
     let mut cases = Vec::new();
     for &operation in &args.operation {

@@ -44,7 +44,7 @@ impl Shared {
         Self { start, size_bytes }
     }
 
-    /// The address at this offset.
+    /// Returns the address at this offset.
     ///
     /// # Panics
     /// If `size_bytes` from there are not within the memory.
@@ -54,7 +54,7 @@ impl Shared {
         unsafe { self.start.add(offset) }
     }
 
-    /// A number at this offset.
+    /// Returns a number at this offset.
     ///
     /// # Panics
     /// If it is not within the memory, or not aligned.

@@ -58,7 +58,7 @@ pub fn count(plans: &[Plan]) -> Option<Cost> {
     })
 }
 
-/// The size of every message that a rank sends to another, in chunks.
+/// Returns the size of every message that a rank sends to another, in chunks.
 fn sent(schedule: &Schedule, rank: usize) -> impl Iterator<Item = usize> {
     let sends = schedule.steps().iter().filter_map(|step| step.send);
     sends.filter(move |send| send.to != rank).map(|send| send.chunks.count())

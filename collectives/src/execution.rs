@@ -72,7 +72,7 @@ pub enum Execution {
 }
 
 impl Execution {
-    /// The number of blocks.
+    /// Returns the number of blocks.
     pub fn blocks(self) -> usize {
         match self {
             Self::Eager | Self::ByVendor => 1,
@@ -103,8 +103,8 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// The capabilities of a modelled machine: in one node, ranks share memory if it has a [single pass](Machine::one_pass);
-    /// between nodes there are lanes if it has a [segment size](Machine::segment_bytes).
+    /// Returns the capabilities of a modelled machine: in one node, ranks share memory if it has a [single
+    /// pass](Machine::one_pass); between nodes there are lanes if it has a [segment size](Machine::segment_bytes).
     pub fn of(machine: &Machine, topology: &Topology) -> Self {
         let nodes = topology.nodes();
         Self {

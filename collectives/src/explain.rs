@@ -85,7 +85,7 @@ fn legend(full: usize) -> String {
     )
 }
 
-/// A bar for the fraction of a chunk's contributions.
+/// Returns a bar for the fraction of a chunk's contributions.
 fn bar(contributions: usize, full: usize) -> char {
     match contributions {
         0 => '·',
@@ -93,7 +93,7 @@ fn bar(contributions: usize, full: usize) -> char {
     }
 }
 
-/// A short text for chunks of a plan.
+/// Returns a short text for chunks of a plan.
 fn chunks_text(chunk_count: usize, chunks: Chunks) -> String {
     match chunks {
         whole if whole.count() == chunk_count => "all".to_owned(),
@@ -155,7 +155,7 @@ impl Drawing<'_> {
         self.rows.push(Row::Cells(label, buffers.iter().take(DRAWN_RANKS).map(bars).collect()));
     }
 
-    /// The text for what a rank sends and receives in a round.
+    /// Returns the text for what a rank sends and receives in a round.
     fn messages(&self, rank: Rank, arrivals: &[Arrival]) -> String {
         let chunks = |chunks| chunks_text(self.plans[rank].chunk_count(), chunks);
         let sent = arrivals.iter().filter(|event| event.from == rank);
@@ -200,7 +200,7 @@ impl Drawing<'_> {
     }
 }
 
-/// The name of the phase of a step in the flattened plan.
+/// Returns the name of the phase of a step in the flattened plan.
 fn phase_of(plan: &Plan, step: usize) -> &'static str {
     let mut end = 0;
     let phase = plan.phases().iter().find(|phase| {

@@ -15,17 +15,17 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// The chunks `start..end`.
+    /// Returns the chunks `start..end`.
     pub fn new(start: usize, end: usize) -> Self {
         Self { start, end }
     }
 
-    /// A single chunk.
+    /// Returns a single chunk.
     pub fn one(chunk: usize) -> Self {
         Self::new(chunk, chunk + 1)
     }
 
-    /// The number of chunks in the range.
+    /// Returns the number of chunks in the range.
     pub fn count(self) -> usize {
         self.end.saturating_sub(self.start)
     }
@@ -73,7 +73,7 @@ impl Combine {
         self != Self::Replace
     }
 
-    /// The two operands of a reduction, from left to right.
+    /// Returns the two operands of a reduction, from left to right.
     pub(crate) fn operands<T>(self, held: T, arrived: T) -> (T, T) {
         if self == Self::ReduceBefore { (arrived, held) } else { (held, arrived) }
     }
@@ -113,7 +113,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// An empty step, for the methods below.
+    /// Returns an empty step, for the methods below.
     pub fn new() -> Self {
         Self::default()
     }
@@ -138,12 +138,12 @@ impl Step {
         Self { receive: Some(Receive { from, chunks, combine: Combine::Reduce }), ..self }
     }
 
-    /// The ranges of chunks that it reads or writes.
+    /// Returns the ranges of chunks that it reads or writes.
     pub(crate) fn touched(&self) -> impl Iterator<Item = Chunks> + use<> {
         [self.send.map(|send| send.chunks), self.receive.map(|receive| receive.chunks)].into_iter().flatten()
     }
 
-    /// The step in reverse: what was sent is received and reduced, what was received is sent.
+    /// Returns the step in reverse: what was sent is received and reduced, what was received is sent.
     ///
     /// # Panics
     /// If the step is not part of an outward half: it reduces, or sends its original input.
@@ -173,7 +173,7 @@ pub struct Schedule {
 pub const SENDS_AHEAD: usize = 4;
 
 impl Schedule {
-    /// A schedule over a buffer of `chunk_count` chunks.
+    /// Returns a schedule over a buffer of `chunk_count` chunks.
     ///
     /// # Panics
     /// If there are no chunks.
@@ -182,17 +182,17 @@ impl Schedule {
         Self { chunk_count, steps: steps.into_iter().collect() }
     }
 
-    /// The number of chunks; the same on every rank.
+    /// Returns the number of chunks; the same on every rank.
     pub fn chunk_count(&self) -> usize {
         self.chunk_count
     }
 
-    /// The steps, in order.
+    /// Returns the steps, in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// The steps, for a change of what receives do.
+    /// Returns the steps, for a change of what receives do.
     pub(crate) fn steps_mut(&mut self) -> &mut [Step] {
         &mut self.steps
     }
@@ -247,7 +247,7 @@ impl Schedule {
         Self::new(self.chunk_count, self.steps.iter().rev().map(|step| step.reversed()))
     }
 
-    /// The all-reduce of which this is the outward half: its reverse, then the outward half itself.
+    /// Returns the all-reduce of which this is the outward half: its reverse, then the outward half itself.
     ///
     /// # Panics
     /// As [`Schedule::reversed`].

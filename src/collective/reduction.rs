@@ -39,8 +39,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The algorithms that keep the order of ranks in an operation. In large worlds, only those are considered that have few steps or few
-    /// bytes, since the plans of all ranks are compared.
+    /// Returns the algorithms that keep the order of ranks in an operation. In large worlds, only those are considered that have few
+    /// steps or few bytes, since the plans of all ranks are compared.
     pub(super) fn in_order(&mut self, operation: Operation) -> Vec<Algorithm> {
         let is_large = self.topology.ranks() > MOST_RANKS;
         let few = [Algorithm::usual(Role::FewestSteps), Algorithm::AllToAll];

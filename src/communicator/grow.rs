@@ -64,7 +64,8 @@ impl Growing<'_> {
         self.refused
     }
 
-    /// The bytes that this rank contributes to an all-gather: its own, and on rank 0 those of the processes that join.
+    /// Returns the bytes that this rank contributes to an all-gather: its own, and on rank 0 those of the processes
+    /// that join.
     fn given(&mut self, own: &[u8]) -> Vec<u8> {
         let mut given = vec![own.to_vec()];
         for (rank, connection) in (self.world.ranks()..).zip(&mut self.joining) {
@@ -109,7 +110,7 @@ impl Bootstrap for Growing<'_> {
 }
 
 impl Communicator {
-    /// The communicator of a world that has grown, not watched over yet. All ranks call it.
+    /// Returns the communicator of a world that has grown, not watched over yet. All ranks call it.
     pub(crate) fn of_growing(growing: &mut Growing<'_>) -> Result<(Self, Controls)> {
         let world = &mut *growing.world;
         world.groups += 1;
@@ -120,7 +121,8 @@ impl Communicator {
         Ok((growing.world.heir(transport, &config)?, controls))
     }
 
-    /// The communicator of a process that joins, not watched over yet, without [what is set](Self::set_as_rank_0) on rank 0.
+    /// Returns the communicator of a process that joins, not watched over yet, without [what is set](Self::set_as_rank_0) on
+    /// rank 0.
     pub(crate) fn of_joining(transport: Fabric, config: &Config) -> Result<Self> {
         Self::new(transport, config)
     }

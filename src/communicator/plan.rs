@@ -203,7 +203,7 @@ impl<B> Planned<B> {
         }
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     ///
     /// # Panics
     /// If the call is started, or has failed.

@@ -19,7 +19,7 @@ use crate::transport::{Deadlines, Fabric};
 use crate::tuning::Tuning;
 
 impl Communicator {
-    /// The communicators of a world of threads.
+    /// Returns the communicators of a world of threads.
     pub(crate) fn of_threads(ends: Vec<Fabric>, config: &Config) -> Result<Vec<Self>> {
         let job = RandomState::new().hash_one(0);
         let end = |end| {
@@ -30,7 +30,7 @@ impl Communicator {
         ends.into_iter().map(end).collect()
     }
 
-    /// A communicator over this transport, not watched over yet.
+    /// Returns a communicator over this transport, not watched over yet.
     pub(super) fn new(mut transport: Fabric, config: &Config) -> Result<Self> {
         config.chaos.into_iter().for_each(|chaos| transport.inject(chaos));
         let mut topology = transport.topology().clone();
@@ -106,7 +106,7 @@ fn check_declared(declared: &Topology, ranks: usize) -> Result<()> {
     )))
 }
 
-/// The deadlines of calls where the program sets none.
+/// Returns the deadlines of calls where the program sets none.
 fn limits(config: &Config) -> Limits {
     let quiet = config.quiet_timeout;
     Limits {
@@ -116,7 +116,8 @@ fn limits(config: &Config) -> Limits {
 }
 
 impl Communicator {
-    /// The communicator of a rank that is a process. Calls before [`Communicator::begin`] belong to the set-up.
+    /// Returns the communicator of a rank that is a process. Calls before [`Communicator::begin`] belong to the
+    /// set-up.
     pub(crate) fn of_process(transport: Fabric, config: &Config) -> Result<Self> {
         let mut comm = Self::new(transport, config)?;
         comm.seat.engine().calls.sequence = FIRST_OF_SETUP;

@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Pages, Shared, SharedCounters};
 
 impl Communicator {
-    /// An array that all ranks share, which must be on one node; its elements are initially zero. All ranks call it, with the same
-    /// count (`MPI_Win_allocate_shared`). It may be dropped before or after the communicator, and leaves nothing behind.
+    /// Returns an array that all ranks share, which must be on one node; its elements are initially zero. All ranks call it, with
+    /// the same count (`MPI_Win_allocate_shared`). It may be dropped before or after the communicator, and leaves nothing behind.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {

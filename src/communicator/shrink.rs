@@ -17,8 +17,8 @@ use crate::system::is_stopped;
 use crate::transport::{Bootstrap, Deadlines, Fabric, Hopeless, Waiting};
 
 impl Communicator {
-    /// The rank that each rank of this communicator had in the one that [`Communicator::shrink`] consumed; empty for a communicator that
-    /// `shrink` did not return.
+    /// Returns the rank that each rank of this communicator had in the one that [`Communicator::shrink`] consumed; empty for a
+    /// communicator that `shrink` did not return.
     pub fn former_ranks(&self) -> &[Rank] {
         &self.former_ranks
     }
@@ -88,7 +88,8 @@ impl Communicator {
         Err(Error::Unsupported(format!("this world cannot {how}: {why}")))
     }
 
-    /// The communicator of the survivors, not watched over yet, and its connections for its guard. All of them call it.
+    /// Returns the communicator of the survivors, not watched over yet, and its connections for its guard. All of them
+    /// call it.
     pub(crate) fn among_survivors(
         &mut self,
         survivors: &mut Survivors,
@@ -123,7 +124,7 @@ pub(crate) struct Survivors {
 }
 
 impl Survivors {
-    /// The survivors of the world of a status board, before their first attempt.
+    /// Returns the survivors of the world of a status board, before their first attempt.
     fn over(status: StatusBoard, deadlines: Deadlines) -> Self {
         let (connections, minimum, members, lacks) = Default::default();
         Self { status, connections, deadlines, minimum, attempt: 0, members, pieces: 0, lacks }
@@ -165,12 +166,12 @@ impl Survivors {
         self.without_others(format!("{left} ranks are left, fewer than the minimum, {minimum}"))
     }
 
-    /// The error if other ranks go on without this one.
+    /// Returns the error if other ranks go on without this one.
     fn without_others(&self, cause: String) -> Error {
         Error::Failed { rank: self.status.rank(), cause: Box::new(Error::Launch(cause)) }
     }
 
-    /// The error if ranks have sent nothing in a world of several nodes.
+    /// Returns the error if ranks have sent nothing in a world of several nodes.
     fn missing_far(&self, ranks: &[Rank]) -> Error {
         let (rank, waited) = (self.status.rank(), self.deadlines.timeout);
         Error::Missing { rank, other: ranks[0], process_id: None, is_stopped: false, waited }
@@ -216,7 +217,7 @@ impl Survivors {
         }
     }
 
-    /// The bytes of all members, gathered over their connections.
+    /// Returns the bytes of all members, gathered over their connections.
     fn gathered(&mut self, gathered: Gathered) -> Result<Vec<Vec<u8>>> {
         match gathered {
             Gathered::All(all) => Ok(all),
@@ -317,7 +318,7 @@ impl Bootstrap for Survivors {
     }
 }
 
-/// The error if a member has ended before an attempt was complete.
+/// Returns the error if a member has ended before an attempt was complete.
 fn has_ended(rank: Rank) -> Error {
     Error::Launch(format!("rank {rank} has ended while the survivors met"))
 }

@@ -18,7 +18,7 @@ pub enum Starter {
 }
 
 impl Starter {
-    /// The name in a sentence.
+    /// Returns the name in a sentence.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "Open MPI's mpirun",
@@ -93,12 +93,13 @@ impl Launcher {
     }
 }
 
-/// The cluster that TensorFlow's `MultiWorkerMirroredStrategy` reads, as JSON, if this process is given one.
+/// Returns the cluster that TensorFlow's `MultiWorkerMirroredStrategy` reads, as JSON, if this process is
+/// given one.
 pub fn tf_config() -> Option<String> {
     std::env::var("TF_CONFIG").ok()
 }
 
-/// The number of tasks on a node, from Slurm's list of them: `2(x3),1` is 2, 2, 2 and 1.
+/// Returns the number of tasks on a node, from Slurm's list of them: `2(x3),1` is 2, 2, 2 and 1.
 fn tasks_of(list: &str, node: usize) -> Option<usize> {
     let mut nodes = list.split(',').flat_map(|part| {
         let (tasks, times) = part.split_once("(x").unwrap_or((part, "1)"));

@@ -135,7 +135,7 @@ impl Endpoint {
         self.send_votes();
     }
 
-    /// The next action, in the order in which they must be carried out.
+    /// Returns the next action, in the order in which they must be carried out.
     pub(crate) fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -162,7 +162,7 @@ impl Endpoint {
         self.actions.extend(known.map(|(&id, _)| Action::Send(id, message.to_bytes())));
     }
 
-    /// The rank at the other end of each identified connection.
+    /// Returns the rank at the other end of each identified connection.
     pub(crate) fn peers(&self) -> impl Iterator<Item = Rank> {
         self.links.values().filter_map(|link| link.peer)
     }

@@ -77,13 +77,13 @@ enum State {
 }
 
 impl Handshake {
-    /// The side that connects, and its first message. The nonce must be random.
+    /// Returns the side that connects, and its first message. The nonce must be random.
     pub(crate) fn connect(secret: &[u8], claim: Claim, nonce: Nonce) -> (Self, Message) {
         let state = State::Greeted { claim, own: nonce };
         (Self { secret: secret.into(), state }, Message::Hello { version: VERSION, nonce })
     }
 
-    /// The side that accepts. The nonce must be random.
+    /// Returns the side that accepts. The nonce must be random.
     pub(crate) fn accept(secret: &[u8], nonce: Nonce) -> Self {
         Self { secret: secret.into(), state: State::Accepting { own: nonce } }
     }
@@ -122,7 +122,7 @@ impl Handshake {
         step
     }
 
-    /// The message that accepts a claim.
+    /// Returns the message that accepts a claim.
     ///
     /// # Panics
     /// If there is none.
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// Both sides up to the proof of the side that connects.
+    /// Returns both sides up to the proof of the side that connects.
     fn until_proof(of_connect: &[u8], of_accept: &[u8]) -> (Handshake, Handshake, Message) {
         let (mut connects, hello) = Handshake::connect(of_connect, CLAIM, [1, 2]);
         let mut accepts = Handshake::accept(of_accept, [3, 4]);

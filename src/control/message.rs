@@ -111,7 +111,7 @@ impl Message {
     }
 }
 
-/// The bytes of a message after their number, as [`Frames`] receives them.
+/// Returns the bytes of a message after their number, as [`Frames`] receives them.
 pub(crate) fn framed(content: &[u8]) -> Vec<u8> {
     [&(content.len() as u32).to_le_bytes(), content].concat()
 }
@@ -148,7 +148,7 @@ impl Frames {
         Ok(Some(content))
     }
 
-    /// The bytes received and not removed.
+    /// Returns the bytes received and not removed.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

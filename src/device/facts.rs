@@ -54,7 +54,7 @@ fn pairs(members: &[Rank]) -> impl Iterator<Item = (Rank, Rank)> {
         .flat_map(|(place, &one)| members[place + 1..].iter().map(move |&other| (one, other)))
 }
 
-/// The reason why two ranks of a node cannot be in one NCCL communicator, if there is one.
+/// Returns the reason why two ranks of a node cannot be in one NCCL communicator, if there is one.
 fn between(facts: &[Facts], one: Rank, other: Rank) -> Option<String> {
     let version = |rank: Rank| Version::from_code(facts[rank].nccl as u32);
     if version(one) != version(other) {

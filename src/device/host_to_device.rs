@@ -125,7 +125,7 @@ impl HostToDevice {
     }
 }
 
-/// A new array, into which something is copied at once.
+/// Returns a new array, into which something is copied at once.
 fn unset<T: DeviceRepr>(
     count: usize,
     copies: &Arc<CudaStream>,

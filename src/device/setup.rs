@@ -99,7 +99,7 @@ impl Gpu {
         allocated.map_err(cuda("memory on the GPU"))
     }
 
-    /// The stream of non-blocking calls.
+    /// Returns the stream of non-blocking calls.
     pub(crate) fn aside(&self) -> Arc<CudaStream> {
         Arc::clone(&self.aside)
     }

@@ -94,7 +94,7 @@ impl Slot {
         Ok(is_fetched)
     }
 
-    /// The segment's bytes.
+    /// Returns the segment's bytes.
     ///
     /// # Panics
     /// If the segment has not arrived.

@@ -78,12 +78,12 @@ impl ErrorCode {
         Self::Partitioned,
     ];
 
-    /// The number.
+    /// Returns the number.
     pub fn number(self) -> i32 {
         self as i32
     }
 
-    /// The code with this number, if there is one.
+    /// Returns the code with this number, if there is one.
     pub fn from_number(number: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|code| code.number() == number)
     }
@@ -93,7 +93,7 @@ impl ErrorCode {
         self.number() >= FIRST_FATAL
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unsupported => "unsupported",

@@ -20,7 +20,8 @@ pub(super) struct Format {
 }
 
 impl Format {
-    /// The formats for the elements and the operation of a call, by a plan that `accumulates` or does not.
+    /// Returns the formats for the elements and the operation of a call, by a plan that `accumulates` or does
+    /// not.
     pub(super) fn of(call: &Call, accumulates: bool) -> Self {
         let Call { dtype, op, .. } = *call;
         let accumulator = op.filter(|_| accumulates).and_then(|op| Accumulator::of(dtype, op));

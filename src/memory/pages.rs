@@ -66,7 +66,7 @@ impl Pages {
         Ok((file, pages))
     }
 
-    /// The memory of a file made by [`Pages::shared`], possibly in another process.
+    /// Returns the memory of a file made by [`Pages::shared`], possibly in another process.
     pub(crate) fn of_file(file: impl AsFd) -> Result<Self> {
         let size_bytes = usize::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing one.
@@ -79,7 +79,8 @@ impl Pages {
         Ok(pages)
     }
 
-    /// The memory of a file made by [`Pages::shared`] that is open in this or another process, not touched.
+    /// Returns the memory of a file made by [`Pages::shared`] that is open in this or another process, not
+    /// touched.
     pub(crate) fn of_process(process_id: i32, file: u64) -> Result<Self> {
         let path = Self::path(process_id, file);
         // If the process ID here differs from the process's own (containers), this may be any file.
@@ -89,7 +90,7 @@ impl Pages {
         Self::of_file(rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// The link to a file that is open in a process.
+    /// Returns the link to a file that is open in a process.
     pub(crate) fn path(process_id: i32, file: u64) -> String {
         format!("/proc/{process_id}/fd/{file}")
     }
@@ -99,12 +100,12 @@ impl Pages {
         Self { address, size_bytes }
     }
 
-    /// The start of the memory.
+    /// Returns the start of the memory.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.address.as_ptr()
     }
 
-    /// The size: whole pages.
+    /// Returns the size: whole pages.
     pub(crate) fn size_bytes(&self) -> usize {
         self.size_bytes
     }

@@ -23,8 +23,8 @@ pub struct Registered<T> {
 }
 
 impl<T: Element> Registered<T> {
-    /// An array for this rank alone: no other rank can access it, and a collective on it costs as much as on any slice. It is
-    /// touched on allocation, and uses huge pages if available.
+    /// Returns an array for this rank alone: no other rank can access it, and a collective on it costs as much as on any
+    /// slice. It is touched on allocation, and uses huge pages if available.
     ///
     /// # Errors
     /// [`Error::Memory`] if the system does not provide the memory.
@@ -94,7 +94,7 @@ impl Location {
     /// Flag of a segment that holds a copy with a separate share for each rank.
     const DEALT: u64 = 1 << 63;
 
-    /// An address of this process.
+    /// Returns an address of this process.
     pub(crate) fn of_address(bytes: *const [u8]) -> Self {
         Self { segment: Self::ADDRESS, offset: bytes.cast::<u8>() as u64 }
     }
@@ -104,31 +104,31 @@ impl Location {
         Self { segment: self.segment | Self::DEALT, ..self }
     }
 
-    /// The share of one rank, in memory that holds shares of this size; `None` if it holds no shares.
+    /// Returns the share of one rank, in memory that holds shares of this size; `None` if it holds no shares.
     pub(crate) fn share_of(self, position: usize, share_bytes: usize) -> Option<Self> {
         let is_dealt = self.segment & Self::DEALT != 0;
         is_dealt
             .then(|| Self { segment: self.number(), offset: self.offset + (position * share_bytes) as u64 })
     }
 
-    /// A location this many bytes further.
+    /// Returns a location this many bytes further.
     pub(crate) fn after(self, bytes: usize) -> Self {
         Self { offset: self.offset + bytes as u64, ..self }
     }
 
-    /// The segment that is made after `made` others, with this file. Numbers are not reused before 2³¹ others, though file
-    /// descriptors are.
+    /// Returns the segment that is made after `made` others, with this file. Numbers are not reused before 2³¹ others,
+    /// though file descriptors are.
     fn segment(made: u32, file: i32) -> u64 {
         let most = (Self::DEALT >> 32) - Self::SEGMENTS;
         (Self::SEGMENTS + u64::from(made) % most) << 32 | u64::from(file as u32)
     }
 
-    /// The number of the segment itself.
+    /// Returns the number of the segment itself.
     fn number(self) -> u64 {
         self.segment & !Self::DEALT
     }
 
-    /// The file descriptor of a segment, in the process that made it.
+    /// Returns the file descriptor of a segment, in the process that made it.
     pub(crate) fn file(self) -> u64 {
         self.segment & u64::from(u32::MAX)
     }
@@ -192,8 +192,8 @@ impl Registry {
         Ok(Block { pages, file: Some(file), process_id, registry })
     }
 
-    /// The location of these bytes for another rank, if they lie in one block of registered memory. (A pointer, since memory
-    /// lent for writing must be writable for the lender.)
+    /// Returns the location of these bytes for another rank, if they lie in one block of registered memory. (A pointer,
+    /// since memory lent for writing must be writable for the lender.)
     pub(crate) fn locate(&self, bytes: *const [u8]) -> Option<Location> {
         let address = bytes.cast::<u8>() as usize;
         if !self.processes {
@@ -247,7 +247,7 @@ impl Block {
         self.pages.size_bytes()
     }
 
-    /// All of it. Other ranks access it only while it is lent to them.
+    /// Returns all of it. Other ranks access it only while it is lent to them.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: the pages are ours, and all of their bytes are set.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.size_bytes()) }

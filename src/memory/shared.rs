@@ -20,13 +20,13 @@ pub struct Shared<T> {
 }
 
 impl<T: Element> Shared<T> {
-    /// The first `count` elements of these pages, which must hold as many.
+    /// Returns the first `count` elements of these pages, which must hold as many.
     pub(crate) fn new(pages: Pages, count: usize) -> Self {
         assert!(count * size_of::<T>() <= pages.size_bytes(), "the pages hold fewer elements");
         Self { pages, count, elements: PhantomData }
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -36,12 +36,12 @@ impl<T: Element> Shared<T> {
         self.count == 0
     }
 
-    /// The first element, wherever this rank sees it. It is aligned to a page.
+    /// Returns the first element, wherever this rank sees it. It is aligned to a page.
     pub fn as_ptr(&self) -> *mut T {
         self.pages.as_ptr().cast()
     }
 
-    /// The elements in this range.
+    /// Returns the elements in this range.
     ///
     /// # Safety
     /// As long as the slice exists, no rank writes to them.
@@ -84,7 +84,7 @@ impl SharedCounters {
         Self(array)
     }
 
-    /// A counter.
+    /// Returns a counter.
     ///
     /// # Panics
     /// If there are not so many.

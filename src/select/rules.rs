@@ -56,7 +56,7 @@ pub enum InvalidChoice {
 }
 
 impl Rules {
-    /// The algorithm for arrays of this size, and the rule that gives it.
+    /// Returns the algorithm for arrays of this size, and the rule that gives it.
     pub(crate) fn algorithm(&self, size_bytes: usize) -> Option<(Algorithm, Why)> {
         let rule = self.rules.iter().find(|rule| rule.holds(size_bytes))?;
         let &Rule { algorithm, from_bytes, to_bytes } = rule;

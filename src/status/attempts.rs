@@ -88,7 +88,8 @@ impl Attempts {
         piece.number.store(number.bits(), Ordering::Release);
     }
 
-    /// The bytes of a piece, and the number of bytes that it and the following ones have, if the rank has given it and not replaced it.
+    /// Returns the bytes of a piece, and the number of bytes that it and the following ones have, if the rank has given it and not
+    /// replaced it.
     pub(super) fn given(&self, number: PieceNumber) -> Option<(Vec<u8>, usize)> {
         let piece = &self.pieces[number.piece as usize % 2];
         if piece.number.load(Ordering::Acquire) != number.bits() {

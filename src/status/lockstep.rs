@@ -19,15 +19,15 @@ pub(super) struct Lockstep {
 
 #[cfg_attr(not(any(feature = "nccl", loom)), expect(dead_code, reason = "only NCCL carries out such calls"))]
 impl Lockstep {
-    /// The number of announced calls.
+    /// Returns the number of announced calls.
     pub(super) fn announced(&self) -> u64 {
         self.announced.load(Ordering::Acquire)
     }
 
     /// Announces the next call, given a hash of all calls up to it. Returns its number, from 1.
     ///
-    /// Of two ranks that announce call `n` and then read whether the other has, at least one finds that it has: the fences of both are in
-    /// one order, and the later one reads what the earlier one announced.
+    /// If two ranks announce call `n` and then read whether the other has, at least one of them finds that it has: the fences of both
+    /// are in one order, and the later one reads the number that the earlier one announced.
     pub(super) fn announce(&self, history: u64) -> u64 {
         let number = self.announced.load(Ordering::Relaxed) + 1;
         self.history(number).store(history, Ordering::Relaxed);

@@ -89,7 +89,7 @@ impl Flight {
         Ok(())
     }
 
-    /// The findings, as sentences, the most important first.
+    /// Returns the findings, as sentences, the most important first.
     pub fn findings(&self) -> Vec<String> {
         let mut findings = Vec::new();
         findings.extend(self.failed());
@@ -99,7 +99,7 @@ impl Flight {
         findings
     }
 
-    /// The ranks that failed first, as far as each node knew.
+    /// Returns the ranks that failed first, as far as each node knew.
     fn failed(&self) -> Vec<String> {
         let mut failed: Vec<_> = self.dumps.values().filter_map(|dump| dump.failed.as_ref()).collect();
         failed.sort_by_key(|failed| failed.rank);
@@ -108,7 +108,7 @@ impl Flight {
         failed.into_iter().map(|failed| format!("{} failed: {}", name(failed.rank), failed.cause)).collect()
     }
 
-    /// The first call in which ranks made different calls.
+    /// Returns the first call in which ranks made different calls.
     fn mismatch(&self) -> Option<String> {
         let mut calls: BTreeMap<Place, Vec<(&Record, Vec<Rank>)>> = BTreeMap::new();
         for (&rank, dump) in &self.dumps {
@@ -203,7 +203,7 @@ impl Flight {
         Some(format!("nothing is here of {}: {why}", ranks(&missing)))
     }
 
-    /// A table with a line for each rank.
+    /// Returns a table with a line for each rank.
     pub fn table(&self) -> String {
         let mut rows = vec![
             ["rank", "host", "process", "state", "since", "last call", "step", "waits for"]
@@ -232,7 +232,7 @@ impl Flight {
         })
     }
 
-    /// A rank with its process: `rank 3 (process 77 on node1)`.
+    /// Returns a rank with its process: `rank 3 (process 77 on node1)`.
     fn name(&self, rank: Rank) -> String {
         match self.dumps.get(&rank) {
             None => format!("rank {rank}"),

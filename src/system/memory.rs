@@ -17,7 +17,7 @@ pub struct AvailableMemory {
 }
 
 impl AvailableMemory {
-    /// The memory available now; `None` if the system does not report it.
+    /// Returns the memory available now; `None` if the system does not report it.
     pub fn now() -> Option<Self> {
         let machine = fs::read_to_string("/proc/meminfo").ok()?;
         Self::of(&machine, MemoryLimit::of_this_process())
@@ -55,7 +55,7 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// The limit that leaves the least, if there is any.
+    /// Returns the limit that leaves the least, if there is any.
     pub fn of_this_process() -> Option<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         Self::read(Path::new("/sys/fs/cgroup"), &groups)
@@ -101,7 +101,7 @@ impl MemoryLimit {
     }
 }
 
-/// A control group, and those above it. (In a container, its own is the root, independent of its path
+/// Returns a control group, and those above it. (In a container, its own is the root, independent of its path
 /// outside.)
 fn above(root: &Path, path: &str) -> Vec<PathBuf> {
     let mut folders: Vec<_> = Path::new(path).ancestors().map(|part| root.join(part)).collect();

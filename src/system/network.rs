@@ -19,7 +19,7 @@ pub(crate) fn has_rdma() -> bool {
     RDMA.into_iter().any(has_any)
 }
 
-/// A random number, for a secret or a handshake.
+/// Returns a random number, for a secret or a handshake.
 pub(crate) fn nonce() -> [u64; 2] {
     let random = || RandomState::new().hash_one(std::process::id());
     [random(), random()]
@@ -59,7 +59,7 @@ pub(crate) fn listen(is_preferred: impl Fn(&str, IpAddr) -> bool) -> io::Result<
     }
 }
 
-/// The names and addresses of the interfaces of this machine.
+/// Returns the names and addresses of the interfaces of this machine.
 ///
 /// # Errors
 /// The system's error.

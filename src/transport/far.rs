@@ -188,7 +188,7 @@ impl Far {
         self.link.borrow().nap(most);
     }
 
-    /// The failure of a rank whose connection is lost.
+    /// Returns the failure of a rank whose connection is lost.
     fn lost(&self, other: Rank) -> Option<Failure> {
         lost(&**self.link.borrow(), other, &self.status)
     }
@@ -203,7 +203,7 @@ impl Drop for Far {
     }
 }
 
-/// The failure of a rank whose connection is lost.
+/// Returns the failure of a rank whose connection is lost.
 pub(super) fn lost(link: &dyn Link, other: Rank, status: &StatusBoard) -> Option<Failure> {
     let cause = link.lost(other)?;
     let cause = format!("the connection with rank {other} is lost: {cause}");

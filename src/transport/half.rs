@@ -7,7 +7,7 @@ use super::{Failure, Waiting};
 
 /// A send or a receive in progress.
 pub(super) trait Half {
-    /// The rank at the other end.
+    /// Returns the rank at the other end.
     fn other(&self) -> Rank;
 
     /// Returns whether the half is complete.

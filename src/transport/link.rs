@@ -25,7 +25,7 @@ pub(crate) const FAR_SEGMENT: usize = (64 << 10) - 256;
 /// Messages of a rank to another arrive in the order in which they are sent. One to each rank, and one from each, is under way at a
 /// time.
 pub(super) trait Link: fmt::Debug + Send {
-    /// The name in tables.
+    /// Returns the name in tables.
     fn name(&self) -> &'static str;
 
     /// Continues to send a message; `given` is 0 at first, and belongs to the link. The bytes stay valid and unchanged until it is done.
@@ -35,7 +35,7 @@ pub(super) trait Link: fmt::Debug + Send {
     fn send(&mut self, header: &Header, outgoing: Outgoing<'_>, given: &mut usize)
     -> Result<Polled, Failure>;
 
-    /// The header of the message from a rank whose payload is next, if it has arrived.
+    /// Returns the header of the message from a rank whose payload is next, if it has arrived.
     ///
     /// # Errors
     /// If the link fails.

@@ -29,7 +29,7 @@ pub(super) struct LocalRanks {
 }
 
 impl LocalRanks {
-    /// The ranks of this rank's node. All ranks call it.
+    /// Returns the ranks of this rank's node. All ranks call it.
     pub(super) fn of_node(bootstrap: &mut dyn Bootstrap, topology: &Topology) -> Result<Self> {
         let process_ids = gather(bootstrap, [u64::from(std::process::id())])?;
         let process_ids = process_ids.into_iter().map(|[id]| id as i32).collect();
@@ -73,8 +73,8 @@ impl LocalRanks {
     }
 }
 
-/// The status board of the ranks of a node; a private one if they cannot share memory (as [`share`] reports). All ranks call it,
-/// with the local ranks of their real node, independent of declared nodes.
+/// Returns the status board of the ranks of a node; a private one if they cannot share memory (as [`share`] reports). All ranks
+/// call it, with the local ranks of their real node, independent of declared nodes.
 pub(super) fn status(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) -> Result<StatusBoard> {
     let ranks = bootstrap.ranks();
     let size_bytes = StatusBoard::size_bytes(ranks, local_ranks.len());
@@ -168,7 +168,7 @@ fn can_read_next(
     Ok(can_read(local_ranks.process_ids[next], address, readable_by(next)))
 }
 
-/// The value of the rank at a position for others to read.
+/// Returns the value of the rank at a position for others to read.
 fn readable_by(position: usize) -> u64 {
     0x756e_6973_6f6e_6f00 + position as u64
 }
@@ -199,7 +199,7 @@ fn common<T>(
     Ok(first.map_or(common, |[error]| Err(Errno::from_raw_os_error(error as i32))))
 }
 
-/// The message when ranks of a node have no common board.
+/// Returns the message when ranks of a node have no common board.
 fn cannot_share(cause: Errno, size_bytes: usize) -> String {
     let cause = std::io::Error::from(cause);
     let advice = match system::advice(&cause) {

@@ -86,7 +86,7 @@ struct Outbox {
 }
 
 impl Outbox {
-    /// The stamp of the next message to a position, if a slot is free.
+    /// Returns the stamp of the next message to a position, if a slot is free.
     #[inline]
     fn next(&mut self, board: &Board, (from, to): (usize, usize)) -> Option<Stamp> {
         let number = self.sent[to] + 1;
@@ -113,7 +113,7 @@ impl Outbox {
         true
     }
 
-    /// A piece of staging memory whose message has been received.
+    /// Returns a piece of staging memory whose message has been received.
     fn free_piece(&self, board: &Board, from: usize) -> Option<usize> {
         let is_free = |&piece: &usize| {
             self.staged[piece].is_none_or(|(to, number)| board.channel(from, to).taken() >= number)
@@ -175,7 +175,7 @@ impl Shared {
         }
     }
 
-    /// This rank's end for point-to-point messages, over channels of their own.
+    /// Returns this rank's end for point-to-point messages, over channels of their own.
     pub(super) fn for_messages(&self) -> Line {
         Line(Self::new(
             self.position,
@@ -187,12 +187,12 @@ impl Shared {
         ))
     }
 
-    /// The transports of a new world of threads.
+    /// Returns the transports of a new world of threads.
     pub(super) fn world_of_threads(ranks: usize, waits: (u32, usize)) -> crate::error::Result<Vec<Self>> {
         Self::of_process(StatusBoard::of_threads(ranks)?, waits)
     }
 
-    /// The transports of a process that is a world of its own, given the status board of each rank.
+    /// Returns the transports of a process that is a world of its own, given the status board of each rank.
     pub(super) fn of_process(
         statuses: Vec<StatusBoard>,
         waits: (u32, usize),
@@ -209,12 +209,12 @@ impl Shared {
         Ok(statuses.into_iter().enumerate().map(end).collect())
     }
 
-    /// The ranks that share this memory.
+    /// Returns the ranks that share this memory.
     pub(super) fn members(&self) -> &[Rank] {
         &self.members
     }
 
-    /// The state that the ranks of the node publish to each other.
+    /// Returns the state that the ranks of the node publish to each other.
     pub(super) fn status(&self) -> &StatusBoard {
         &self.status
     }
@@ -228,7 +228,7 @@ impl Shared {
         }
     }
 
-    /// The name in tables.
+    /// Returns the name in tables.
     pub(super) fn name(&self) -> &'static str {
         match self.reach {
             Reach::Threads => "threads",
@@ -236,7 +236,7 @@ impl Shared {
         }
     }
 
-    /// The number of cores available to these ranks together.
+    /// Returns the number of cores available to these ranks together.
     pub(super) fn cores(&self) -> usize {
         self.cores
     }
@@ -251,7 +251,7 @@ impl Shared {
         self.spins
     }
 
-    /// The allocator of this rank's registered memory.
+    /// Returns the allocator of this rank's registered memory.
     pub(super) fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
@@ -265,7 +265,7 @@ impl Shared {
         self.positions[rank].expect("a rank of the same node")
     }
 
-    /// The header of the next message from a rank, if it has arrived.
+    /// Returns the header of the next message from a rank, if it has arrived.
     pub(super) fn ahead(&self, from: Rank) -> Option<&Header> {
         self.board.channel(self.position_of(from), self.position).ahead()
     }
@@ -302,7 +302,8 @@ impl Shared {
         complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
     }
 
-    /// Both halves of an exchange, and the checks during a wait. The sending half makes progress first.
+    /// Returns both halves of an exchange, and the checks during a wait. The sending half makes progress
+    /// first.
     #[inline]
     pub(super) fn halves<'a>(
         &'a mut self,

@@ -8,7 +8,7 @@
 //! A message is an active message, or several of at most [`PIECE`](super::link::PIECE) each. Its header precedes its payload in the same
 //! message. UCX sends short ones at once, and long ones when the receiver has a place for them, without a copy in between.
 //!
-//! Who can reach the ports that UCX opens can disturb a world, as with MPI: UCX does not authenticate.
+//! Programs that can reach the ports of UCX can disturb a world, as with MPI: UCX does not authenticate.
 
 mod connect;
 mod inbox;

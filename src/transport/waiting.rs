@@ -112,7 +112,7 @@ impl Deadlines {
 }
 
 impl<'a> Waiting<'a> {
-    /// A wait with `spins` polls before it yields.
+    /// Returns a wait with `spins` polls before it yields.
     pub(crate) fn new(spins: u32, deadlines: &'a Deadlines, status: &'a StatusBoard) -> Self {
         Self {
             looks: 0,
@@ -311,12 +311,12 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// The polls before yielding: none if ranks outnumber cores.
+/// Returns the polls before yielding: none if ranks outnumber cores.
 pub(super) fn spins(ranks: usize, cores: usize) -> u32 {
     if ranks > cores { 0 } else { SPINS }
 }
 
-/// The number of cores that this process may use.
+/// Returns the number of cores that this process may use.
 pub(super) fn usable_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -325,8 +325,9 @@ pub(super) fn usable_cores() -> usize {
 mod tests {
     use super::*;
 
-    /// The length of a wait in which only `on_look` changes anything. That is called after each look at the clock, with a time
-    /// that has certainly passed between the first look and this one, however long the thread was descheduled meanwhile.
+    /// Returns the length of a wait in which only `on_look` changes anything. That is called after each look at the clock,
+    /// with a time that has certainly passed between the first look and this one, however long the thread was descheduled
+    /// meanwhile.
     fn waited(deadlines: Deadlines, status: &StatusBoard, mut on_look: impl FnMut(Duration)) -> Duration {
         let (started, mut first_look) = (Instant::now(), None);
         let mut waiting = Waiting::new(10, &deadlines, status);

@@ -53,7 +53,7 @@ impl Checks {
         Self { status, cards, report, processes, warnings, warns, compares, deadlock, others_check }
     }
 
-    /// The checks of a group, whose processes and long waits are its world's to check.
+    /// Returns the checks of a group, whose processes and long waits are its world's to check.
     pub(super) fn of_group(status: &StatusBoard, cards: &Arc<Cards>, report: &Arc<Report>) -> Self {
         Self {
             status: status.clone(),
@@ -77,7 +77,7 @@ impl Checks {
         }
     }
 
-    /// A deadlock that has been there for longer than any report of another node lasts.
+    /// Returns a deadlock that has been there for longer than any report of another node lasts.
     fn lasting(&mut self, found: Option<(Rank, String)>) -> Option<(Rank, String)> {
         let Some((_, cause)) = &found else {
             self.deadlock = None;

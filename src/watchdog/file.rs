@@ -15,7 +15,7 @@ impl OwnFile {
         Self { file: Some(file), identity }
     }
 
-    /// The file, unless the program has closed it; another may have its descriptor then.
+    /// Returns the file, unless the program has closed it; another may have its descriptor then.
     pub(super) fn get(&self) -> Option<BorrowedFd<'_>> {
         let file = self.file.as_ref()?.as_fd();
         (self.identity.is_some() && identity(file) == self.identity).then_some(file)
@@ -40,7 +40,7 @@ fn identity(file: BorrowedFd<'_>) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 impl OwnFile {
-    /// A file whose descriptor the program has closed and opened again for its own.
+    /// Returns a file whose descriptor the program has closed and opened again for its own.
     pub(super) fn replaced(file: OwnedFd) -> Self {
         Self { file: Some(file), identity: Some((0, 0)) }
     }

@@ -41,7 +41,8 @@ impl Living {
 }
 
 impl Processes {
-    /// The processes of the other ranks on a status board. They share a PID namespace, by which they found its memory.
+    /// Returns the processes of the other ranks on a status board. They share a PID namespace, by which they found its
+    /// memory.
     pub(super) fn on(status: &StatusBoard, cards: &Cards) -> Self {
         let mut processes = Self::default();
         for &rank in status.members().iter().filter(|&&rank| rank != status.rank()) {

@@ -105,7 +105,7 @@ impl FailureReport for Report {
     }
 }
 
-/// The first line of a report: which rank failed, where, in which call if known, and why.
+/// Returns the first line of a report: which rank failed, where, in which call if known, and why.
 fn first_line(cards: &Cards, how: &str, doing: Option<&Doing>, rank: Rank, cause: &str) -> String {
     let place = match doing.map(|doing| &doing.last) {
         None => String::new(),

@@ -86,7 +86,7 @@ fn ranks(case: u64) -> usize {
     2 + (case % 3) as usize
 }
 
-/// A job as this program, in a role.
+/// Returns a job as this program, in a role.
 fn job(over: Over, ranks: usize, role: &str) -> Command {
     let program = launch::this_program();
     let mut command = match over {

@@ -82,7 +82,7 @@ fn no_link_is_dead() {
     assert!(dead.is_empty(), "{}", dead.join("\n"));
 }
 
-/// The anchors of a document's headings, as forges and mdBook form them.
+/// Returns the anchors of a document's headings, as forges and mdBook form them.
 fn headings(text: &str) -> BTreeSet<String> {
     let mut is_code = false;
     let mut anchors = BTreeSet::new();
@@ -177,7 +177,7 @@ fn plain_words() {
     assert!(unused.is_empty(), "these exceptions are not needed any more: {unused:?}");
 }
 
-/// The lines of a document that are not code, with their numbers.
+/// Returns the lines of a document that are not code, with their numbers.
 fn prose(text: &str) -> Vec<(String, usize)> {
     let mut is_code = false;
     let mut lines = Vec::new();
@@ -190,7 +190,7 @@ fn prose(text: &str) -> Vec<(String, usize)> {
     lines
 }
 
-/// The banned phrases of a line, each with a better one.
+/// Returns the banned phrases of a line, each with a better one.
 fn phrases(line: &str) -> Vec<(String, &'static str)> {
     let lower = format!(" {} ", line.to_lowercase());
     let has = |phrase: &str| {
@@ -204,7 +204,7 @@ fn phrases(line: &str) -> Vec<(String, &'static str)> {
     banned.map(|(phrase, better)| ((*phrase).to_owned(), *better)).collect()
 }
 
-/// The banned openings of a line's sentences.
+/// Returns the banned openings of a line's sentences.
 fn openings(line: &str) -> impl Iterator<Item = (String, &'static str)> {
     let sentences = line.split(". ").map(|sentence| sentence.trim_start_matches(['-', '*', ' ']));
     sentences.flat_map(|sentence| opening(sentence, &OPENINGS))
@@ -233,7 +233,7 @@ fn plain_words_in_comments() {
     assert!(found.is_empty(), "comments avoid these phrases:\n{}", found.join("\n"));
 }
 
-/// The lines of a source that are comments, with their numbers, and whether a comment begins there.
+/// Returns the lines of a source that are comments, with their numbers, and whether a comment begins there.
 fn comments<'a>(text: &'a str, language: &str) -> impl Iterator<Item = (String, usize, bool)> + use<'a> {
     let marks: &[&str] = match language {
         "py" => &["# "],

@@ -1,7 +1,7 @@
-//! The floors of the house: which rooms of `src/` may name which, and what must never be in some of them. Which crate may name which is
-//! Cargo's to hold.
+//! The dependencies between modules of `src/`, and the names that must not occur in some of them. Cargo holds the dependencies
+//! between crates.
 //!
-//! What only tests have is left out.
+//! Code of tests is left out.
 
 mod files;
 mod graph;

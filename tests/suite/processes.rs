@@ -107,14 +107,14 @@ fn launch(ranks: usize, role: &str, settings: &[(&str, &str)]) -> Ended {
     launch::run(command.envs(settings.iter().copied()), DEADLINE)
 }
 
-/// This program as a rank that joins a world.
+/// Returns this program as a rank that joins a world.
 fn joins() -> Command {
     let mut command = Command::new(launch::this_program());
     suite::play(&mut command, "processes", "joins");
     command
 }
 
-/// A process for each of these environments, all at once.
+/// Returns a process for each of these environments, all at once.
 fn each(all: &[&[(&str, &str)]]) -> Vec<Ended> {
     let folder = tempfile::tempdir().unwrap();
     let start = |variables: &[(&str, &str)]| {

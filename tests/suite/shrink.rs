@@ -133,7 +133,7 @@ fn sum(comm: &mut Communicator) -> Result<u64> {
     Ok(sum[0])
 }
 
-/// The error of the first call that fails.
+/// Returns the error of the first call that fails.
 fn failure(comm: &mut Communicator) -> Error {
     loop {
         if let Err(error) = sum(comm) {

@@ -18,12 +18,12 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// All Rust files below a folder of the project, with their text.
+/// Returns all Rust files below a folder of the project, with their text.
 pub(crate) fn files(folder: &str) -> Vec<(PathBuf, String)> {
     files_in("rs", folder)
 }
 
-/// All files of a language below a folder of the project, with their text.
+/// Returns all files of a language below a folder of the project, with their text.
 pub(crate) fn files_in(language: &str, folder: &str) -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];

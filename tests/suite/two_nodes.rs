@@ -69,7 +69,7 @@ fn launch(ranks: &str, role: &str, settings: &[(&str, &str)]) -> Ended {
     launch::run(command, DEADLINE)
 }
 
-/// The script, which takes a program next.
+/// Returns the script, which takes a program next.
 fn script(ranks: &str) -> Command {
     let mut command = Command::new(SCRIPT);
     if let Ok(launcher) = std::env::var("UNISONO_TEST_MPIRUN") {

@@ -78,7 +78,7 @@ pub(super) enum Makes {
 }
 
 impl Descriptor {
-    /// An algorithm that ignores nodes.
+    /// Returns an algorithm that ignores nodes.
     pub(super) const fn flat(
         name: &'static str,
         summary: &'static str,
@@ -88,7 +88,7 @@ impl Descriptor {
         Self { name, summary, role: None, is_quadratic: false, levels: None, makes }
     }
 
-    /// A hierarchical all-reduce.
+    /// Returns a hierarchical all-reduce.
     pub(super) const fn with_levels(
         name: &'static str,
         summary: &'static str,
@@ -104,7 +104,7 @@ impl Descriptor {
         Self { role: Some(role), ..self }
     }
 
-    /// The plan of a rank, if the operation is offered.
+    /// Returns the plan of a rank, if the operation is offered.
     pub(super) fn plan(&self, operation: Operation, topology: &Topology, rank: Rank) -> Option<Plan> {
         match self.makes {
             Makes::Schedules { of, .. } => {
@@ -114,7 +114,7 @@ impl Descriptor {
         }
     }
 
-    /// The schedules of all ranks, if they are made together.
+    /// Returns the schedules of all ranks, if they are made together.
     pub(super) fn made_together(&self, operation: Operation, ranks: usize) -> Vec<Schedule> {
         match self.makes {
             Makes::Schedules { of_all, .. } => of_all(operation, ranks),

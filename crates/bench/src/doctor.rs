@@ -23,7 +23,7 @@ pub enum State {
 impl State {
     const ALL: [Self; 3] = [Self::Fine, Self::Note, Self::Wrong];
 
-    /// The word that begins a line.
+    /// Returns the word that begins a line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fine => "ok",

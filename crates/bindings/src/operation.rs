@@ -33,7 +33,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The operation with this name. It has a reduction if it reduces, and a root if it has one.
+    /// Returns the operation with this name. It has a reduction if it reduces, and a root if it has one.
     ///
     /// # Errors
     /// If there is none, with the text of the error.
@@ -100,7 +100,7 @@ impl Operation {
         by_program || self.only_moves()
     }
 
-    /// The size of the elements of a reduction of the program's that are not values of one type.
+    /// Returns the size of the elements of a reduction of the program's that are not values of one type.
     pub fn element_bytes(self) -> Option<NonZero<u16>> {
         match self {
             Self::AllReduce(ReduceOp::Custom(custom))
@@ -186,7 +186,7 @@ impl Operation {
         comm.plan(operation, op, values)
     }
 
-    /// The operation without its reduction, and that.
+    /// Returns the operation without its reduction, and that.
     pub(crate) fn parts(self) -> (unisono::Operation, Option<ReduceOp>) {
         match self {
             Self::AllReduce(op) => (unisono::Operation::AllReduce, Some(op)),

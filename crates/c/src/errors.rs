@@ -52,7 +52,7 @@ impl From<Error> for Failure {
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
-/// The error of an invalid argument.
+/// Returns the error of an invalid argument.
 pub(crate) fn argument(what: impl Into<String>) -> Failure {
     Failure::Argument(what.into())
 }
@@ -91,13 +91,14 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<()>) -> c_int {
     }
 }
 
-/// The text of the last error of a function on this thread; empty if there was none. Valid until the next error on this thread.
+/// Returns the text of the last error of a function on this thread; empty if there was none. Valid until the next error on this
+/// thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn unisono_last_error() -> *const c_char {
     LAST.with(|last| last.borrow().text.as_ptr())
 }
 
-/// The rank that failed, according to the last error on this thread; -1 if that is not known.
+/// Returns the rank that failed, according to the last error on this thread; -1 if that is not known.
 #[unsafe(no_mangle)]
 pub extern "C" fn unisono_failed_rank() -> c_int {
     LAST.with(|last| last.borrow().rank)

@@ -61,7 +61,7 @@ pub(crate) unsafe fn builder(settings: *const Settings) -> Result<Builder> {
     Ok(if settings.ignore_environment == 0 { builder } else { builder.ignore_environment() })
 }
 
-/// The number of elements of each rank's part, if the call has them.
+/// Returns the number of elements of each rank's part, if the call has them.
 ///
 /// # Safety
 /// The pointer must be null or to options that outlive the result, whose counts are null or one for each of `ranks` ranks.

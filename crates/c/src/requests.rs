@@ -156,7 +156,7 @@ pub unsafe extern "C" fn unisono_wait_any(
     })
 }
 
-/// A request, and the place for an answer about it.
+/// Returns a request, and the place for an answer about it.
 ///
 /// # Safety
 /// The request must be null or live, and the pointer null or valid for writing.
@@ -167,7 +167,7 @@ unsafe fn live<'a>(request: *const Request, is_done: *mut c_int) -> Result<(&'a 
     Ok((request, is_done))
 }
 
-/// The requests of a program.
+/// Returns the requests of a program.
 ///
 /// # Safety
 /// The pointer must be null or to `count` requests.

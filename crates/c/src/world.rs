@@ -246,14 +246,14 @@ pub unsafe extern "C" fn unisono_start_threads(
     })
 }
 
-/// The number of a rank, and that of all.
+/// Returns the number of a rank, and that of all.
 fn position(rank: c_int, ranks: c_int) -> Result<(usize, usize)> {
     let ranks = count(ranks)?;
     let position = usize::try_from(rank).ok().filter(|rank| *rank < ranks);
     position.map(|rank| (rank, ranks)).ok_or_else(|| argument(format!("rank {rank} is not one of {ranks}")))
 }
 
-/// A number of ranks.
+/// Returns a number of ranks.
 fn count(ranks: c_int) -> Result<usize> {
     let ranks = usize::try_from(ranks).ok().filter(|&ranks| ranks > 0);
     ranks.ok_or_else(|| argument("a world has at least one rank"))

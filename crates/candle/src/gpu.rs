@@ -39,7 +39,7 @@ impl fmt::Debug for Gpu {
 }
 
 impl Gpu {
-    /// The GPU on which these parameters have their values.
+    /// Returns the GPU on which these parameters have their values.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if a GPU does not support these settings or this optimizer, or the values are on another rank's; what the driver

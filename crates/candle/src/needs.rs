@@ -30,8 +30,8 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// The needs of training a model of this size, with this number of samples per pass, arrays of optimizer state and wire
-    /// format.
+    /// Returns the needs of training a model of this size, with this number of samples per pass, arrays of optimizer state
+    /// and wire format.
     pub fn of(size: &Size, samples: usize, state_arrays: usize, wire: Wire) -> Self {
         let parameters = NUMBER * size.parameters;
         let narrow = match wire {

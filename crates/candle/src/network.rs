@@ -111,7 +111,7 @@ impl<B, F> fmt::Debug for Network<B, F> {
 }
 
 impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
-    /// A model that was built from these parameters, all of which must exist by now.
+    /// Returns a model that was built from these parameters, all of which must exist by now.
     pub fn new(parameters: &Parameters, loss: F) -> Self {
         let all = parameters.all();
         let without_layer = (0..all.len()).filter(|&index| !all[index].is_of_layer).collect();

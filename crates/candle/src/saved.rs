@@ -88,7 +88,7 @@ named! {
 }
 
 impl Part {
-    /// This part of a data set.
+    /// Returns this part of a data set.
     pub fn of(self, dataset: &Dataset) -> &Arc<dyn Split> {
         match self {
             Self::Test => &dataset.test,
@@ -184,7 +184,7 @@ impl Saved {
         })
     }
 
-    /// The model as a replica for the trainer, with the saved values.
+    /// Returns the model as a replica for the trainer, with the saved values.
     ///
     /// # Errors
     /// [`TrainError`] if the model cannot be built, or the values do not fit it.
@@ -196,7 +196,8 @@ impl Saved {
         Ok(replica)
     }
 
-    /// The model alone, with the saved values: it turns a batch into logits, as that of [`model::build`].
+    /// Returns the model alone, with the saved values: it turns a batch into logits, as that of
+    /// [`model::build`].
     ///
     /// # Errors
     /// As [`replica`](Self::replica).
@@ -209,7 +210,7 @@ impl Saved {
         Ok(model)
     }
 
-    /// A predictor with this model.
+    /// Returns a predictor with this model.
     ///
     /// # Errors
     /// As [`replica`](Self::replica).
@@ -227,18 +228,19 @@ impl Saved {
         })
     }
 
-    /// The value of a regression's target in its column's units, from what a batch has as its target; `None` for classes.
+    /// Returns the value of a regression's target in its column's units, from what a batch has as its target; `None` for
+    /// classes.
     pub fn target_value(&self, target: u32) -> Option<f32> {
         let column = self.schema.as_ref()?.target.as_ref()?;
         Some(column.original(f32::from_bits(target)) as f32)
     }
 
-    /// The name of a class; its number if it has no name.
+    /// Returns the name of a class; its number if it has no name.
     pub fn class_name(&self, class: u32) -> String {
         self.schema.as_ref().map_or_else(|| class.to_string(), |schema| schema.class(class))
     }
 
-    /// A hash of the parameters' bytes, as printed at the end of a run.
+    /// Returns a hash of the parameters' bytes, as printed at the end of a run.
     ///
     /// # Errors
     /// As [`replica`](Self::replica).

@@ -35,8 +35,8 @@ impl Answers {
         Self { room, entries: Mutex::default() }
     }
 
-    /// The answer to a request: what is there, or what another request for the same is waiting for, or else what `make` makes.
-    /// Returns whether it was made for this request.
+    /// Returns the answer to a request: what is there, or what another request for the same is waiting for, or else what
+    /// `make` makes. Returns whether it was made for this request.
     pub(super) async fn get<F>(
         &self,
         request: BatchRequest,

@@ -66,7 +66,8 @@ pub(super) const WINDOW: u32 = 8 << 20;
 /// The interval of probes on a silent connection, and the time limit for its reaction.
 pub(super) const TRIES_SILENCE: Duration = Duration::from_secs(5);
 
-/// A connection to a server that knows the token, made when it is first used and again when it was lost. Called where a runtime is.
+/// Returns a connection to a server that knows the token, made when it is first used and again when it was lost. Called where a
+/// runtime is.
 pub(super) fn connect(address: &str, token: &Token) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| explain(&error))?;
     let (address, token) = (address.to_owned(), token.clone());
@@ -131,7 +132,7 @@ pub(super) fn problem(status: &Status) -> String {
     }
 }
 
-/// An error and its causes, without those that repeat another.
+/// Returns an error and its causes, without those that repeat another.
 fn explain(error: &dyn Error) -> String {
     let mut told = error.to_string();
     let mut cause = error.source();

@@ -28,7 +28,7 @@ pub(super) enum HandshakeError {
     Io(#[from] io::Error),
 }
 
-/// The server's side. Returns whether the client knows the token.
+/// Returns the server's side. Returns whether the client knows the token.
 pub(super) async fn accept(stream: &mut TcpStream, token: &Token) -> io::Result<bool> {
     let own: Nonce = random();
     stream.write_all(&[&GREETING[..], &own].concat()).await?;

@@ -34,7 +34,7 @@ impl Members {
         }
     }
 
-    /// The servers that have renewed of late.
+    /// Returns the servers that have renewed of late.
     pub(super) fn addresses(&self, now: Instant) -> Vec<String> {
         let is_there = |(_, renewed): &&(String, Instant)| now.duration_since(*renewed) < LAPSES;
         self.lock().iter().filter(is_there).map(|(address, _)| address.clone()).collect()

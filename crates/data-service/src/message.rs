@@ -45,7 +45,7 @@ pub(super) struct Description {
 }
 
 impl Description {
-    /// A hash of all that determines a batch, which two servers of one data set have in common.
+    /// Returns a hash of all that determines a batch, which two servers of one data set have in common.
     pub(super) fn identity(&self) -> u64 {
         let mut hasher = Xxh3::new();
         for text in [&self.version, &self.options, &self.kind, &self.schema] {
@@ -58,7 +58,8 @@ impl Description {
         hasher.digest()
     }
 
-    /// The first difference from another description that matters to a batch: what it is, here and there.
+    /// Returns the first difference from another description that matters to a batch: what it is, here and
+    /// there.
     pub(super) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let samples = |of: &Self| format!("{} and {}", of.train, of.test);
         let fingerprint = |of: &Self| format!("{:016x}", of.fingerprint);
@@ -214,7 +215,7 @@ impl Shape {
         }
     }
 
-    /// The most bytes of an answer with so many samples.
+    /// Returns the most bytes of an answer with so many samples.
     pub(super) fn answer_bytes(self, samples: usize) -> usize {
         /// The framing of the numbers in a message.
         const FRAME: usize = 64;

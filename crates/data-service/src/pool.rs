@@ -70,7 +70,7 @@ pub(super) struct Lease {
 }
 
 impl Pool {
-    /// The servers that a user names. Called where a runtime is.
+    /// Returns the servers that a user names. Called where a runtime is.
     pub(super) fn new(addresses: &[String], token: Token) -> Result<Arc<Self>, (String, String)> {
         let pool = Self { token, state: Mutex::default() };
         for address in addresses {
@@ -79,8 +79,8 @@ impl Pool {
         Ok(Arc::new(pool))
     }
 
-    /// The server that answers the fewest requests of this client, of those that do not pause and are not in `without`; of
-    /// several, the one that was asked the longest ago.
+    /// Returns the server that answers the fewest requests of this client, of those that do not pause and are not in
+    /// `without`; of several, the one that was asked the longest ago.
     pub(super) fn next(self: &Arc<Self>, without: &[String], now: Instant) -> Next {
         let mut state = self.lock();
         let State { servers, picked } = &mut *state;
@@ -102,7 +102,7 @@ impl Pool {
         first.map_or(Next::Nobody, |resumes| Next::Wait(resumes.saturating_duration_since(now)))
     }
 
-    /// Every server, to be asked whether it is there.
+    /// Returns every server, to be asked whether it is there.
     pub(super) fn all(self: &Arc<Self>) -> Vec<Lease> {
         self.lock().servers.iter_mut().map(|server| self.lease(server)).collect()
     }
@@ -134,14 +134,14 @@ impl Pool {
         }
     }
 
-    /// The batches that all servers work on at once, and one more for each that answers.
+    /// Returns the batches that all servers work on at once, and one more for each that answers.
     pub(super) fn threads(&self) -> usize {
         let state = self.lock();
         let answers = state.servers.iter().filter(|server| server.failures == 0);
         answers.fold(0, |threads, server| threads.saturating_add(server.threads as usize).saturating_add(1))
     }
 
-    /// Each server, and why it last failed.
+    /// Returns each server, and why it last failed.
     pub(super) fn problems(&self) -> String {
         let told = |server: &Known| {
             let problem = server.problem.as_deref().unwrap_or("it has not been asked yet");

@@ -111,12 +111,12 @@ impl Server {
         Ok(Self { runtime: Some(runtime), served, address, stopping, serving, notice })
     }
 
-    /// The address that it listens on.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The number of training samples and of held-out samples.
+    /// Returns the number of training samples and of held-out samples.
     pub fn samples(&self) -> (usize, usize) {
         (self.served.dataset.train.len(), self.served.dataset.test.len())
     }

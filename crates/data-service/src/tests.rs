@@ -79,7 +79,7 @@ impl Fixture {
         Service { servers, token_file: Some(self.directory.path().join("token")) }
     }
 
-    /// The data set of these servers; a client waits for a second for one.
+    /// Returns the data set of these servers; a client waits for a second for one.
     fn connect(&self, servers: &[&Server]) -> Result<Dataset, DataError> {
         Client::connect(&self.service(servers), Duration::from_secs(1), &Options::default())
             .map(Client::dataset)
@@ -92,7 +92,8 @@ fn start(source: &Source, options: &Options, settings: ServerSettings) -> Result
 
 const PASS: Pass = Pass::Training { seed: 3, epoch: 1 };
 
-/// The batches of an epoch, and those of an evaluation; `between` is called with the number of each batch of the epoch.
+/// Returns the batches of an epoch, and those of an evaluation; `between` is called with the number of each batch of
+/// the epoch.
 fn epoch(data: &Dataset, between: impl FnMut(usize)) -> Vec<Batch> {
     batches(data, 7, between).unwrap()
 }

@@ -59,8 +59,8 @@ impl Token {
         Ok(Self(Hmac::new_from_slice(token).expect("a key may have any length")))
     }
 
-    /// The proof of one side of a connection. It depends on random numbers of both, so it cannot be used again, and on the side, so it
-    /// cannot be sent back.
+    /// Returns the proof of one side of a connection. It depends on random numbers of both, so it cannot be used again, and on the
+    /// side, so it cannot be sent back.
     pub(super) fn proof(&self, side: Side, nonces: [&Nonce; 2]) -> Proof {
         self.keyed(side, nonces).finalize().into_bytes().into()
     }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use tempfile::TempDir;
 
-    /// The token in a file with this content and mode, or why it is refused.
+    /// Returns the token in a file with this content and mode, or why it is refused.
     fn read(content: &[u8], mode: u32) -> Result<Token, String> {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("token");

@@ -24,7 +24,7 @@ impl Service {
         text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok())
     }
 
-    /// The error for a text that is none.
+    /// Returns the error for a text that is none.
     pub fn refused(address: &str) -> DataError {
         DataError::other(format!("`{address}` is not the address of a data server: expected HOST:PORT"))
     }

@@ -78,7 +78,7 @@ const CATALOGUE: [(&str, &[u32], New); 5] = [
 ];
 
 impl Augmentation {
-    /// An augmentation by these transforms, one after the other.
+    /// Returns an augmentation by these transforms, one after the other.
     pub fn new(transforms: Vec<Arc<dyn Transform>>) -> Self {
         Self { transforms }
     }
@@ -88,7 +88,7 @@ impl Augmentation {
         self.transforms.is_empty()
     }
 
-    /// The image of a sample as it is in a pass.
+    /// Returns the image of a sample as it is in a pass.
     ///
     /// # Panics
     ///
@@ -169,7 +169,7 @@ impl FromStr for Augmentation {
 mod testing {
     use super::*;
 
-    /// A grey image whose levels differ.
+    /// Returns a grey image whose levels differ.
     pub(super) fn slope() -> Image {
         Image::new([6, 9, 1], (0..54).map(|at| 20 * (at % 9) + 3 * (at / 9)).collect())
     }

@@ -26,7 +26,7 @@ pub(super) enum Compression {
 }
 
 impl Compression {
-    /// The compression of a file that starts with these bytes, if any.
+    /// Returns the compression of a file that starts with these bytes, if any.
     pub(super) fn of(start: &[u8]) -> Option<Self> {
         match *start {
             [0x1f, 0x8b, ..] => Some(Self::Gzip),
@@ -96,12 +96,12 @@ impl ByteFile {
         &self.path
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
 
-    /// The first bytes, as many as tell a format.
+    /// Returns the first bytes, as many as tell a format.
     pub(super) fn start(&self) -> Result<Vec<u8>, DataError> {
         self.read(0, self.length.min(16) as usize)
     }
@@ -244,7 +244,7 @@ impl Spool {
         Ok(())
     }
 
-    /// The whole file, to be read; errors name where its bytes come from.
+    /// Returns the whole file, to be read; errors name where its bytes come from.
     pub(super) fn finish(self) -> Result<ByteFile, DataError> {
         match self.file.into_inner() {
             Ok(file) => Ok(ByteFile { path: self.path, file, length: self.written }),

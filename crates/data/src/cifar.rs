@@ -61,7 +61,7 @@ fn part_name(part: usize) -> String {
     format!("data_batch_{part}.bin")
 }
 
-/// The names of the classes, if there is a file with them.
+/// Returns the names of the classes, if there is a file with them.
 fn names(path: &Path) -> Result<Vec<String>, DataError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -77,7 +77,7 @@ fn names(path: &Path) -> Result<Vec<String>, DataError> {
     Err(DataError::file(path, problem))
 }
 
-/// The levels and the labels of the images in these files.
+/// Returns the levels and the labels of the images in these files.
 fn images(files: &[PathBuf]) -> Result<[Vec<u8>; 2], DataError> {
     let mut images = [vec![], vec![]];
     for path in files {

@@ -64,7 +64,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// A user-defined error, or its message.
+    /// Returns a user-defined error, or its message.
     pub fn other(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Other(error.into())
     }
@@ -93,7 +93,7 @@ impl DataError {
         Self::File { path: path.into(), place: format!(", column `{column}`"), problem: problem.into() }
     }
 
-    /// The error for a file of labels that has another number of them than there are images.
+    /// Returns the error for a file of labels that has another number of them than there are images.
     pub(crate) fn labels(path: &Path, found: usize, images: &Path, expected: usize) -> Self {
         let images = images.display();
         let problem =

@@ -11,8 +11,9 @@ use crate::error::DataError;
 /// The most names that a pattern's braces stand for.
 const MOST_NAMES: usize = 1_000_000;
 
-/// The files that `name` means. Commas separate several of them. Each is a path, or a pattern: `{a,b}` and `{000..119}` stand
-/// for all that is between, so these files must exist; then `*`, `?`, `[…]` and `**` match what exists, sorted by name.
+/// Returns the files that `name` means. Commas separate several of them. Each is a path, or a pattern: `{a,b}` and
+/// `{000..119}` stand for all that is between, so these files must exist; then `*`, `?`, `[…]` and `**` match what exists,
+/// sorted by name.
 ///
 /// A path that exists means itself, with any characters. A list keeps its order.
 pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
@@ -44,7 +45,7 @@ pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
     }
 }
 
-/// The elements of a list, divided at commas outside of braces.
+/// Returns the elements of a list, divided at commas outside of braces.
 fn elements(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_usize;
     text.split(move |c| {
@@ -61,7 +62,8 @@ fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
 
-/// The existing files that match, sorted. As in a shell, `*` matches no file whose name starts with a point.
+/// Returns the existing files that match, sorted. As in a shell, `*` matches no file whose name starts with a
+/// point.
 fn matches(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
     let none = |expected: &str| no_match(pattern, expected);
     let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::default() };
@@ -125,7 +127,7 @@ fn choices(inner: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The entries of a directory that match, sorted by name.
+/// Returns the entries of a directory that match, sorted by name.
 pub(super) fn entries(
     directory: &Path,
     is_wanted: impl Fn(&Path) -> bool,
@@ -142,7 +144,7 @@ pub(super) fn entries(
     Ok(entries)
 }
 
-/// The files that `name` means, a directory standing for those in it whose lowercase names match.
+/// Returns the files that `name` means, a directory standing for those in it whose lowercase names match.
 pub(super) fn named_or_in(
     name: &Path,
     is_wanted: impl Fn(&str) -> bool,
@@ -163,7 +165,7 @@ pub(super) fn named_or_in(
     Ok(files)
 }
 
-/// The name of a file, in lower case.
+/// Returns the name of a file, in lower case.
 pub(super) fn lowercase_name(file: &Path) -> String {
     file.file_name().unwrap_or_default().to_string_lossy().to_lowercase()
 }

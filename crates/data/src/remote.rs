@@ -26,7 +26,8 @@ enum Wanted {
     Either,
 }
 
-/// The source to read: this one, or if it is on a server its mirror in the cache, which is brought up to date.
+/// Returns the source to read: this one, or if it is on a server its mirror in the cache, which is brought up
+/// to date.
 pub(crate) fn local<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Source>, DataError> {
     let features = source.missing_features();
     if !features.is_empty() {

@@ -72,7 +72,7 @@ impl Rows {
         (self, &[])
     }
 
-    /// The columns of these names, with their statistics over `rows`.
+    /// Returns the columns of these names, with their statistics over `rows`.
     pub(super) fn statistics(&self, names: &[String], rows: &[usize]) -> Result<Vec<Column>, DataError> {
         // The terms of a column are added in the order of rows, whether these are in memory or not.
         let mean_of = |term: &dyn Fn(usize, f64) -> f64| {
@@ -134,7 +134,7 @@ impl<'a> RowWriter<'a> {
         Ok(())
     }
 
-    /// The rows, to be read.
+    /// Returns the rows, to be read.
     pub(super) fn finish(self) -> Result<Rows, DataError> {
         Ok(match self.spool {
             None => Rows::in_memory(self.width, self.values),

@@ -141,7 +141,7 @@ impl Plan<'_> {
         (0..count).map(|shard| self.directory.join(name(shard))).collect()
     }
 
-    /// The numbers of the records of a shard.
+    /// Returns the numbers of the records of a shard.
     fn of_shard(&self, shard: usize) -> std::ops::Range<usize> {
         let first = shard * self.per_shard();
         first..self.records.min(first + self.per_shard())
@@ -159,7 +159,7 @@ impl Plan<'_> {
         }
     }
 
-    /// The bytes that are still to be written, at most.
+    /// Returns the bytes that are still to be written, at most.
     pub(crate) fn missing_bytes(&self) -> u64 {
         let of_record = (self.record_bytes + 2 * size_of::<u64>()) as u64;
         let paths = self.paths();
@@ -193,7 +193,7 @@ impl Plan<'_> {
 }
 
 impl Snapshot {
-    /// A record.
+    /// Returns a record.
     pub(crate) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
         let shard = self.starts.partition_point(|&start| start <= index) - 1;
         self.shards[shard].record(index - self.starts[shard])
@@ -203,7 +203,7 @@ impl Snapshot {
         &self.directory
     }
 
-    /// The size of all files in bytes.
+    /// Returns the size of all files in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.shards.iter().map(Shard::size).sum()
     }

@@ -79,7 +79,8 @@ impl Source {
                 && (are_served || places(self).is_some_and(|paths| places(other) == Some(paths))))
     }
 
-    /// The usual augmentation of its images: CIFAR's are mirrored and cropped, others shifted and rotated.
+    /// Returns the usual augmentation of its images: CIFAR's are mirrored and cropped, others shifted and
+    /// rotated.
     pub fn usual_augmentation(&self) -> Augmentation {
         Augmentation::new(match self {
             Self::Cifar(_) => vec![Arc::new(Mirror), Arc::new(Crop { padding: 4 })],
@@ -110,7 +111,7 @@ impl Source {
         matches!(self, Self::Csv(_) | Self::Parquet(_) | Self::Arrow(_))
     }
 
-    /// The features of this crate that the source needs and that are not compiled in.
+    /// Returns the features of this crate that the source needs and that are not compiled in.
     pub fn missing_features(&self) -> Vec<&'static str> {
         let needs = [
             ("parquet", matches!(self, Self::Parquet(_)), cfg!(feature = "parquet")),
@@ -122,7 +123,7 @@ impl Source {
         missing.map(|(feature, ..)| feature).collect()
     }
 
-    /// Its path, or its URL.
+    /// Returns its path, or its URL.
     pub(super) fn path(&self) -> Option<&Path> {
         match self {
             Self::Digits | Self::Service(_) => None,
@@ -144,7 +145,7 @@ impl Source {
         FORMATS.iter().find(|(_, with_path)| is_own(*with_path))
     }
 
-    /// The bytes in its files, as far as they can be found.
+    /// Returns the bytes in its files, as far as they can be found.
     pub fn size_bytes(&self) -> u64 {
         let size = |path: PathBuf| {
             let Ok(found) = path.metadata() else { return 0 };
@@ -157,7 +158,7 @@ impl Source {
         self.paths().into_iter().flatten().map(size).sum()
     }
 
-    /// The files and directories that it names.
+    /// Returns the files and directories that it names.
     fn paths(&self) -> Result<Vec<PathBuf>, DataError> {
         match (self, self.path()) {
             (_, None) => Ok(vec![]),

@@ -167,7 +167,7 @@ pub(super) fn nine_to_one(samples: usize) -> (Vec<usize>, Vec<usize>) {
     (0..samples).partition(|index| index % 10 != 9)
 }
 
-/// The order of so many samples in `epoch`: a shuffle determined by the seed.
+/// Returns the order of so many samples in `epoch`: a shuffle determined by the seed.
 pub fn order(samples: usize, seed: u64, epoch: u64) -> Vec<usize> {
     let mut order: Vec<_> = (0..samples).collect();
     order.shuffle(&mut keyed_rng(seed, ORDER, epoch));

@@ -31,7 +31,7 @@ impl Stop {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The flag itself, `true` to ask: for code that can only set a flag, such as a signal handler.
+    /// Returns the flag itself, `true` to ask: for code that can only set a flag, such as a signal handler.
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0)
     }

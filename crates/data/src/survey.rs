@@ -41,7 +41,7 @@ impl Survey {
         spread(&maybe, MOST_DECODED).into_par_iter().any(has_colour)
     }
 
-    /// The median height and the median width; `None` if there is no image.
+    /// Returns the median height and the median width; `None` if there is no image.
     pub(super) fn median(&self) -> Option<[usize; 2]> {
         if self.headers.is_empty() {
             return None;

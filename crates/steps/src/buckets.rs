@@ -80,7 +80,8 @@ impl Step {
     }
 }
 
-/// The time at which each bucket lands, in a step that would have begun at `began_us` without waiting. Of the full buckets the last goes first.
+/// Returns the time at which each bucket lands, in a step that would have begun at `began_us` without waiting. Of the full buckets the last
+/// goes first.
 fn in_the_order_of_need(buckets: &[Bucket], began_us: f64) -> Vec<f64> {
     let mut landed_us = vec![0.0; buckets.len()];
     let mut waiting: Vec<_> = (0..buckets.len()).collect();

@@ -1,6 +1,6 @@
 //! Pipeline parallelism: a model cut into stages of consecutive layers, each on ranks of its own, which pass on micro-batches.
 //!
-//! What a rank does in a step is a [`PipelinePlan`], which is verified before it runs; here it is only interpreted. A [`Pipeline`] is a
+//! The work of a rank in a step is a [`PipelinePlan`], which is verified before it runs; here it is only interpreted. A [`Pipeline`] is a
 //! [`Replica`] of its stages: so a [`Mirror`](unisono_train::Mirror) over the ranks that hold the same stages sums their gradients while the
 //! pipeline drains, and updates them. `unisono_candle::StageNetwork` has an example.
 
@@ -53,7 +53,7 @@ impl<S> fmt::Debug for Pipeline<S> {
 }
 
 impl<S: Stage> Pipeline<S> {
-    /// A pipeline over the ranks of this communicator, with this rank's stages: one, or as many as the
+    /// Returns a pipeline over the ranks of this communicator, with this rank's stages: one, or as many as the
     /// [interleaved](PipelineSchedule::Interleaved) schedule has, of which number i is stage i · ranks + rank of the model. All ranks call it,
     /// with the same schedule.
     ///
@@ -110,7 +110,7 @@ impl<S: Stage> Pipeline<S> {
         stage + 1 == self.comm.ranks() * self.stages.len()
     }
 
-    /// The loss, if this is the last stage, or what is passed on.
+    /// Returns the loss, if this is the last stage, or what is passed on.
     fn check(&self, stage: usize, output: StageOutput) -> Result<StageOutput, ReplicaError> {
         match (&output, self.is_last(stage)) {
             (StageOutput::Loss(_), true) | (StageOutput::Activations(_), false) => Ok(output),
@@ -207,7 +207,7 @@ impl<S: Stage> Pipeline<S> {
         Ok(())
     }
 
-    /// The stage of this index, and the index within it.
+    /// Returns the stage of this index, and the index within it.
     fn of_parameter(&self, index: usize) -> (usize, usize) {
         let stage = self.first.partition_point(|&first| first <= index) - 1;
         (stage, index - self.first[stage])
@@ -263,7 +263,7 @@ impl<S: Stage> Replica for Pipeline<S> {
         Some(Parts { comm: &mut self.comm, first: &self.first })
     }
 
-    /// Its part of the bubble, and of what messages take.
+    /// Returns its part of the bubble, and of what messages take.
     fn waited(&self) -> Duration {
         self.waited
     }

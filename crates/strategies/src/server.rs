@@ -43,7 +43,7 @@ use worker::Worker;
 
 /// One rank's part of a run with parameter servers.
 ///
-/// The same model, feed and settings as for a [`Trainer`](unisono_train::Trainer); the feed makes [any share](AnyShare).
+/// Takes the model, feed and settings of a [`Trainer`](unisono_train::Trainer); the feed makes [any share](AnyShare).
 ///
 /// ```
 /// use unisono_data::DataError;
@@ -214,7 +214,7 @@ impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
         Worker { replica, feed, lane, stop }.run(links, layout)
     }
 
-    /// The number of parameters.
+    /// Returns the number of parameters.
     pub fn parameter_count(&self) -> usize {
         self.part.replica.parameters().iter().map(unisono_train::Parameter::count).sum()
     }
@@ -225,12 +225,12 @@ impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
         ((0..servers.servers).map(|server| layout.of(server).count()).collect(), layout.size)
     }
 
-    /// The settings of the run.
+    /// Returns the settings of the run.
     pub fn settings(&self) -> &RunSettings {
         &self.part.settings
     }
 
-    /// The feed.
+    /// Returns the feed.
     pub fn feed(&self) -> &F {
         &self.part.feed
     }

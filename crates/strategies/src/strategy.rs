@@ -69,7 +69,7 @@ impl Default for PipelineSettings {
 }
 
 impl PipelineSettings {
-    /// The ranks of a pipeline in a world of so many.
+    /// Returns the ranks of a pipeline in a world of so many.
     pub fn length(&self, ranks: usize) -> usize {
         self.ranks.unwrap_or(ranks).max(1)
     }
@@ -82,7 +82,7 @@ impl fmt::Display for Strategy {
 }
 
 impl Strategy {
-    /// The kind of the strategy.
+    /// Returns the kind of the strategy.
     pub fn kind(&self) -> StrategyKind {
         match self {
             Self::OneDevice => StrategyKind::OneDevice,
@@ -94,7 +94,7 @@ impl Strategy {
         }
     }
 
-    /// The mirrored strategy that suits a world.
+    /// Returns the mirrored strategy that suits a world.
     pub fn suited(comm: &Communicator) -> Self {
         match (comm.ranks(), comm.topology().nodes()) {
             (1, _) => Self::OneDevice,

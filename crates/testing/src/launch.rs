@@ -40,12 +40,13 @@ impl std::fmt::Display for Ended {
     }
 }
 
-/// The launcher: `mpirun`, or the command in `UNISONO_TEST_MPIRUN`, for a build with another MPI than the default one.
+/// Returns the launcher: `mpirun`, or the command in `UNISONO_TEST_MPIRUN`, for a build with another MPI than the
+/// default one.
 pub fn launcher() -> String {
     std::env::var("UNISONO_TEST_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
 }
 
-/// The path of this program.
+/// Returns the path of this program.
 ///
 /// # Panics
 /// If it is not UTF-8.
@@ -71,7 +72,8 @@ pub fn signal_process(signal: &str, process: u32) {
     Command::new("kill").args(arguments).status().expect("kill starts");
 }
 
-/// The folder of builds, and the profile that this test is built with: so a script that a test starts builds nothing twice.
+/// Returns the folder of builds, and the profile that this test is built with: so a script that a test starts builds
+/// nothing twice.
 pub fn target_and_profile() -> (PathBuf, String) {
     let test = std::env::current_exe().expect("a program knows its path");
     let of_profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
@@ -101,7 +103,7 @@ pub fn mpirun(ranks: usize, program: &str) -> Command {
     command
 }
 
-/// A shell loop that starts a program once per rank, without MPI, and fails if one of them does.
+/// Returns a shell loop that starts a program once per rank, without MPI, and fails if one of them does.
 pub fn processes(ranks: usize, program: &str) -> Command {
     let mut command = Command::new("sh");
     let numbers = (0..ranks).map(|rank| rank.to_string()).collect::<Vec<_>>().join(" ");
@@ -143,7 +145,7 @@ pub fn containers(ranks: usize, program: &str) -> Command {
     command
 }
 
-/// A free port, after which the next one is free too: ranks whose `MASTER_PORT` it is meet there.
+/// Returns a free port, after which the next one is free too: ranks whose `MASTER_PORT` it is meet there.
 ///
 /// The kernel hands out no port below 32 768, so no connection takes it before the test does; and processes begin at different ones.
 ///
@@ -161,7 +163,7 @@ pub fn free_port() -> u16 {
     ports.by_ref().take(tries).find(|&port| is_free(port) && is_free(port + 1)).expect("a port is free")
 }
 
-/// The output of a crate's example under mpirun.
+/// Returns the output of a crate's example under mpirun.
 ///
 /// # Panics
 /// If it is not built, fails, or takes longer than a minute.

@@ -7,7 +7,7 @@ const OF_MPI: [&str; 5] = ["vader_segment.", "sm_segment.", "mpich_shm_", "mpich
 /// The longest time that the last rank may outlive the launcher, and its files.
 const MOMENT: Duration = Duration::from_secs(4);
 
-/// The files in shared memory, except for the MPI's own.
+/// Returns the files in shared memory, except for the MPI's own.
 pub fn shared_files() -> Vec<String> {
     let names = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|entry| entry.file_name());
     let names = names.map(|name| name.to_string_lossy().into_owned());

@@ -30,13 +30,13 @@ pub trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// The sums over all ranks besides gradients. Waits for them.
+    /// Returns the sums over all ranks besides gradients. Waits for them.
     fn sums(&mut self) -> Result<Sums, TrainError>;
 
     /// Waits for the gradient of a parameter, summed over all ranks.
     fn land(&mut self, comm: &mut Communicator, index: usize) -> Result<(), TrainError>;
 
-    /// The sum of the squares of a landed gradient's elements.
+    /// Returns the sum of the squares of a landed gradient's elements.
     fn square_sum(&mut self, index: usize) -> Result<f64, TrainError>;
 
     /// Starts the update.
@@ -92,10 +92,10 @@ pub trait Backend: fmt::Debug + Send + Sync {
         self.buckets().ledger()
     }
 
-    /// The buckets on the host.
+    /// Returns the buckets on the host.
     fn buckets(&self) -> &Buckets;
 
-    /// The optimizer, with its state on the host.
+    /// Returns the optimizer, with its state on the host.
     fn optimizer(&mut self) -> Result<&Optimizer, TrainError>;
 
     /// Restores the optimizer's state after so many steps: [`Optimizer::restore`].
@@ -113,8 +113,8 @@ pub type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), ReplicaEr
 /// The state of an optimizer, as [`Optimizer::state`] gives it.
 pub type State<'a, 's> = &'a mut dyn Iterator<Item = (&'s str, usize, &'s [f32])>;
 
-/// The backend on the host, for a replica with these parameters; `clips` if gradients are clipped, for which all of them must be known.
-/// Called by all ranks.
+/// Returns the backend on the host, for a replica with these parameters; `clips` if gradients are clipped, for which all of them must
+/// be known. Called by all ranks.
 ///
 /// # Errors
 /// As [`Buckets::new`]; [`TrainError::Setting`], on all ranks, if the optimizer does not go with these settings.
@@ -162,7 +162,7 @@ pub fn keeps_average(optimizer: &OptimizerSettings, what: &str) -> Option<String
     })
 }
 
-/// An optimizer of what this rank updates.
+/// Returns an optimizer of what this rank updates.
 ///
 /// # Errors
 /// If there is no memory for its state.

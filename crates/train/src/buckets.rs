@@ -187,7 +187,7 @@ impl Buckets {
         Ok(buckets)
     }
 
-    /// The number of buckets.
+    /// Returns the number of buckets.
     pub fn len(&self) -> usize {
         self.buckets.len()
     }
@@ -197,7 +197,7 @@ impl Buckets {
         self.buckets.is_empty()
     }
 
-    /// The maximum bytes of gradients in a bucket, and why.
+    /// Returns the maximum bytes of gradients in a bucket, and why.
     pub fn size(&self) -> BucketSize {
         self.ledger.size
     }
@@ -207,7 +207,7 @@ impl Buckets {
         self.way.is_beside
     }
 
-    /// The method that will all-reduce the largest bucket, and why.
+    /// Returns the method that will all-reduce the largest bucket, and why.
     pub fn ran(&self, comm: &mut Communicator) -> Ran {
         if self.way.algorithm == Some(IN_TREE) {
             let why = Why::Usual("the order of additions does not depend on the number of ranks");
@@ -218,7 +218,7 @@ impl Buckets {
         comm.selection(&Call::all_reduce(dtype, ReduceOp::Sum, largest))
     }
 
-    /// The indices of the parameters in each bucket, in the order in which buckets are launched.
+    /// Returns the indices of the parameters in each bucket, in the order in which buckets are launched.
     pub fn parameters(&self) -> impl Iterator<Item = &[usize]> {
         self.ledger.plan.members.iter().map(Vec::as_slice)
     }
@@ -229,7 +229,7 @@ impl Buckets {
         &self.ledger
     }
 
-    /// The ledger, to count a pass.
+    /// Returns the ledger, to count a pass.
     #[doc(hidden)]
     pub fn ledger_mut(&mut self) -> &mut Ledger {
         &mut self.ledger
@@ -248,7 +248,7 @@ impl Buckets {
         Filling::new(self, comm, pass)
     }
 
-    /// The sums over all ranks other than gradients. Waits for the first bucket.
+    /// Returns the sums over all ranks other than gradients. Waits for the first bucket.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -267,8 +267,8 @@ impl Buckets {
         }
     }
 
-    /// The gradient of a parameter, summed over all ranks. Waits for its bucket. If the optimizer is sharded, only
-    /// [this rank's own elements](Buckets::own) are sums.
+    /// Returns the gradient of a parameter, summed over all ranks. Waits for its bucket. If the optimizer is
+    /// sharded, only [this rank's own elements](Buckets::own) are sums.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].

@@ -2,7 +2,7 @@
 
 use super::buckets::{BucketSettings, Order, Overlap, Wire};
 
-/// The first of these settings that a GPU does not support, if any.
+/// Returns the first of these settings that a GPU does not support, if any.
 pub fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<String> {
     let what = match buckets {
         _ if is_traced => "no trace is recorded",

@@ -26,17 +26,17 @@ pub trait Feed {
     /// A micro-batch.
     type Batch: Send + 'static;
 
-    /// The number of steps of an epoch, if known; it must be the same on all ranks. If it is unknown, ranks may run out of
-    /// data at different steps, and [`OutOfData`](super::OutOfData) decides what happens.
+    /// Returns the number of steps of an epoch, if known; it must be the same on all ranks. If it is unknown, ranks may
+    /// run out of data at different steps, and [`OutOfData`](super::OutOfData) decides what happens.
     fn steps(&self) -> Option<usize>;
 
-    /// The number of samples in the first so many steps of an epoch over all ranks, if known.
+    /// Returns the number of samples in the first so many steps of an epoch over all ranks, if known.
     fn samples(&self, steps: usize) -> Option<usize> {
         let _ = steps;
         None
     }
 
-    /// The steps of an epoch (counted from 1) on this rank, skipping the first so many.
+    /// Returns the steps of an epoch (counted from 1) on this rank, skipping the first so many.
     ///
     /// # Errors
     /// An error of the data.
@@ -48,20 +48,20 @@ pub trait Feed {
         Vec::new()
     }
 
-    /// The damaged samples that this rank has skipped since the last call, in evaluations and in epochs up to this one (counted from
-    /// 1): a feed may have prepared some of the next.
+    /// Returns the damaged samples that this rank has skipped since the last call, in evaluations and in epochs up to this one
+    /// (counted from 1): a feed may have prepared some of the next.
     fn skipped(&mut self, epoch: usize) -> Skipped {
         let _ = epoch;
         Skipped::default()
     }
 
-    /// The number of evaluation batches; the same on all ranks.
+    /// Returns the number of evaluation batches; the same on all ranks.
     fn held_out(&self) -> usize {
         0
     }
 
-    /// The evaluation batches in `range`. They are the same batches however many ranks share them,
-    /// so that their results are the same.
+    /// Returns the evaluation batches in `range`. They are the same batches however many ranks share them, so
+    /// that their results are the same.
     ///
     /// # Errors
     /// An error of the data.
@@ -73,8 +73,8 @@ pub trait Feed {
 
 /// A feed that makes any share of any step: for workers that take any next one.
 pub trait AnyShare: Feed {
-    /// The micro-batches of share `number` of `of` of a step (counted from 0) of an epoch (counted from 1): those that rank `number` of
-    /// `of` ranks has in [`Feed::epoch`].
+    /// Returns the micro-batches of share `number` of `of` of a step (counted from 0) of an epoch (counted from 1): those that rank
+    /// `number` of `of` ranks has in [`Feed::epoch`].
     ///
     /// # Errors
     /// An error of the data.
@@ -122,12 +122,12 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// The number of steps that see so many samples once.
+    /// Returns the number of steps that see so many samples once.
     pub fn steps(&self, samples: usize) -> usize {
         samples.div_ceil(self.global_batch)
     }
 
-    /// The passes of this rank in a step of so many samples: the range of samples of each.
+    /// Returns the passes of this rank in a step of so many samples: the range of samples of each.
     pub fn passes(&self, samples: usize) -> Vec<Range<usize>> {
         let part = |parts, index| partition::elements(samples, parts, Chunks::one(index));
         if let Some(passes) = self.fixed_passes {
@@ -139,7 +139,7 @@ impl Shares {
         starts.map(|start| start..own.end.min(start + self.micro_batch)).collect()
     }
 
-    /// The samples of each pass of this rank in a step of an epoch with this order.
+    /// Returns the samples of each pass of this rank in a step of an epoch with this order.
     pub(super) fn samples(&self, order: &[usize], step: usize) -> Vec<Vec<usize>> {
         let start = step * self.global_batch;
         let batch = &order[start..order.len().min(start + self.global_batch)];
@@ -147,8 +147,8 @@ impl Shares {
         passes.map(|pass| batch[pass].to_vec()).collect()
     }
 
-    /// The steps of epochs of `count` samples, without the first `skipped` of the first epoch: each is its epoch and the samples of the
-    /// passes of this rank.
+    /// Returns the steps of epochs of `count` samples, without the first `skipped` of the first epoch: each is its epoch and the
+    /// samples of the passes of this rank.
     pub(super) fn plans(
         self,
         count: usize,

@@ -23,12 +23,12 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// A trained parameter.
+    /// Returns a trained parameter.
     pub fn new(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
         Self { name: name.into(), shape: shape.into(), is_trained: true }
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn count(&self) -> usize {
         self.shape.iter().product()
     }
@@ -113,12 +113,12 @@ pub struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    /// The outputs for each target, and its class.
+    /// Returns the outputs for each target, and its class.
     pub fn rows(&self) -> impl Iterator<Item = (&'a [f32], usize)> + use<'a> {
         self.values.chunks_exact(self.classes).zip(self.targets).map(|(row, &target)| (row, target as usize))
     }
 
-    /// The output and the target of each row of a regression.
+    /// Returns the output and the target of each row of a regression.
     pub fn numbers(&self) -> impl Iterator<Item = (f64, f64)> + use<'a> {
         let pair = |(&output, &bits): (&f32, &u32)| (f64::from(output), f64::from(f32::from_bits(bits)));
         self.values.iter().zip(self.targets).map(pair)
@@ -140,12 +140,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// The mean loss per target.
+    /// Returns the mean loss per target.
     pub fn mean_loss(&self) -> f64 {
         self.loss / self.targets
     }
 
-    /// The fraction of targets that the model predicts correctly, 0 to 1.
+    /// Returns the fraction of targets that the model predicts correctly, 0 to 1.
     pub fn accuracy(&self) -> f64 {
         self.correct / self.targets
     }

@@ -157,7 +157,8 @@ impl Rounds {
         }
     }
 
-    /// The velocities of the outer step, by the index of the parameter, to save and restore them; none if it only averages.
+    /// Returns the velocities of the outer step, by the index of the parameter, to save and restore them; none if it only
+    /// averages.
     pub(super) fn velocities(&mut self) -> impl Iterator<Item = &mut Vec<f32>> {
         self.outer.iter_mut().map(|remembered| &mut remembered.velocity)
     }

@@ -27,7 +27,7 @@ impl Means {
         Ok(Self { arrays: parameters, buckets })
     }
 
-    /// The parameters.
+    /// Returns the parameters.
     pub fn parameters(&self) -> &[Parameter] {
         &self.arrays[..self.arrays.len() - 1]
     }
@@ -98,7 +98,7 @@ impl Means {
     }
 }
 
-/// The sums divided by a weight, each rounded once.
+/// Returns the sums divided by a weight, each rounded once.
 fn quotients(sums: &[f32], weight: f64) -> Vec<f32> {
     let narrow = weight as f32;
     if f64::from(narrow) == weight {

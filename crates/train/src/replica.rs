@@ -18,7 +18,7 @@ pub trait Replica {
     /// The input of one pass: the samples of a micro-batch.
     type Batch: Send + 'static;
 
-    /// All parameters, in the same order on all ranks.
+    /// Returns all parameters, in the same order on all ranks.
     fn parameters(&self) -> &[Parameter];
 
     /// Runs forward and backward through the model: reports the [`Tally`] to `gradients` once the loss is known, then
@@ -59,7 +59,7 @@ pub trait Replica {
         Ok(())
     }
 
-    /// The ranks that hold the other parts of the model, if this replica is a part of it.
+    /// Returns the ranks that hold the other parts of the model, if this replica is a part of it.
     fn parts(&mut self) -> Option<Parts<'_>> {
         None
     }

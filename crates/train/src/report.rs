@@ -127,7 +127,7 @@ impl WorkersReport {
         missed as f64 / self.staleness.values().sum::<u64>().max(1) as f64
     }
 
-    /// The most updates that a gradient missed.
+    /// Returns the most updates that a gradient missed.
     pub fn most_missed(&self) -> u64 {
         self.staleness.keys().max().copied().unwrap_or(0)
     }
@@ -182,7 +182,8 @@ pub struct Best {
 }
 
 impl Best {
-    /// The best one after another evaluation, which counts as better if its loss is less by more than `min_delta`.
+    /// Returns the best one after another evaluation, which counts as better if its loss is less by more than
+    /// `min_delta`.
     pub(crate) fn after(best: Option<Self>, test_loss: f64, step: u64, min_delta: f64) -> Self {
         match best {
             Some(best)

@@ -50,7 +50,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The start of a run.
+    /// Returns the start of a run.
     pub fn beginning(settings: &RunSettings) -> Self {
         Self {
             step: 0,
@@ -99,7 +99,8 @@ impl Progress {
     }
 }
 
-/// The rates of runs that no callback has changed, and of checkpoints from before there were callbacks.
+/// Returns the rates of runs that no callback has changed, and of checkpoints from before there were
+/// callbacks.
 fn unchanged() -> f64 {
     1.0
 }
@@ -193,7 +194,7 @@ impl Resumed {
         self.load(replica)
     }
 
-    /// The optimizer's state of this name for a parameter; on rank 0.
+    /// Returns the optimizer's state of this name for a parameter; on rank 0.
     ///
     /// # Errors
     /// [`TrainError::OtherRun`] if the checkpoint has none of that size.
@@ -299,7 +300,7 @@ fn fill(state: &mut [Moment], saved: &[Tensor], names: &[String]) -> Result<(), 
     Ok(())
 }
 
-/// The values of an array, if it has so many.
+/// Returns the values of an array, if it has so many.
 fn sized(saved: &Tensor, expected: usize) -> Result<&[f32], TrainError> {
     let found = saved.values.len();
     if found == expected {
@@ -329,12 +330,12 @@ fn find<'a>(arrays: &'a [Tensor], name: &str) -> Result<&'a Tensor, TrainError> 
     found.ok_or_else(|| TrainError::Setting(format!("there is nothing called {name}")))
 }
 
-/// The name under which an optimizer's state for a parameter is saved.
+/// Returns the name under which an optimizer's state for a parameter is saved.
 pub fn moment_name(parameter: &str, moment: &str) -> String {
     format!("{parameter}:{moment}")
 }
 
-/// The arrays to save. Copies them, since the replica may change afterwards.
+/// Returns the arrays to save. Copies them, since the replica may change afterwards.
 ///
 /// # Errors
 /// [`TrainError::Replica`].

@@ -62,7 +62,7 @@ pub struct RunSettings {
 }
 
 impl RunSettings {
-    /// A run without checkpoints and logs.
+    /// Returns a run without checkpoints and logs.
     pub fn new(epochs: usize, global_batch: usize, optimizer: OptimizerSettings, rate: Rate) -> Self {
         Self {
             epochs,

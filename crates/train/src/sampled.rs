@@ -43,7 +43,8 @@ impl<S, B> fmt::Debug for Sampled<S, B> {
 pub const EVALUATION_BATCH: usize = 64;
 
 impl Sampled {
-    /// A feed for one rank; `threads` make its batches, and `depth` steps are prefetched, of the epoch that was begun.
+    /// Returns a feed for one rank; `threads` make its batches, and `depth` steps are prefetched, of the epoch that
+    /// was begun.
     pub fn new(dataset: Arc<Dataset>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
         Self::of(dataset, seed, shares, threads, depth)
     }
@@ -89,13 +90,13 @@ impl<S: BatchSource<B>, B: Send + 'static> Sampled<S, B> {
         Pass::Training { seed: self.seed, epoch: epoch as u64 }
     }
 
-    /// The number of training samples.
+    /// Returns the number of training samples.
     fn count(&self) -> usize {
         self.source.count(self.pass(0))
     }
 }
 
-/// The batches of a rank's passes in a step.
+/// Returns the batches of a rank's passes in a step.
 fn batches<B>(
     source: &impl BatchSource<B>,
     pass: Pass,
@@ -223,7 +224,7 @@ mod tests {
         Sampled::new(dataset, 7, shares, Threads::Auto, Depth::Auto)
     }
 
-    /// Every pixel that a rank sees in an epoch.
+    /// Returns every pixel that a rank sees in an epoch.
     fn seen(mut feed: Sampled, epoch: usize, skipped: usize) -> Vec<u32> {
         let steps = feed.epoch(epoch, skipped).unwrap().map(Result::unwrap);
         let batches = steps.flatten().flatten();

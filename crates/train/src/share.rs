@@ -19,7 +19,7 @@ pub struct Share<'a, B> {
 }
 
 impl<'a, B> Share<'a, B> {
-    /// The share of a rank that has data and is not asked to stop.
+    /// Returns the share of a rank that has data and is not asked to stop.
     pub fn of(passes: &'a [Option<B>]) -> Self {
         Self { passes, is_out_of_data: false, asks_to_stop: false, asks_to_save: false }
     }

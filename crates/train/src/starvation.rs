@@ -20,7 +20,7 @@ pub(crate) struct Starvation {
 }
 
 impl Starvation {
-    /// A notice, if ranks waited for input for a good part of an epoch and nothing was said before.
+    /// Returns a notice, if ranks waited for input for a good part of an epoch and nothing was said before.
     pub(crate) fn notice(&mut self, waits_percent: f64, stages: &[StageReport]) -> Option<String> {
         if self.is_said || waits_percent < MOST_WAITS_PERCENT {
             return None;

@@ -171,7 +171,7 @@ impl<R: Replica> Mirror<R> {
         Ok(StepReport { sums, own: self.backend.ledger().own.tally, norm, times, without_gradient })
     }
 
-    /// The norm of the summed gradient, over all parts of the model. Waits for all buckets.
+    /// Returns the norm of the summed gradient, over all parts of the model. Waits for all buckets.
     fn norm(&mut self, comm: &mut Communicator) -> Result<f64, TrainError> {
         let mut squares = 0.0;
         // The trained ones, in the order in which buckets arrive.
@@ -273,7 +273,7 @@ impl<R: Replica> Mirror<R> {
         self.rounds.as_ref().is_none_or(Rounds::is_between)
     }
 
-    /// The rounds of a rank that steps alone.
+    /// Returns the rounds of a rank that steps alone.
     pub(super) fn rounds(&mut self) -> Option<&mut Rounds> {
         self.rounds.as_mut()
     }
@@ -291,7 +291,7 @@ impl<R: Replica> Mirror<R> {
         }
     }
 
-    /// The replica.
+    /// Returns the replica.
     ///
     /// # Panics
     /// If the last step [left updates](crate::Overlap::Across): call [`Mirror::settle`] first.
@@ -300,15 +300,16 @@ impl<R: Replica> Mirror<R> {
         &mut self.replica
     }
 
-    /// The elements of a parameter that this rank updates, and whose optimizer state it holds: all, unless the optimizer
-    /// [is sharded](BucketSettings::shard_optimizer); none if it is not trained.
+    /// Returns the elements of a parameter that this rank updates, and whose optimizer state it holds: all, unless the
+    /// optimizer [is sharded](BucketSettings::shard_optimizer); none if it is not trained.
     pub fn own(&self, index: usize) -> Range<usize> {
         let parameter = &self.replica.parameters()[index];
         let trained = if parameter.is_trained { parameter.count() } else { 0 };
         self.backend.buckets().own(index).unwrap_or(0..trained)
     }
 
-    /// The optimizer and its state of [this rank's own elements](Mirror::own), which is copied to the host if it is on a GPU.
+    /// Returns the optimizer and its state of [this rank's own elements](Mirror::own), which is copied to the host if it is
+    /// on a GPU.
     ///
     /// # Errors
     /// [`TrainError::Replica`] if the state cannot be copied.
@@ -330,8 +331,8 @@ impl<R: Replica> Mirror<R> {
         self.backend.restore_optimizer(steps, &mut state.into_iter())
     }
 
-    /// The optimizer's state for all elements and what compressors have not sent yet, to save them; empty on ranks other than 0. Called by
-    /// all ranks.
+    /// Returns the optimizer's state for all elements and what compressors have not sent yet, to save them; empty on ranks other than 0.
+    /// Called by all ranks.
     pub(super) fn moments(&mut self, comm: &mut Communicator) -> Result<Vec<Moment>, TrainError> {
         self.settle()?;
         let mut all = Vec::new();
@@ -362,7 +363,7 @@ impl<R: Replica> Mirror<R> {
         self.backend.is_gpu()
     }
 
-    /// The buckets; empty if gradients are reduced on a GPU.
+    /// Returns the buckets; empty if gradients are reduced on a GPU.
     pub fn buckets(&self) -> &Buckets {
         self.backend.buckets()
     }
@@ -372,12 +373,12 @@ impl<R: Replica> Mirror<R> {
         std::mem::replace(&mut self.recorder, recorder)
     }
 
-    /// The recorder, if steps are recorded.
+    /// Returns the recorder, if steps are recorded.
     pub fn recorder(&mut self) -> Option<&mut Recorder> {
         self.recorder.as_mut()
     }
 
-    /// The hash of all trained values, the same on all ranks.
+    /// Returns the hash of all trained values, the same on all ranks.
     ///
     /// # Errors
     /// [`TrainError::Replica`].

@@ -69,8 +69,8 @@ impl Stragglers {
         self.waited += waited;
     }
 
-    /// The report, if one is due after so many steps of the run. Called by all ranks after every step: one gather collects
-    /// all times, and a broadcast the host of a straggler, if there is one.
+    /// Returns the report, if one is due after so many steps of the run. Called by all ranks after every step: one gather
+    /// collects all times, and a broadcast the host of a straggler, if there is one.
     pub(super) fn report(
         &mut self,
         comm: &mut Communicator,

@@ -98,7 +98,7 @@ impl<B: Send + 'static> Stream<B> {
     }
 }
 
-/// The micro-batches of this rank in a step of these samples.
+/// Returns the micro-batches of this rank in a step of these samples.
 fn passes<S, B>(
     shares: Shares,
     samples: Vec<S>,

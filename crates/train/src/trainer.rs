@@ -146,17 +146,17 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         })
     }
 
-    /// The number of parameters of the model.
+    /// Returns the number of parameters of the model.
     pub fn parameter_count(&self) -> usize {
         self.parameters
     }
 
-    /// The number of training samples, if the feed knows.
+    /// Returns the number of training samples, if the feed knows.
     pub fn sample_count(&self) -> Option<usize> {
         self.feed.steps().and_then(|steps| self.feed.samples(steps))
     }
 
-    /// The settings of the run.
+    /// Returns the settings of the run.
     pub fn settings(&self) -> &RunSettings {
         &self.settings
     }
@@ -380,7 +380,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     }
 }
 
-/// The number of parameters of the model that this replica is, or is a part of. Called by all ranks of its parts.
+/// Returns the number of parameters of the model that this replica is, or is a part of. Called by all ranks of
+/// its parts.
 fn count_parameters(replica: &mut impl Replica) -> Result<usize, TrainError> {
     let own: usize = replica.parameters().iter().map(super::Parameter::count).sum();
     match replica.parts() {

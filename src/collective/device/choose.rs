@@ -13,7 +13,7 @@ use crate::select::Choice;
 /// Up to this size the number of messages between nodes decides; above it, how many ranks share the network.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// The method of a call, unless it is left to the host's choice. The same on all ranks.
+/// Returns the method of a call, unless it is left to the host's choice. The same on all ranks.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the method chosen by name is not available.
@@ -52,7 +52,7 @@ pub(super) fn choose(
     }
 }
 
-/// The default.
+/// Returns the default.
 fn usual(call: &Call, by_nccl: bool, in_nodes: bool) -> Option<(Method, Why)> {
     let nccl_in = |role| Method::InNodes(Algorithm::usual(role), Vendor::Nccl);
     if by_nccl {

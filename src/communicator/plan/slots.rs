@@ -54,7 +54,7 @@ impl Slots {
         call.operation == Operation::AllReduce && has_kernel && is_short
     }
 
-    /// The slots for an all-reduce. All ranks, which share memory, call it.
+    /// Returns the slots for an all-reduce. All ranks, which share memory, call it.
     pub(super) fn new(comm: &mut Communicator, call: &Call) -> Result<Self> {
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let words = call.size_bytes().div_ceil(WORD);
@@ -75,7 +75,7 @@ impl Slots {
         })
     }
 
-    /// The first word of a rank's slot in the current call.
+    /// Returns the first word of a rank's slot in the current call.
     fn slot(&self, rank: Rank) -> usize {
         ((self.number % 2) as usize * self.ranks + rank) * self.stride
     }

@@ -29,7 +29,7 @@ fn pause(random: &mut Rng) {
     }
 }
 
-/// The attempt that this rank completes, and its members; `None` if it dies.
+/// Returns the attempt that this rank completes, and its members; `None` if it dies.
 fn play(status: StatusBoard, death: Option<Death>, seed: u64) -> Option<(u32, Vec<Rank>)> {
     let (rank, random) = (status.rank(), &mut Rng::with_seed(seed));
     let mut survivors = Survivors::over(status.clone(), DEADLINES);

@@ -92,7 +92,7 @@ impl Network {
         queue.push(at, side.other.0, Happening::Arrived(side.other.1, bytes, at));
     }
 
-    /// The time at which what is sent now arrives, behind everything before it.
+    /// Returns the time at which what is sent now arrives, behind everything before it.
     fn arrival(&mut self, end: End, now: Time, schedule: &Schedule) -> Time {
         let other = self.sides.get(&end).map_or(Rank::MAX, |side| side.other.0);
         if other >= schedule.ranks {

@@ -153,7 +153,7 @@ impl Schedule {
         at
     }
 
-    /// The cuts between two members in either direction, merged where they overlap.
+    /// Returns the cuts between two members in either direction, merged where they overlap.
     pub(super) fn silences(&self, [one, other]: [Rank; 2]) -> Vec<(Time, Time)> {
         let mut all: Vec<_> = self.cuts([one, other]).chain(self.cuts([other, one])).collect();
         all.sort_unstable();

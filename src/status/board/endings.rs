@@ -36,7 +36,7 @@ impl StatusBoard {
         is_first_report
     }
 
-    /// The first failure here, or in the world of which these ranks are a group.
+    /// Returns the first failure here, or in the world of which these ranks are a group.
     pub(crate) fn failure(&self) -> Option<FirstFailure> {
         let head = self.sheet.head();
         match head.failed.load(Ordering::Acquire).checked_sub(1) {
@@ -55,12 +55,14 @@ impl StatusBoard {
         }
     }
 
-    /// The rank that reported the first failure and its cause, if there was one, as [`Self::failure`].
+    /// Returns the rank that reported the first failure and its cause, if there was one, as
+    /// [`Self::failure`].
     pub(crate) fn failed(&self) -> Option<(Rank, String)> {
         self.failure().map(|failed| (failed.by, failed.cause))
     }
 
-    /// The cause of a failure whose reporter has not written one: it writes it now, unless it was killed before it could.
+    /// Returns the cause of a failure whose reporter has not written one: it writes it now, unless it was killed before
+    /// it could.
     fn lost_cause(&self) -> Option<String> {
         let may_be_dead = self.members.iter().any(|&rank| self.has_died(rank));
         may_be_dead

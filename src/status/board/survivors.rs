@@ -28,8 +28,8 @@ impl StatusBoard {
         self.own().attempts.give(number, bytes);
     }
 
-    /// A piece of a member of an attempt, and the number of bytes that it and the following ones have; `None` if it has not given
-    /// the piece yet.
+    /// Returns a piece of a member of an attempt, and the number of bytes that it and the following ones have; `None` if it has
+    /// not given the piece yet.
     ///
     /// # Errors
     /// [`Gone`] if it never will.

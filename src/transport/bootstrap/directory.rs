@@ -86,7 +86,7 @@ impl Directory {
         self.folder.join(format!("round-{round}.rank-{rank}"))
     }
 
-    /// The file that marks a rank as done.
+    /// Returns the file that marks a rank as done.
     fn end(&self, rank: Rank) -> PathBuf {
         self.folder.join(format!("end.rank-{rank}"))
     }
@@ -136,7 +136,7 @@ impl Directory {
         true
     }
 
-    /// The bytes of a rank in this round, if it has written them.
+    /// Returns the bytes of a rank in this round, if it has written them.
     fn take(&mut self, rank: Rank) -> Result<Option<Vec<u8>>> {
         let Some(entry) = read(&self.file(self.round, rank)) else { return Ok(None) };
         let known = &mut self.others[rank];
@@ -165,7 +165,7 @@ impl Directory {
         })
     }
 
-    /// The message about missing ranks, with possible causes.
+    /// Returns the message about missing ranks, with possible causes.
     fn missing(&self, missing: &[Rank], waited: Duration) -> String {
         format!(
             "rank {} of {} has waited {} s for {} to begin in {}: was each of the {} processes started, with a RANK of its \
@@ -263,7 +263,7 @@ fn remove_left(of_user: &Path, own: &Path) {
     }
 }
 
-/// The content of a rank's file, if there is one.
+/// Returns the content of a rank's file, if there is one.
 fn read(file: &Path) -> Option<Entry> {
     let whole = fs::read(file).ok()?;
     let end = whole.iter().position(|&byte| byte == b'\n')?;

@@ -166,7 +166,7 @@ fn answer(peers: &mut [Peer], framed: &[u8], within: Duration) -> Result<(), Str
     }
 }
 
-/// The message about a rank whose connection has failed.
+/// Returns the message about a rank whose connection has failed.
 fn lost(rank: Rank, error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::TimedOut => format!("rank {rank} sent nothing while the world began"),

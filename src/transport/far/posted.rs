@@ -73,7 +73,7 @@ impl Posts {
         self.posts.iter().position(|post| post.number == number).expect("an exchange is waited for once")
     }
 
-    /// The rank that a posted exchange waits for; `None` if it is complete.
+    /// Returns the rank that a posted exchange waits for; `None` if it is complete.
     pub(super) fn awaits(&self, ticket: Ticket) -> Option<Rank> {
         let Post { sent, received, .. } = &self.posts[self.place(ticket)];
         let mut transfers = received.iter().chain(sent).map(|message| &message.transfer);

@@ -15,7 +15,7 @@ use crate::transport::{Fabric, network};
 /// where MPIs connect those that communicate.
 const MOST_RANKS: usize = 512;
 
-/// The fabric of ranks that MPI has started or connects. All ranks call it.
+/// Returns the fabric of ranks that MPI has started or connects. All ranks call it.
 pub(super) fn assemble(
     bootstrap: &mut dyn Bootstrap,
     topology: Topology,

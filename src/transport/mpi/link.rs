@@ -91,7 +91,7 @@ impl ByMpi {
         Self { comm, tags, segment: segment.min(FAR_SEGMENT), peers, only_thread, _user: User::new() }
     }
 
-    /// The segment of a payload of `size_bytes` bytes that starts at `start`: none is in two pieces.
+    /// Returns the segment of a payload of `size_bytes` bytes that starts at `start`: none is in two pieces.
     fn segment(&self, start: usize, size_bytes: usize) -> Range<usize> {
         start..size_bytes.min(start + self.segment).min((start / PIECE + 1) * PIECE)
     }

@@ -74,7 +74,7 @@ fn place(dtype: DType, op: ReduceOp) -> usize {
     dtype as usize * OPS.len() + place
 }
 
-/// A pair of values that MPI reduces differently, if there is one: "255 and 1 make 255, not 0".
+/// Returns a pair of values that MPI reduces differently, if there is one: "255 and 1 make 255, not 0".
 fn example(dtype: DType, op: ReduceOp) -> Result<Option<String>> {
     match dtype {
         DType::F32 => example_of(&F32, dtype, op),

@@ -89,7 +89,7 @@ impl<B, F> Flight<B, F> {
         Some((on_end, self.error.take().map_or(Ok((buffer, self.from)), Err)))
     }
 
-    /// The buffer, once.
+    /// Returns the buffer, once.
     fn take(&mut self) -> Option<B> {
         let buffer = std::mem::replace(&mut self.buffer, std::ptr::null_mut());
         // SAFETY: the address is that of the box, which is opened once.

@@ -77,7 +77,7 @@ impl Links {
         }
     }
 
-    /// The header of the next message from a rank, if it has arrived.
+    /// Returns the header of the next message from a rank, if it has arrived.
     pub(super) fn ahead(&mut self, from: Rank) -> Result<Option<Header>, Failure> {
         if let Some(near) = self.near(from) {
             return Ok(near.ahead(from));
@@ -118,7 +118,7 @@ impl Links {
 }
 
 impl Fabric {
-    /// The links for point-to-point messages; called once.
+    /// Returns the links for point-to-point messages; called once.
     pub(crate) fn messages(&mut self) -> Messages {
         let near = self.node.as_ref().map(shared::Shared::for_messages);
         let faults = self.faults.as_mut().map(|faults| faults.for_messages());

@@ -46,7 +46,7 @@ pub(super) struct Content {
 unsafe impl Sync for Post {}
 
 impl Post {
-    /// A post that was never used. (On a board, it lies in zeroed memory.)
+    /// Returns a post that was never used. (On a board, it lies in zeroed memory.)
     #[cfg(loom)]
     pub(super) fn new(content: Content) -> Self {
         Self { number: AtomicU64::new(0), content: SharedCell::new(content) }
@@ -61,7 +61,7 @@ impl Post {
         self.number.store(number, Ordering::Release);
     }
 
-    /// The content, if it has this number.
+    /// Returns the content, if it has this number.
     #[inline]
     pub(super) fn read(&self, number: u64) -> Option<&Content> {
         // SAFETY: the number is there, so all of the content was written before, and it stays until this rank
@@ -95,7 +95,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// The location of a payload outside the slot.
+    /// Returns the location of a payload outside the slot.
     pub(super) fn location(&self) -> Location {
         bytemuck::pod_read_unaligned(&self.inline[..size_of::<Location>()])
     }
@@ -142,7 +142,7 @@ impl Channel {
         &self.slots[(number % SLOTS) as usize]
     }
 
-    /// The number of messages that the receiver has released.
+    /// Returns the number of messages that the receiver has released.
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Acquire)
     }
@@ -200,13 +200,13 @@ impl Channel {
             .then(|| slot.message.with(|message| unsafe { &*message }))
     }
 
-    /// The header of message `number`, which has arrived and is not released.
+    /// Returns the header of message `number`, which has arrived and is not released.
     pub(super) fn header(&self, number: u64) -> &Header {
         // SAFETY: the message has arrived and is not released, so no rank writes to its header.
         self.headers[(number % SLOTS) as usize].with(|header| unsafe { &*header })
     }
 
-    /// The header of the next message, if it has arrived. Only the receiver calls it.
+    /// Returns the header of the next message, if it has arrived. Only the receiver calls it.
     pub(super) fn ahead(&self) -> Option<&Header> {
         let next = self.taken() + 1;
         self.arrived(next).map(|_| self.header(next))
@@ -228,7 +228,7 @@ impl Channel {
         expected.check(self.header(number), other, status)
     }
 
-    /// The short payload of message `number`, which has arrived and is not released.
+    /// Returns the short payload of message `number`, which has arrived and is not released.
     #[inline]
     pub(super) fn payload<'a>(&'a self, number: u64, message: &'a Message, size_bytes: usize) -> &'a [u8] {
         if size_bytes <= INLINE { &message.inline[..size_bytes] } else { self.piece(number, size_bytes) }

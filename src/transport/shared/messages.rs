@@ -17,7 +17,7 @@ impl Line {
         self.0.has(rank)
     }
 
-    /// The header of the next message from a rank, if it has arrived.
+    /// Returns the header of the next message from a rank, if it has arrived.
     pub(in crate::transport) fn ahead(&self, from: Rank) -> Option<Header> {
         self.0.ahead(from).copied()
     }

@@ -97,7 +97,7 @@ impl Reach {
         }
     }
 
-    /// The address here of `size_bytes` bytes of another rank, valid while they are lent.
+    /// Returns the address here of `size_bytes` bytes of another rank, valid while they are lent.
     fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
         match self {
             Self::Threads => {

@@ -64,8 +64,8 @@ pub(in crate::transport) fn connect(
     Ok(controls.map(|controls| Links { collectives, messages, controls }))
 }
 
-/// The [control connections](Links::controls) of a rank with all others, since all of them agree on the survivors of a failure. All ranks
-/// call it. If ranks cannot connect, it returns the reason, identical on all ranks.
+/// Returns the [control connections](Links::controls) of a rank with all others, since all of them agree on the survivors of a failure.
+/// All ranks call it. If ranks cannot connect, it returns the reason, identical on all ranks.
 ///
 /// # Errors
 /// Those of the bootstrap.
@@ -78,7 +78,7 @@ pub(in crate::transport) fn controls(
 }
 
 impl Tcp {
-    /// The link over these connections.
+    /// Returns the link over these connections.
     fn new(ranks: usize, sockets: Vec<(Rank, TcpStream)>) -> Self {
         let mut streams: Vec<_> = (0..ranks).map(|_| None).collect();
         for (rank, socket) in sockets {
@@ -88,7 +88,7 @@ impl Tcp {
     }
 }
 
-/// A connection with every rank that is `far`. All ranks of the world call it.
+/// Returns a connection with every rank that is `far`. All ranks of the world call it.
 fn sockets(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,

@@ -41,7 +41,7 @@ pub(super) struct Stream<S = TcpStream> {
 }
 
 impl<S: Socket> Stream<S> {
-    /// A connection over a socket.
+    /// Returns a connection over a socket.
     pub(super) fn new(socket: S) -> Self {
         Self {
             socket,
@@ -71,7 +71,7 @@ impl<S: Socket> Stream<S> {
         })
     }
 
-    /// The header of the message whose payload is next, if it is here.
+    /// Returns the header of the message whose payload is next, if it is here.
     #[inline]
     pub(super) fn ahead(&mut self) -> Option<Header> {
         if self.left.is_some() {
@@ -130,7 +130,7 @@ impl<S: Socket> Stream<S> {
         }
     }
 
-    /// The events that it waits for.
+    /// Returns the events that it waits for.
     fn events(&self) -> PollFlags {
         let mut events = PollFlags::empty();
         if self.lost.is_none() {

@@ -53,7 +53,7 @@ pub(in crate::transport) fn is_better(bootstrap: &mut dyn Bootstrap) -> Result<b
     Ok(has_rdma.iter().any(|[has]| *has == 1))
 }
 
-/// A link with every rank that is `far`. All ranks of the world call it.
+/// Returns a link with every rank that is `far`. All ranks of the world call it.
 pub(super) fn line(
     bootstrap: &mut dyn Bootstrap,
     far: &impl Fn(Rank) -> bool,

@@ -98,7 +98,7 @@ impl Inbox {
         Self { own: own as u64, peers: (0..ranks).map(|_| Peer::default()).collect() }
     }
 
-    /// The next piece from a rank, if it has arrived.
+    /// Returns the next piece from a rank, if it has arrived.
     pub(super) fn take(&self, from: Rank) -> Option<(Envelope, Payload)> {
         let peer = &self.peers[from];
         let mut pieces = peer.pieces.borrow_mut();
@@ -113,7 +113,7 @@ impl Inbox {
         self.peers[from].pieces.take()
     }
 
-    /// This rank, as the header of its greetings and farewells.
+    /// Returns this rank, as the header of its greetings and farewells.
     pub(super) fn own(&self) -> &u64 {
         &self.own
     }
@@ -131,12 +131,12 @@ impl Inbox {
         self.peers[other].lose(lost);
     }
 
-    /// The argument of [`on_piece`] and its like, for as long as this value exists and is not moved.
+    /// Returns the argument of [`on_piece`] and its like, for as long as this value exists and is not moved.
     pub(super) fn as_argument(&self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// The argument of [`on_error`] for a rank, for as long as this value exists.
+    /// Returns the argument of [`on_error`] for a rank, for as long as this value exists.
     pub(super) fn argument_for(&self, other: Rank) -> *mut c_void {
         std::ptr::from_ref(&self.peers[other]).cast_mut().cast()
     }
@@ -157,7 +157,7 @@ impl Peer {
     }
 }
 
-/// The first bytes of a message, as a value.
+/// Returns the first bytes of a message, as a value.
 ///
 /// # Safety
 /// `header` must point to `size_bytes` bytes, unless that is 0.
@@ -209,7 +209,7 @@ pub(super) unsafe extern "C" fn on_piece(
     UCS_OK
 }
 
-/// The rank from which a message is that has no other header.
+/// Returns the rank from which a message is that has no other header.
 ///
 /// # Safety
 /// As [`on_piece`].

@@ -68,7 +68,7 @@ fn check(status: ucs_status_t) -> Result<(), Status> {
     if status == UCS_OK { Ok(()) } else { Err(Status(status)) }
 }
 
-/// The request that a function returned; none if it has completed.
+/// Returns the request that a function returned; none if it has completed.
 fn request(returned: ucs_status_ptr_t) -> Result<Option<Request>, Status> {
     // Statuses are returned as the last addresses.
     let is_status = returned.addr() >= (UCS_ERR_LAST as isize).cast_unsigned();
@@ -79,7 +79,7 @@ fn request(returned: ucs_status_ptr_t) -> Result<Option<Request>, Status> {
 }
 
 impl Worker {
-    /// A worker of a rank, which connects with others of its world.
+    /// Returns a worker of a rank, which connects with others of its world.
     pub(super) fn new(library: &'static Library, (own, ranks): (Rank, usize)) -> Result<Self, Status> {
         let mut worker = Self {
             library,

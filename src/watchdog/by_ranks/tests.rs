@@ -17,7 +17,7 @@ use crate::watchdog::Card;
 const RANKS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The two ends of a connection.
+/// Returns the two ends of a connection.
 fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -30,7 +30,7 @@ struct End {
     _guard: Arc<dyn Guard>,
 }
 
-/// The connections of each rank with all others.
+/// Returns the connections of each rank with all others.
 fn controls() -> Vec<Vec<(Rank, OwnedFd)>> {
     let mut controls: Vec<Vec<(Rank, OwnedFd)>> = (0..RANKS).map(|_| Vec::new()).collect();
     for (one, other) in (0..RANKS).flat_map(|one| (0..one).map(move |other| (one, other))) {
@@ -41,7 +41,7 @@ fn controls() -> Vec<Vec<(Rank, OwnedFd)>> {
     controls
 }
 
-/// A rank that is alone on its node.
+/// Returns a rank that is alone on its node.
 fn end((rank, controls): (Rank, Vec<(Rank, OwnedFd)>)) -> End {
     let cards = Arc::new(Cards((0..RANKS).map(Card::of_this_process).collect()));
     let status = StatusBoard::alone(rank, RANKS).unwrap();

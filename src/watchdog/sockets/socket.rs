@@ -49,7 +49,7 @@ impl Socket {
         }
     }
 
-    /// A connection that exists.
+    /// Returns a connection that exists.
     pub(super) fn connected(stream: TcpStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         let over = stream.local_addr()?.ip().to_canonical();
@@ -137,7 +137,7 @@ fn waits(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// The meaning of a socket error.
+/// Returns the meaning of a socket error.
 fn of(error: &std::io::Error) -> How {
     match error.kind() {
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionRefused => How::Closed,

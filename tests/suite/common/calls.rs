@@ -110,7 +110,7 @@ impl Made {
         Ok(())
     }
 
-    /// The communicator, for a call with this one's label.
+    /// Returns the communicator, for a call with this one's label.
     pub fn named<'comm>(&self, comm: &'comm mut Communicator) -> CallBuilder<'comm> {
         let call = comm.call();
         if self.label.is_empty() { call } else { call.label(self.label) }
@@ -153,7 +153,7 @@ impl Made {
         }
     }
 
-    /// The elements that are defined on a rank when the call is done.
+    /// Returns the elements that are defined on a rank when the call is done.
     pub fn defined_on(&self, comm: &Communicator) -> Range<usize> {
         match self.operation {
             Operation::ReduceScatter | Operation::Scatter { .. } => comm.own_part(self.count),

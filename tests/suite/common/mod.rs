@@ -98,7 +98,7 @@ fn input(op: ReduceOp, rank: usize, index: usize) -> i64 {
     }
 }
 
-/// The oracle: what every rank must end with.
+/// Returns the oracle: what every rank must end with.
 fn expected<T: Exact>(op: ReduceOp, ranks: usize, index: usize) -> T {
     let inputs = (0..ranks).map(|rank| input(op, rank, index));
     let reduced = |reduce: fn(i64, i64) -> i64| T::exact(inputs.clone().reduce(reduce).unwrap());
@@ -119,7 +119,7 @@ fn expected<T: Exact>(op: ReduceOp, ranks: usize, index: usize) -> T {
     }
 }
 
-/// The reductions of elements of a type.
+/// Returns the reductions of elements of a type.
 pub fn reductions(dtype: DType) -> Vec<ReduceOp> {
     ReduceOp::ALL.into_iter().filter(|op| op.is_defined_for(dtype)).collect()
 }
@@ -216,7 +216,7 @@ fn all_reduce<T: Exact>(
     assert_reduced(&array, op, comm.ranks(), 0, &what);
 }
 
-/// Every algorithm that offers the operation, and the one that is chosen where none is named.
+/// Returns every algorithm that offers the operation, and the one that is chosen where none is named.
 fn offering(comm: &Communicator, operation: Operation) -> Vec<Choice> {
     let offers = |algorithm: &Algorithm| algorithm.plan(operation, comm.topology(), comm.rank()).is_some();
     let offering: Vec<_> = Algorithm::ALL.into_iter().filter(offers).map(Choice::from).collect();
@@ -296,7 +296,7 @@ fn others_of_count<T: Exact>(comm: &mut Communicator, memory: Memory, count: usi
     assert!(*buffer == sent, "all-to-all of {count}");
 }
 
-/// The elements of a rank's own part, the long way.
+/// Returns the elements of a rank's own part, the long way.
 fn part(count: usize, ranks: usize, rank: usize) -> std::ops::Range<usize> {
     let size = |rank: usize| count / ranks + usize::from(rank < count % ranks);
     let start = (0..rank).map(size).sum::<usize>();

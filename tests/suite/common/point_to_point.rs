@@ -58,7 +58,7 @@ fn give<T: Exact>(comm: &mut Communicator, to: usize, number: usize, count: usiz
     comm.send(&message::<T>(comm.rank(), to, number, count), to).unwrap();
 }
 
-/// The ranks so many places after this one, and before it.
+/// Returns the ranks so many places after this one, and before it.
 fn places(comm: &Communicator, distance: usize) -> (usize, usize) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     ((rank + distance) % ranks, (rank + ranks - distance) % ranks)

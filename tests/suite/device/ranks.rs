@@ -55,7 +55,7 @@ pub(crate) fn threads() {
     });
 }
 
-/// An array on this rank's GPU, and the stream on which it was copied.
+/// Returns an array on this rank's GPU, and the stream on which it was copied.
 pub(crate) fn array<T>(comm: &Communicator, elements: &[T]) -> (CudaSlice<T>, Arc<CudaStream>)
 where
     T: Exact + DeviceRepr + ValidAsZeroBits,

@@ -72,7 +72,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// A rank that was told.
+    /// Returns a rank that was told.
     pub(super) fn told() -> Self {
         Self { told: 1, ..Self::default() }
     }
@@ -88,7 +88,7 @@ impl Found {
     }
 }
 
-/// The ranks of a world, two to five.
+/// Returns the ranks of a world, two to five.
 fn ranks(case: u64) -> usize {
     2 + (case % 4) as usize
 }

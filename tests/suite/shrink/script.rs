@@ -59,7 +59,7 @@ impl Script {
         self.ends.len()
     }
 
-    /// The ranks that do not end.
+    /// Returns the ranks that do not end.
     pub(super) fn survivors(&self) -> Vec<Rank> {
         (0..self.ranks()).filter(|&rank| self.ends[rank].is_none()).collect()
     }
@@ -144,7 +144,7 @@ fn work(comm: &mut Communicator, ranks: &[Rank], step: usize, random: &mut Rando
     Ok(())
 }
 
-/// A sum by messages around the ranks.
+/// Returns a sum by messages around the ranks.
 fn around(comm: &mut Communicator, own: Vec<u64>) -> Result<Vec<u64>> {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let mut sum = own.clone();

@@ -29,7 +29,7 @@ pub(crate) const CASES: &[Case] = &[
     case("host to device: freed memory is kept", &[], kept),
 ];
 
-/// A GPU, the stream of its work, and copies for it.
+/// Returns a GPU, the stream of its work, and copies for it.
 fn copies(gpu: usize, buffers: usize) -> (Arc<CudaContext>, Arc<CudaStream>, HostToDevice) {
     let context = CudaContext::new(gpu).unwrap();
     let stream = context.new_stream().unwrap();
@@ -41,7 +41,7 @@ fn alone() -> Communicator {
     Communicator::threads(1).unwrap().remove(0)
 }
 
-/// The values of an array, of a size that varies; some are empty.
+/// Returns the values of an array, of a size that varies; some are empty.
 fn values(round: usize) -> Vec<u32> {
     (0..(round * 7919) % 5000).map(|place| (round * 10_000 + place) as u32).collect()
 }
@@ -174,7 +174,7 @@ fn dropped() {
     assert_eq!(free, total, "all is free again");
 }
 
-/// The release threshold of the GPU's default memory pool, in bytes.
+/// Returns the release threshold of the GPU's default memory pool, in bytes.
 fn kept_bytes(context: &CudaContext) -> u64 {
     let (mut pool, mut kept) = (std::ptr::null_mut(), 0_u64);
     // SAFETY: both calls write what they are asked for to addresses that are valid during the call.

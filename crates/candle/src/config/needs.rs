@@ -9,7 +9,8 @@ use unisono_train::internals::EVALUATION_BATCH;
 use unisono_train::{Outer, Shares};
 
 impl Config {
-    /// The data set, as far as known before it is read, by the size of its files. What is larger than the limit stays in files.
+    /// Returns the data set, as far as known before it is read, by the size of its files. What is larger than the limit stays
+    /// in files.
     pub(super) fn needs_of_data(&self) -> Needs {
         let files = self.data.size_bytes() as f64;
         let limit = Options::default().in_memory_bytes as f64;
@@ -62,7 +63,7 @@ impl Config {
         needs
     }
 
-    /// The most samples of a pass.
+    /// Returns the most samples of a pass.
     fn pass_of(&self, Shares { ranks, global_batch, .. }: Shares) -> usize {
         match self.world_invariant() {
             Some(parts) => global_batch.div_ceil(parts),

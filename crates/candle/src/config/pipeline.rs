@@ -39,7 +39,7 @@ impl Config {
         Trainer::new(comm, replica, MicroBatches(feed), run, resumed)
     }
 
-    /// This rank's stages, and what a user should know of them. Called by all ranks.
+    /// Returns this rank's stages, and what a user should know of them. Called by all ranks.
     fn staged(
         &self,
         comm: &mut Communicator,
@@ -113,7 +113,7 @@ impl Config {
     }
 }
 
-/// The first layer of each stage, from the names of those after the first.
+/// Returns the first layer of each stage, from the names of those after the first.
 fn named(split_at: &[String], names: &[String], stages: usize) -> Result<Vec<usize>, TrainError> {
     let refuse = |why: String| {
         let names = names.join(", ");

@@ -105,7 +105,7 @@ impl Config {
         ParameterServer::join(folder, (rank, ranks), replica, feed, &run, servers)
     }
 
-    /// The model on one rank, or on all ranks of a node together. Called by all ranks.
+    /// Returns the model on one rank, or on all ranks of a node together. Called by all ranks.
     fn classifier<B: Input>(
         &self,
         comm: &mut Communicator,
@@ -140,8 +140,8 @@ impl Config {
         )))
     }
 
-    /// The model, the data and the state of a run on rank `rank` of `ranks`. `make` makes the replica, and says of it what a user should
-    /// know. Called by all ranks of a communicator.
+    /// Returns the model, the data and the state of a run on rank `rank` of `ranks`. `make` makes the replica, and says of it what a
+    /// user should know. Called by all ranks of a communicator.
     pub(super) fn prepare<R: Replica>(
         &self,
         comm: &mut Communicator,
@@ -256,7 +256,7 @@ impl Config {
         }
     }
 
-    /// The data set, if it suits these settings, and so many ranks that compute. Called by all ranks.
+    /// Returns the data set, if it suits these settings, and so many ranks that compute. Called by all ranks.
     fn load(
         &self,
         comm: &mut Communicator,
@@ -278,7 +278,8 @@ impl Config {
         agree(comm, checked)
     }
 
-    /// The checkpoint's description of the run; a checkpoint to resume from must be of this run. Called by all ranks.
+    /// Returns the checkpoint's description of the run; a checkpoint to resume from must be of this run. Called by
+    /// all ranks.
     fn describe(
         &self,
         comm: &mut Communicator,
@@ -299,7 +300,8 @@ impl Config {
         Ok(description)
     }
 
-    /// The wire format of a run with these parameters, and why, if it was not asked for. Called by all ranks.
+    /// Returns the wire format of a run with these parameters, and why, if it was not asked for. Called by
+    /// all ranks.
     pub(super) fn choose_wire(
         &self,
         comm: &mut Communicator,

@@ -8,7 +8,7 @@ use super::*;
 
 const RANKS: usize = 3;
 
-/// A model of two layers, of which the second is used if asked, and one that is never used.
+/// Returns a model of two layers, of which the second is used if asked, and one that is never used.
 fn model(varmap: &VarMap, width: usize) -> Result<impl Fn(&Tensor, bool) -> Result<Tensor> + use<>> {
     let vars = VarBuilder::from_varmap(varmap, DType::F32, &Device::Cpu);
     let (first, second) = (linear(width, 5, vars.pp("first"))?, linear(5, 5, vars.pp("second"))?);

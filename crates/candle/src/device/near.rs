@@ -33,7 +33,7 @@ fn near(system: &Path, address: &str, may_use: &[usize]) -> Option<Near> {
     (is_part && may_use == online).then_some(Near { node, cores })
 }
 
-/// The numbers of a list of the kernel's, such as `0-3,8`.
+/// Returns the numbers of a list of the kernel's, such as `0-3,8`.
 fn listed(list: &str) -> Option<Vec<usize>> {
     let mut all = Vec::new();
     for range in list.trim().split(',').filter(|range| !range.is_empty()) {

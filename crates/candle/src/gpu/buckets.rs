@@ -110,7 +110,7 @@ impl DeviceBuckets {
         Filling { buckets: self, comm, failure: None }
     }
 
-    /// The sums over all ranks besides gradients. Waits for them.
+    /// Returns the sums over all ranks besides gradients. Waits for them.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -150,7 +150,7 @@ impl DeviceBuckets {
         Ok(())
     }
 
-    /// The gradient of a trained parameter, summed over all ranks.
+    /// Returns the gradient of a trained parameter, summed over all ranks.
     ///
     /// # Errors
     /// An error of candle.
@@ -268,7 +268,7 @@ impl Filling<'_> {
         self.failure.map_or(Ok(without), Err)
     }
 
-    /// The error that prevented a gradient from being reduced, if any.
+    /// Returns the error that prevented a gradient from being reduced, if any.
     pub(super) fn into_failure(self) -> Option<TrainError> {
         self.failure
     }

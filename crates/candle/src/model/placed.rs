@@ -27,13 +27,13 @@ impl From<Batch> for Placed {
 
 /// Gives a model the tensors of a batch.
 pub(crate) trait Input: Send + 'static {
-    /// The input tensor, on this device.
+    /// Returns the input tensor, on this device.
     fn inputs(&self, device: &Device) -> Result<Tensor>;
 
-    /// The targets, on the host.
+    /// Returns the targets, on the host.
     fn targets(&self) -> &[u32];
 
-    /// The targets on a device, if they are there already.
+    /// Returns the targets on a device, if they are there already.
     fn targets_ahead(&self) -> Option<&Tensor> {
         None
     }
@@ -72,7 +72,7 @@ impl Input for Placed {
     }
 }
 
-/// The input tensor of a batch, on the CPU.
+/// Returns the input tensor of a batch, on the CPU.
 ///
 /// # Errors
 ///
@@ -85,7 +85,7 @@ pub fn inputs(batch: &Batch) -> Result<Tensor> {
     }
 }
 
-/// The shape of the input tensor: a row for each sample.
+/// Returns the shape of the input tensor: a row for each sample.
 pub(crate) fn shape(batch: &Batch) -> (usize, usize) {
     let values = match &batch.inputs {
         Inputs::Pixels(pixels) => pixels.len(),
@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    /// A pass of a new model over a batch, and an evaluation.
+    /// Returns a pass of a new model over a batch, and an evaluation.
     fn reported(kind: ModelKind, data: &Kind, batch: &Placed) -> (Reported, Tally) {
         let mut replica = of_batches(kind, None, 0.0, data, &Parameters::new(3)).unwrap();
         let counts = replica.parameters().iter().map(unisono_train::Parameter::count).collect();

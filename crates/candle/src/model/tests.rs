@@ -16,12 +16,12 @@ fn text() -> Kind {
     Kind::Text { context: 12, vocabulary: ('a'..='z').collect() }
 }
 
-/// Every model, with data for it.
+/// Returns every model, with data for it.
 fn pairings() -> [(ModelKind, Kind); 3] {
     [(ModelKind::Mlp, IMAGES), (ModelKind::Cnn, IMAGES), (ModelKind::Transformer, text())]
 }
 
-/// The inputs and targets of three samples.
+/// Returns the inputs and targets of three samples.
 fn batch(data: &Kind) -> (Tensor, Tensor) {
     let cycle = |count: usize, step: u32, modulus: u32| -> Vec<u32> {
         (0..count as u32).map(|i| i * step % modulus).collect()
@@ -94,7 +94,7 @@ fn a_model_refuses_data_it_cannot_learn_from() {
     assert!(message.contains("28x15 pixels are too small for the cnn"), "{message}");
 }
 
-/// The names and values of all parameters.
+/// Returns the names and values of all parameters.
 fn values(kind: ModelKind, data: &Kind, seed: u64) -> Vec<(String, Vec<f32>)> {
     let mut replica = classifier(kind, None, 0.0, data, &Parameters::new(seed)).unwrap();
     let names: Vec<_> = replica.parameters().iter().map(|parameter| parameter.name.clone()).collect();
@@ -149,7 +149,7 @@ fn no_model_uses_values_before_it_has_brought_them() {
     }
 }
 
-/// A model as a replica whose batches are inputs and targets.
+/// Returns a model as a replica whose batches are inputs and targets.
 fn network(
     model: Box<dyn Module + Send>,
     parameters: &Parameters,
@@ -176,7 +176,7 @@ struct ReferenceGradient {
     values: Vec<f64>,
 }
 
-/// The integers of the same name in `tests/reference/cnn_gradients.py`.
+/// Returns the integers of the same name in `tests/reference/cnn_gradients.py`.
 fn levels(count: usize, seed: usize, modulus: usize) -> impl Iterator<Item = f32> {
     (0..count).map(move |i| ((i * i * 3 + i * 37 + seed * 11) % 101 % modulus) as f32)
 }

@@ -19,7 +19,7 @@ pub(super) fn map<T: Send, R: Send>(
     items.into_par_iter().map(work).collect()
 }
 
-/// The threads of a matrix product.
+/// Returns the threads of a matrix product.
 pub(super) fn parallelism() -> Parallelism {
     if is_alone() { Parallelism::None } else { Parallelism::Rayon(get_num_threads()) }
 }

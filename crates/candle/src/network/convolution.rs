@@ -59,7 +59,7 @@ impl Convolved {
         [images * values, images * patches * self.kernel.outputs].map(|values| values.max(1))
     }
 
-    /// The number of the patches of images, and their values.
+    /// Returns the number of the patches of images, and their values.
     fn patches_of(&self, image: &Image, images: &[f32]) -> (usize, Buffer) {
         let rows = images.len() / image.values * image.patches;
         let mut patches = Buffer::of(rows * self.kernel.inputs);
@@ -161,7 +161,7 @@ struct Row {
 }
 
 impl Image {
-    /// The patches of images of this shape.
+    /// Returns the patches of images of this shape.
     fn new(patches: Patches, dims: &[usize]) -> Self {
         let [_, height, width, channels] = image_dims(dims);
         let Patches { side, stride, padding } = patches;
@@ -221,7 +221,7 @@ pub(crate) struct Patches {
 }
 
 impl Patches {
-    /// The shape of the result for images of the shape `dims`.
+    /// Returns the shape of the result for images of the shape `dims`.
     fn shape(self, dims: &[usize], outputs: usize) -> [usize; 4] {
         let [samples, height, width, _] = image_dims(dims);
         [samples, self.along(height), self.along(width), outputs]
@@ -232,7 +232,7 @@ impl Patches {
         (side + 2 * self.padding - self.side) / self.stride + 1
     }
 
-    /// The patches of images, composed of candle operations.
+    /// Returns the patches of images, composed of candle operations.
     fn composed(self, x: &Tensor) -> Result<Tensor> {
         let [_, height, width, channels] = image_dims(x.dims());
         let (rows, columns) = (self.along(height), self.along(width));

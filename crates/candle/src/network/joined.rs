@@ -32,7 +32,7 @@ impl Kernels {
         self.0.iter().map(|kernel| kernel.outputs).sum()
     }
 
-    /// Each layer with its first column in the result.
+    /// Returns each layer with its first column in the result.
     fn placed(&self) -> impl DoubleEndedIterator<Item = (usize, &Kernel)> {
         let offsets = self.0.iter().scan(0, |end, kernel| {
             *end += kernel.outputs;

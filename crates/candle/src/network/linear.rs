@@ -101,7 +101,7 @@ impl Linear {
 }
 
 impl Kernel {
-    /// The layer, composed of candle operations.
+    /// Returns the layer, composed of candle operations.
     pub(super) fn composed(&self, x: &Tensor) -> Result<Tensor> {
         let y = x.matmul(&self.weight.tensor)?;
         let y = self.bias.as_ref().map_or(Ok(y.clone()), |bias| y.broadcast_add(&bias.tensor))?;
@@ -141,7 +141,7 @@ impl Kernel {
         }
     }
 
-    /// The derivative with respect to the result of the product, from that with respect to `y`.
+    /// Returns the derivative with respect to the result of the product, from that with respect to `y`.
     pub(super) fn before_relu<'a>(&self, y: &[f32], dy: &'a [f32]) -> Cow<'a, [f32]> {
         let masked = |(&dy, &y): (&f32, &f32)| if y == 0.0 { 0.0 } else { dy };
         if self.has_relu { dy.iter().zip(y).map(masked).collect() } else { Cow::Borrowed(dy) }

@@ -20,8 +20,8 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// The loss of a classification: [`cross_entropy`], and, but for a training pass, for how many rows the highest logit is that of the
-    /// target.
+    /// Returns the loss of a classification: [`cross_entropy`], and, but for a training pass, for how many rows the highest logit is
+    /// that of the target.
     ///
     /// # Errors
     /// As [`cross_entropy`].
@@ -42,8 +42,8 @@ impl Loss {
         Ok(Self { sum, tally: Tally { targets: known.len() as f64, loss, correct } })
     }
 
-    /// The loss of a regression: the sum over rows of the squared difference between the output and its target. `outputs` is `rows x 1`.
-    /// There are no classes to choose from, and so no accuracy. [Metrics](unisono_train::metrics) see both.
+    /// Returns the loss of a regression: the sum over rows of the squared difference between the output and its target. `outputs` is
+    /// `rows x 1`. There are no classes to choose from, and so no accuracy. [Metrics](unisono_train::metrics) see both.
     ///
     /// # Errors
     /// If the numbers of targets and rows differ.
@@ -69,7 +69,7 @@ fn count_correct(logits: &Tensor, targets: &Tensor) -> Result<f64> {
     Ok(f64::from(right.sum_all()?.to_scalar::<f32>()?))
 }
 
-/// The sum over rows of the cross-entropy between their softmax and their target, in nats: a scalar.
+/// Returns the sum over rows of the cross-entropy between their softmax and their target, in nats: a scalar.
 ///
 /// `logits` is `rows x classes`, `targets` contains a class of type `u32` for each row. Keep targets on the CPU, where they
 /// are read, wherever the logits are. [Metrics](unisono_train::metrics) see both.
@@ -127,7 +127,7 @@ thread_local! {
     static SEEN: RefCell<Option<Vec<Seen>>> = const { RefCell::new(None) };
 }
 
-/// The result of `run`, and what it has computed losses from.
+/// Returns the result of `run`, and what it has computed losses from.
 pub(super) fn seeing<R>(run: impl FnOnce() -> R) -> (R, Vec<Seen>) {
     SEEN.set(Some(Vec::new()));
     let result = run();

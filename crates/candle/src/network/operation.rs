@@ -16,7 +16,7 @@ pub trait Function: Send + Sync + 'static {
     /// Whether each index of the first dimension is computed by itself: the threads of the rank then share them.
     const IS_SPLIT: bool = false;
 
-    /// The shape of the result for an input of shape `dims`.
+    /// Returns the shape of the result for an input of shape `dims`.
     fn shape(&self, dims: &[usize]) -> Vec<usize> {
         dims.to_vec()
     }
@@ -40,7 +40,7 @@ pub trait Function: Send + Sync + 'static {
 
 /// A layer or a function, as a part of a [`chain`](super::chain).
 pub(crate) trait Part {
-    /// Its operation, for one pass; `None` if it changes nothing in this one.
+    /// Returns its operation, for one pass; `None` if it changes nothing in this one.
     fn operation(&self) -> Result<Option<Box<dyn Operation>>>;
 
     /// Applies the part to `x`, composed of candle operations.
@@ -60,7 +60,7 @@ impl<F: Function + Clone> Part for F {
 /// An operation of one pass on `f32` values in row-major order: it runs forward once, and then at most once backward, in
 /// which it reports the gradients of its parameters.
 pub(crate) trait Operation: Send + Sync {
-    /// The shape of the result for an input of shape `dims`.
+    /// Returns the shape of the result for an input of shape `dims`.
     fn shape(&self, dims: &[usize]) -> Result<Vec<usize>>;
 
     /// Writes all of `y`.

@@ -128,12 +128,12 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// An empty set on the CPU. Called by all ranks with the same seed.
+    /// Returns an empty set on the CPU. Called by all ranks with the same seed.
     pub fn new(seed: u64) -> Self {
         Self::on(&Device::Cpu, seed).expect("a tensor of one number")
     }
 
-    /// An empty set on a device. Called by all ranks with the same seed.
+    /// Returns an empty set on a device. Called by all ranks with the same seed.
     ///
     /// # Errors
     /// If the device is out of memory.
@@ -144,9 +144,9 @@ impl Parameters {
         Ok(Self { seed, made, passes, anchor, constant, has_loops, sharing: None })
     }
 
-    /// An empty set on the CPU whose values will exist once for all ranks of a communicator, which are on one node: for
-    /// [central storage](unisono_strategies::Strategy::CentralStorage). Its memory is given back when the process ends. All ranks call it, with the
-    /// same seed, and then add the same parameters in the same order.
+    /// Returns an empty set on the CPU whose values will exist once for all ranks of a communicator, which are on one node: for [central
+    /// storage](unisono_strategies::Strategy::CentralStorage). Its memory is given back when the process ends. All ranks call it, with the same
+    /// seed, and then add the same parameters in the same order.
     ///
     /// # Errors
     /// Errors of the collectives.
@@ -159,7 +159,7 @@ impl Parameters {
         self.sharing.is_some()
     }
 
-    /// The tensor that `make` makes of these values, where those of parameters lie.
+    /// Returns the tensor that `make` makes of these values, where those of parameters lie.
     fn placed(&self, values: Vec<f32>, make: impl FnOnce(Vec<f32>) -> Result<Tensor>) -> Result<Tensor> {
         match &self.sharing {
             Some(sharing) => sharing.tensor(values, make),
@@ -167,7 +167,7 @@ impl Parameters {
         }
     }
 
-    /// The device on which the model computes.
+    /// Returns the device on which the model computes.
     pub fn device(&self) -> &Device {
         self.anchor.device()
     }
@@ -203,22 +203,22 @@ impl Parameters {
         Ok(tensor)
     }
 
-    /// The seed of initial values.
+    /// Returns the seed of initial values.
     pub(crate) fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The state of the passes.
+    /// Returns the state of the passes.
     pub(super) fn passes(&self) -> MutexGuard<'_, Passes> {
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All parameters.
+    /// Returns all parameters.
     pub(super) fn all(&self) -> Vec<Array> {
         self.lock().clone()
     }
 
-    /// The input of an operation that reports gradients.
+    /// Returns the input of an operation that reports gradients.
     pub(super) fn anchor(&self) -> &Tensor {
         if is_evaluation() { &self.constant } else { self.anchor.as_tensor() }
     }

@@ -99,7 +99,7 @@ impl Passes {
         Ok(most[0] as usize)
     }
 
-    /// The number of the step, and of the pass in it.
+    /// Returns the number of the step, and of the pass in it.
     pub(super) fn place(&self) -> [u64; 2] {
         [self.step, self.pass]
     }
@@ -167,7 +167,7 @@ impl Passes {
         Ok(())
     }
 
-    /// The sums over all ranks, with their header; `None` with one rank.
+    /// Returns the sums over all ranks, with their header; `None` with one rank.
     fn exchange(&mut self, at: Option<(usize, Direction)>, own: &[f64]) -> Result<Option<Vec<f64>>> {
         let Some(comm) = &mut self.comm else { return Ok(None) };
         let widest = self.layers.iter().map(|layer| layer.sums()).max().unwrap_or(0);

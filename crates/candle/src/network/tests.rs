@@ -37,13 +37,13 @@ fn gathered<R: Replica>(replica: &mut R, batch: &R::Batch) -> Gathered {
     gathered
 }
 
-/// The sums of a pass, and its gradients by the index of their parameter.
+/// Returns the sums of a pass, and its gradients by the index of their parameter.
 pub(crate) fn gradients_of<R: Replica>(replica: &mut R, batch: &R::Batch) -> (Tally, Vec<(usize, Vec<f32>)>) {
     let Gathered { tally, gradients, .. } = gathered(replica, batch);
     (tally.expect("the pass is weighed"), gradients)
 }
 
-/// The sum of the squares of the results of `forward`.
+/// Returns the sum of the squares of the results of `forward`.
 fn replica<F: Fn(&Tensor) -> candle_core::Result<Tensor>>(
     parameters: &Parameters,
     forward: F,

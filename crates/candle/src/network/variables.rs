@@ -9,7 +9,7 @@ use candle_nn::{Init, VarBuilder};
 use super::parameters::Parameters;
 
 impl Parameters {
-    /// The source of variables for a `candle_nn` model. Their type is `f32`.
+    /// Returns the source of variables for a `candle_nn` model. Their type is `f32`.
     pub fn var_builder(&self) -> VarBuilder<'static> {
         VarBuilder::from_backend(Box::new(Backend(self.clone())), DType::F32, self.device().clone())
     }

@@ -77,7 +77,7 @@ fn every_model_trains() {
     }
 }
 
-/// A run of two epochs that saves at every 30th step, and may be asked to stop.
+/// Returns a run of two epochs that saves at every 30th step, and may be asked to stop.
 fn saving(directory: &Path, strategy: Option<StrategyKind>) -> Config {
     crate::saving(directory, settings(strategy))
 }

@@ -22,7 +22,7 @@ const SAMPLES: usize = 32;
 const INPUTS: usize = 4;
 const CHANNELS: usize = 3;
 
-/// The samples in a range, far from zero, and different in each channel.
+/// Returns the samples in a range, far from zero, and different in each channel.
 fn samples(range: std::ops::Range<usize>) -> Tensor {
     let value = |at: usize| 100.0 + ((at * 7919 % 1009) as f32 / 300.0) * (1 + at % INPUTS) as f32;
     let values: Vec<f32> = (range.start * INPUTS..range.end * INPUTS).map(value).collect();
@@ -47,7 +47,7 @@ impl Gradients for Gathered {
     }
 }
 
-/// A loss to which every output contributes otherwise; the outputs are kept.
+/// Returns a loss to which every output contributes otherwise; the outputs are kept.
 fn loss_of(y: &Tensor, x: &Tensor, outputs: &Mutex<Vec<f32>>) -> Result<Loss> {
     outputs.lock().unwrap().extend(y.flatten_all()?.to_vec1::<f32>()?);
     let weights = ((x.narrow(1, 0, 1)? - 100.0)? * 0.01)?;
@@ -259,7 +259,7 @@ fn settings_that_contradict_it_are_refused() {
     }
 }
 
-/// A replica whose layer is used so many times in a pass.
+/// Returns a replica whose layer is used so many times in a pass.
 fn uses(times: usize) -> impl Replica<Batch = Tensor> {
     let parameters = Parameters::new(0);
     let norm = SyncBatchNorm::new(&parameters, "norm", INPUTS).unwrap();
@@ -298,7 +298,7 @@ fn mistakes_end_with_an_error_on_all_ranks() {
     assert!(single.iter().all(|text| text.contains("a variance needs at least 2")), "{single:?}");
 }
 
-/// The places that a layer of three drops, in a step on a rank, of a model with this seed.
+/// Returns the places that a layer of three drops, in a step on a rank, of a model with this seed.
 fn dropped(seed: u64, before: usize, rank: u64, saved: Option<Vec<f32>>) -> (Vec<Vec<f32>>, Vec<f32>) {
     let parameters = Parameters::new(seed);
     let layers: Vec<_> = (0..3).map(|_| Dropout::new(&parameters, 0.25).unwrap()).collect();

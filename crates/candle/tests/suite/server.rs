@@ -117,7 +117,7 @@ fn gradients_may_travel_in_half_the_bytes() {
     }
 }
 
-/// A run of two epochs that saves at every 50th step, and may be asked to stop.
+/// Returns a run of two epochs that saves at every 50th step, and may be asked to stop.
 fn saving(directory: &std::path::Path, stop: Stop) -> Config {
     Config {
         epochs: 2,

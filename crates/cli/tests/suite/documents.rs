@@ -36,7 +36,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![shown_output_is_printed, options_exist]
 }
 
-/// The documents for users.
+/// Returns the documents for users.
 fn documents() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let pages = fs::read_dir(root.join("docs")).expect("there is a folder of documents");
@@ -100,7 +100,7 @@ fn options_exist() {
     assert!(checked > 50, "{checked} options");
 }
 
-/// The commands of a line, each with its options: `launch -n 2 -- unisono train --epochs 1` has two.
+/// Returns the commands of a line, each with its options: `launch -n 2 -- unisono train --epochs 1` has two.
 fn commands(line: &str) -> Vec<(String, Vec<String>)> {
     // The end of inline code ends its command.
     let line = line.replace('`', " ` ");

@@ -39,7 +39,7 @@ fn run(command: Command) -> Ended {
     launch::run(command, DEADLINE)
 }
 
-/// The lines that we say, and not an MPI.
+/// Returns the lines that we say, and not an MPI.
 fn our_lines(ended: &Ended) -> Vec<&str> {
     ended.stderr.lines().filter(|line| line.starts_with("unisono: ")).collect()
 }
@@ -110,7 +110,7 @@ fn launchers() -> Vec<Test> {
     tests
 }
 
-/// The launcher of the MPI that this program was not built with.
+/// Returns the launcher of the MPI that this program was not built with.
 fn foreign_launcher() -> &'static str {
     if launch::is_open_mpi() { "mpirun.mpich" } else { "mpirun.openmpi" }
 }

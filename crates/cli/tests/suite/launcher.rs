@@ -38,7 +38,7 @@ fn sorted(text: &str) -> Vec<&str> {
     lines
 }
 
-/// The one line that says which rank failed, without the number of its process.
+/// Returns the one line that says which rank failed, without the number of its process.
 fn failure(ended: &Ended) -> String {
     let failures: Vec<_> = ended.stderr.lines().filter(|line| line.contains("(process ")).collect();
     let [failure] = failures[..] else { panic!("{}", ended.stderr) };
@@ -126,7 +126,7 @@ fn the_first_that_fails_ends_the_others() {
     }
 }
 
-/// Who learns of a failure by itself has the time to say so.
+/// A rank that detects a failure by itself has the time to say so.
 fn the_others_have_a_grace() {
     let script =
         "if [ $RANK = 1 ]; then exit 3; fi; until [ -e $0/go ]; do sleep 0.05; done; echo bye; exit 4";

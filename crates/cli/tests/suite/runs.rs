@@ -43,7 +43,7 @@ fn refused(words: &[&str], said: &[&str]) {
     }
 }
 
-/// A short run on this table, on two ranks, that saves its end.
+/// Returns a short run on this table, on two ranks, that saves its end.
 fn train(table: &Path, checkpoints: &Path, more: &[&str]) -> Vec<Value> {
     objects(&[&words(&source(table), checkpoints)[..], more].concat())
 }
@@ -76,7 +76,7 @@ fn table(path: &Path, rows: usize) {
     fs::write(path, format!("near,far,kind\n{}", rows.collect::<String>())).unwrap();
 }
 
-/// The names in a directory, in order, but for the lock.
+/// Returns the names in a directory, in order, but for the lock.
 fn names_in(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -51,7 +51,7 @@ fn missing(name: &str) -> Option<String> {
     (!is_there).then(|| format!("UNISONO_TEST_DATA names no folder that holds `{name}`"))
 }
 
-/// The reports of a run on so many threads, as rank 0 sees them.
+/// Returns the reports of a run on so many threads, as rank 0 sees them.
 fn run(ranks: usize, settings: &Config) -> Vec<EpochReport> {
     let reports = unisono::threads(ranks, |mut comm| {
         let mut reports = Vec::new();
@@ -115,7 +115,7 @@ fn mpirun_and_threads_give_the_same_parameters() {
 const SERVED: [&str; 4] = ["--epochs", "1", "--seed", "5"];
 const BY_A_SERVER: [&str; 2] = ["--strategy", "parameter-server"];
 
-/// The parameters of two ranks by `master-worker`.
+/// Returns the parameters of two ranks by `master-worker`.
 fn by_master_worker() -> serde_json::Value {
     reference(2, &[&SERVED[..], &["--algorithm", "master-worker"]].concat())["parameters_hash"].clone()
 }
@@ -212,14 +212,14 @@ fn central_storage_gives_the_same_over_every_launcher_in_about_half_the_memory()
     assert!((40e6..80e6).contains(&saved), "{mirrored} and {central}: half of 120 MB is {saved}");
 }
 
-/// The last line of a run in threads of one process.
+/// Returns the last line of a run in threads of one process.
 fn threads(ranks: usize, arguments: &[&str]) -> serde_json::Value {
     let mut command = Command::new(UNISONO);
     command.args(["train", "--format", "json", "--threads", &ranks.to_string()]).args(arguments);
     last(&launch::run(command, Duration::from_secs(120)).expect_success())
 }
 
-/// The last line of a run in threads with which several tests compare theirs.
+/// Returns the last line of a run in threads with which several tests compare theirs.
 fn reference(ranks: usize, arguments: &[&str]) -> serde_json::Value {
     let name = format!("train on {ranks} {}", arguments.join(" "));
     serde_json::from_str(&shared::text(&name, || threads(ranks, arguments).to_string())).unwrap()
@@ -273,7 +273,7 @@ fn a_run_that_is_killed_goes_on_bit_for_bit_on_other_ranks_too() {
     }
 }
 
-/// The names of the checkpoints in a directory, in order.
+/// Returns the names of the checkpoints in a directory, in order.
 fn checkpoints(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -32,7 +32,7 @@ pub(crate) fn report(source: &Source, pixels: Option<&Path>) -> Result<(), DataE
     Ok(())
 }
 
-/// The rate, as a training loop that computes nothing sees it.
+/// Returns the rate, as a training loop that computes nothing sees it.
 fn images_per_s(data: &Arc<Dataset>) -> Result<f64, DataError> {
     let in_epoch = data.train.len().div_ceil(BATCH);
     let batches = (0..EPOCHS).flat_map(|epoch| {

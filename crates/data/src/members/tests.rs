@@ -159,7 +159,7 @@ fn what_is_wrong_is_named_by_file_and_key() {
     }
 }
 
-/// The members of ten more samples.
+/// Returns the members of ten more samples.
 fn names() -> Vec<(String, String)> {
     (10..20).map(|key| (format!("{key}.png"), format!("{key}.cls"))).collect()
 }

@@ -254,7 +254,8 @@ impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
         }
     }
 
-    /// The next element with its number, and the place of its result; `None` after the last one, an error or a panic.
+    /// Returns the next element with its number, and the place of its result; `None` after the last one, an error or
+    /// a panic.
     fn pull(&self) -> Option<(u64, Outcome<(u64, T)>)> {
         let asked = Instant::now();
         let mut source = lock(&self.source);
@@ -285,8 +286,8 @@ impl<U> State<U> {
     }
 }
 
-/// The number of results in progress or ready: two per thread, so that a slow element that is next does not block the other
-/// threads.
+/// Returns the number of results in progress or ready: two per thread, so that a slow element that is next does not block
+/// the other threads.
 fn room(threads: usize) -> usize {
     (2 * threads).min(MOST_READY + threads)
 }

@@ -57,7 +57,8 @@ impl<T: Send + 'static> Pipeline<T> {
 }
 
 impl<T> Pipeline<T> {
-    /// The elements up to the end of the epoch, for a pipeline that [repeats](Self::repeat). The pipeline goes on with the next epoch.
+    /// Returns the elements up to the end of the epoch, for a pipeline that [repeats](Self::repeat). The pipeline goes on with the
+    /// next epoch.
     ///
     /// ```
     /// use unisono_data::{DataError, Depth, Pipeline, Threads};

@@ -38,7 +38,7 @@ pub struct Shard {
 }
 
 impl Sharding {
-    /// The share of `rank` among `ranks`. All of them name the same files, of the same sizes.
+    /// Returns the share of `rank` among `ranks`. All of them name the same files, of the same sizes.
     ///
     /// ```no_run
     /// use unisono_data::pipeline::Sharding;

@@ -59,7 +59,7 @@ impl<T: Send + 'static> Shuffle<T> {
         Ok(())
     }
 
-    /// The end of an epoch, unless it is that of the pipeline.
+    /// Returns the end of an epoch, unless it is that of the pipeline.
     fn end_epoch(&mut self) -> Option<Item<T>> {
         if self.current.rest == Rest::Nothing {
             return None;

@@ -26,14 +26,14 @@ fn slow(number: u64) -> u64 {
     number * number
 }
 
-/// The numbers from 0, with an error instead of this one.
+/// Returns the numbers from 0, with an error instead of this one.
 fn failing(at: u64) -> Pipeline<u64> {
     Pipeline::new(
         (0..).map(move |number| if number == at { Err(DataError::other("bad")) } else { Ok(number) }),
     )
 }
 
-/// The elements of a pipeline before its error, and the error.
+/// Returns the elements of a pipeline before its error, and the error.
 fn until_error<T: Send + 'static>(mut elements: Pipeline<T>) -> (Vec<T>, String) {
     let mut before = vec![];
     loop {

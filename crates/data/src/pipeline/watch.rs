@@ -34,7 +34,7 @@ pub struct StageReport {
     pub parts: Vec<(&'static str, f64)>,
 }
 
-/// The stage that holds the others up, if the consumer waits at all: the busiest.
+/// Returns the stage that holds the others up, if the consumer waits at all: the busiest.
 pub fn bottleneck(stages: &[StageReport]) -> Option<&StageReport> {
     stages.iter().filter(|stage| stage.busy > 0.0).max_by(|a, b| a.busy.total_cmp(&b.busy))
 }
@@ -116,13 +116,13 @@ impl Watch {
         }
     }
 
-    /// The stages of pipelines that come one after the other, each of which is to be begun.
+    /// Returns the stages of pipelines that come one after the other, each of which is to be begun.
     pub(super) fn repeated() -> (Self, Current) {
         let current = Current::default();
         (Self(vec![Stage::Repeated(current.clone())]), current)
     }
 
-    /// These stages, and then another.
+    /// Returns these stages, and then another.
     pub(super) fn then(mut self, counters: &Arc<Counters>) -> Self {
         self.0.push(Stage::Threads(Arc::clone(counters)));
         self
@@ -264,7 +264,7 @@ impl Counters {
         (self.sums.each_ref().map(|sum| sum.load(Ordering::Relaxed)), lock(&self.parts).clone())
     }
 
-    /// The report of the stage, after that of the source if nothing else makes its elements.
+    /// Returns the report of the stage, after that of the source if nothing else makes its elements.
     fn reports(&self) -> Vec<StageReport> {
         let ((totals, parts), before) = (self.totals(), lock(&self.before));
         let since = |sum: Sum| totals[sum as usize] - before.0[sum as usize];

@@ -26,7 +26,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// The folder of `url`, made if need be; the error describes the problem.
+    /// Returns the folder of `url`, made if need be; the error describes the problem.
     pub(super) fn of(url: &str, cache: &Cache) -> Result<Self, String> {
         let above = match &cache.folder {
             Some(folder) => {
@@ -122,7 +122,8 @@ impl Lock {
     }
 }
 
-/// The default: a folder of this user's own, for in the system's temporary directory anybody may make one.
+/// Returns the default: a folder of this user's own, for in the system's temporary directory anybody may make
+/// one.
 fn own_temporary() -> Result<PathBuf, String> {
     let user = rustix::process::getuid().as_raw();
     let folder = std::env::temp_dir().join(format!("unisono-data-cache-{user}"));

@@ -17,7 +17,7 @@ const SILENCE: [(ClientConfigKey, &str); 3] = [
     (ClientConfigKey::Timeout, "7 days"),
 ];
 
-/// A failed request is repeated after pauses that double, five times at most.
+/// Returns a failed request is repeated after pauses that double, five times at most.
 fn retries() -> RetryConfig {
     let backoff = BackoffConfig {
         init_backoff: Duration::from_millis(100),
@@ -72,7 +72,7 @@ pub(super) fn changed() -> String {
     "was changed while it was fetched: start again once nothing is written there".into()
 }
 
-/// An error and its causes, as far as each says something new.
+/// Returns an error and its causes, as far as each says something new.
 fn chain(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -92,12 +92,12 @@ impl Shard {
         Ok(Self { path: path.into(), bytes, records, ends, checksums, compression })
     }
 
-    /// The size of the file in bytes.
+    /// Returns the size of the file in bytes.
     pub(super) fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
 
-    /// A record, as it was written.
+    /// Returns a record, as it was written.
     pub(super) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         let stored = &self.bytes[self.records.clone()][start as usize..self.ends[index] as usize];

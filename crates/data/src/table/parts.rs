@@ -12,10 +12,10 @@ pub(super) trait Part<'a>: Sized {
     /// Opens a file, and finds out what its columns are.
     fn open(path: &'a Path) -> Result<Self, DataError>;
 
-    /// The names of its columns.
+    /// Returns the names of its columns.
     fn header(&self) -> &[String];
 
-    /// The error of a file whose header has this problem.
+    /// Returns the error of a file whose header has this problem.
     fn refused(&self, problem: String) -> DataError;
 
     /// Adds its rows to a table.

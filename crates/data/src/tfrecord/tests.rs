@@ -25,13 +25,13 @@ fn integer(number: i64) -> Values {
     Values::Integers(Int64List { value: vec![number] })
 }
 
-/// A record of these features.
+/// Returns a record of these features.
 fn example<const N: usize>(features: [(&str, Values); N]) -> Vec<u8> {
     let feature = features.map(|(name, values)| (name.to_owned(), Feature { values: Some(values) }));
     Example { features: Some(Features { feature: feature.into() }) }.encode_to_vec()
 }
 
-/// A record of a plain image of 2x2 raw grey levels.
+/// Returns a record of a plain image of 2x2 raw grey levels.
 fn plain(grey: u8, label: i64) -> Vec<u8> {
     example([("image", bytes(&[grey; 4])), ("label", integer(label))])
 }

@@ -76,7 +76,7 @@ fn messages_take_time_that_a_pipeline_waits_for() {
     assert!(with >= without + 3.0, "{without} {with}");
 }
 
-/// Every way to spoil one act.
+/// Returns every way to spoil one act.
 fn mutants(plan: &PipelinePlan) -> Vec<(String, PipelinePlan)> {
     let mut mutants = Vec::new();
     for (rank, acts) in plan.ranks.iter().enumerate() {

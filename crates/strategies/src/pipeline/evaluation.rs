@@ -42,7 +42,7 @@ impl<S: Stage> Pipeline<S> {
         Ok(Tally { targets, loss, correct })
     }
 
-    /// The tally of the last stage, on the rank that has it.
+    /// Returns the tally of the last stage, on the rank that has it.
     fn evaluate_batch(
         &mut self,
         batch: &S::Batch,

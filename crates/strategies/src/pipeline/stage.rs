@@ -28,7 +28,7 @@ pub trait Stage {
     /// The samples of a micro-batch. All stages get them: the first reads the inputs, the last the targets.
     type Batch: Send + 'static;
 
-    /// The parameters of this stage alone.
+    /// Returns the parameters of this stage alone.
     fn parameters(&self) -> &[Parameter];
 
     /// Computes with the activations of the stage before, or with the samples at the first stage, and keeps what the backward pass

@@ -115,7 +115,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         Ok(self.report(test, took, seen))
     }
 
-    /// The first step before which all workers pause: to save, to evaluate, or because the epoch is over.
+    /// Returns the first step before which all workers pause: to save, to evaluate, or because the epoch is
+    /// over.
     fn next_pause(&self, steps: usize) -> usize {
         let Progress { step, step_in_epoch, .. } = self.progress;
         let saves = self.settings.checkpoints.as_ref().and_then(|kept| kept.when.every_steps);
@@ -245,7 +246,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         Ok(test)
     }
 
-    /// The results on the held-out samples: the same bits on any number of workers.
+    /// Returns the results on the held-out samples: the same bits on any number of workers.
     fn evaluate(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Tally, TrainError> {
         let batches = self.feed.held_out();
         self.dispatcher.state().evaluate(batches);

@@ -80,7 +80,7 @@ impl Dispatcher {
         Self { state: Mutex::new(state), changed: Condvar::new(), shares, rate, first }
     }
 
-    /// The state, locked.
+    /// Returns the state, locked.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // A thread that panics ends the run.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -218,7 +218,7 @@ impl State {
         self.results = vec![None; batches];
     }
 
-    /// The results of the evaluation, added in the order of the batches, once all are there.
+    /// Returns the results of the evaluation, added in the order of the batches, once all are there.
     pub(super) fn results(&self) -> Option<Tally> {
         let mut total = Tally::default();
         for result in &self.results {

@@ -15,7 +15,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// A bucket of zeros.
+    /// Returns a bucket of zeros.
     pub(super) fn zeros(count: usize, moments: usize) -> Self {
         Self { values: vec![0.0; count], moments: vec![vec![0.0; count]; moments], updates: 0 }
     }

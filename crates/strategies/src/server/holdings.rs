@@ -59,7 +59,7 @@ impl Holdings<'_> {
         Ok(())
     }
 
-    /// All of it as a checkpoint, like that of any other strategy.
+    /// Returns all of it as a checkpoint, like that of any other strategy.
     ///
     /// # Errors
     /// Errors of the links.

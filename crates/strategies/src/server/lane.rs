@@ -23,7 +23,7 @@ impl<B: Send + 'static> Lane<B> {
         Self { number, of, ahead: None }
     }
 
-    /// The batches of a share, of this lane or another.
+    /// Returns the batches of a share, of this lane or another.
     ///
     /// # Errors
     /// An error of the data.

@@ -48,12 +48,12 @@ impl Layout {
         Ledger::new(parameters, &self.settings, self.size)
     }
 
-    /// The server of a bucket.
+    /// Returns the server of a bucket.
     pub(super) fn owner(&self, bucket: usize) -> usize {
         self.owners[bucket]
     }
 
-    /// The buckets of a server, in the order in which a backward pass fills them.
+    /// Returns the buckets of a server, in the order in which a backward pass fills them.
     pub(super) fn of(&self, server: usize) -> impl DoubleEndedIterator<Item = usize> + '_ {
         (0..self.owners.len()).filter(move |&bucket| self.owners[bucket] == server)
     }

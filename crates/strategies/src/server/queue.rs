@@ -44,7 +44,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// A queue of steps of so many shares, which has none yet.
+    /// Returns a queue of steps of so many shares, which has none yet.
     pub(super) fn new(shares: usize, staleness: Staleness) -> Self {
         let (returned, in_work) = (VecDeque::new(), BTreeMap::new());
         Self { staleness, lanes: vec![0; shares], until: 0, returned, in_work, applied: 0 }
@@ -79,7 +79,8 @@ impl Queue {
         self.applied / self.lanes.len()
     }
 
-    /// The next share for this worker, which has none, and whose lane is this one; `None` if it has to wait.
+    /// Returns the next share for this worker, which has none, and whose lane is this one; `None` if it has
+    /// to wait.
     pub(super) fn take(&mut self, worker: usize, lane: usize) -> Option<ShareId> {
         let share = self.returned.front().copied().or_else(|| self.next(lane))?;
         if !self.may_begin() {
@@ -92,7 +93,8 @@ impl Queue {
         Some(share)
     }
 
-    /// The next share of this lane, or of the one that is furthest behind, of those whose step may begin.
+    /// Returns the next share of this lane, or of the one that is furthest behind, of those whose step may
+    /// begin.
     fn next(&self, lane: usize) -> Option<ShareId> {
         // Without staleness a step begins when the one before is made.
         let last = match self.staleness {

@@ -47,7 +47,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
         })
     }
 
-    /// The port at which workers join this server, if they may.
+    /// Returns the port at which workers join this server, if they may.
     fn join_listener(&self) -> Result<Option<JoinListener>, TrainError> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let cannot =
@@ -89,7 +89,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
         })
     }
 
-    /// The coordinator, once all servers hold what the run begins with.
+    /// Returns the coordinator, once all servers hold what the run begins with.
     fn coordinator<'a>(
         mut self,
         shard: &'a Shard,

@@ -36,7 +36,7 @@ struct Rules {
     scale: f64,
 }
 
-/// The optimizer for updates by single shares, and the factor of their gradients: so many of them decay the optimizer's means, and move
+/// Returns the optimizer for updates by single shares, and the factor of their gradients: so many of them decay the optimizer's means, and move
 /// parameters, as one step does. Its state means the same, too. Otherwise means would reach back less far the more workers there are, and a gradient
 /// that misses a few updates would miss much of them.
 ///
@@ -103,7 +103,7 @@ pub(super) struct Visit {
 }
 
 impl Shard {
-    /// The buckets of a server, whose values are still to be [restored](Shard::restore).
+    /// Returns the buckets of a server, whose values are still to be [restored](Shard::restore).
     pub(super) fn new(
         parameters: &[Parameter],
         layout: &Layout,
@@ -142,7 +142,7 @@ impl Shard {
         Ok(Self { buckets, half, rules: Rules { shares, staleness, damps, scale } })
     }
 
-    /// The place of a client, over its link.
+    /// Returns the place of a client, over its link.
     pub(super) fn visit(&self, link: &Link) -> unisono::Result<Visit> {
         let largest = self.buckets.iter().map(|bucket| lock(bucket).values.len()).max().unwrap_or(0);
         let bytes = self.half.as_ref().map_or(0, |_| HalfBytes::size_bytes(largest));

@@ -36,7 +36,7 @@ impl Late {
         (self.scale, self.rate) = (scale, rate);
     }
 
-    /// The first parameter whose update was left.
+    /// Returns the first parameter whose update was left.
     pub(super) fn first(&self) -> Option<usize> {
         self.is_left.iter().position(|&is_left| is_left)
     }

@@ -82,7 +82,7 @@ impl<'a> Filling<'a> {
         self.failure.map_or(Ok(without), Err)
     }
 
-    /// The buckets that the pass fills.
+    /// Returns the buckets that the pass fills.
     pub(crate) fn buckets(&mut self) -> &mut Buckets {
         self.buckets
     }

@@ -101,12 +101,12 @@ impl Ledger {
         place
     }
 
-    /// The indices of trained parameters whose gradients the pass has not put.
+    /// Returns the indices of trained parameters whose gradients the pass has not put.
     pub fn not_put(&self) -> Vec<usize> {
         self.plan.trained().filter(|&index| !self.is_put[index]).collect()
     }
 
-    /// The next bucket to launch, if the last pass of the step has filled it.
+    /// Returns the next bucket to launch, if the last pass of the step has filled it.
     pub fn full(&self) -> Option<usize> {
         let next = *self.order.get(self.launched)?;
         (self.pass.is_last() && self.missing[next] == 0).then_some(next)
@@ -117,7 +117,7 @@ impl Ledger {
         self.order[..self.launched].contains(&bucket)
     }
 
-    /// The place of a gradient.
+    /// Returns the place of a gradient.
     ///
     /// # Panics
     /// If the parameter is not trained.

@@ -104,7 +104,7 @@ impl<T: Element> Parcel<T> {
     }
 }
 
-/// A flight that this thread waits for.
+/// Returns a flight that this thread waits for.
 fn timed(bucket: Option<usize>, send: impl FnOnce() -> Result<(), Error>) -> Result<Flight, Error> {
     let began = Instant::now();
     send()?;

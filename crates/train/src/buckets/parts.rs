@@ -20,7 +20,7 @@ pub(crate) type Moment = (String, usize, Vec<f32>);
 /// This rank's own parts of all buckets, in the elements of each.
 pub(super) type Parts = Vec<Range<usize>>;
 
-/// This rank's own parts of buckets with so many elements.
+/// Returns this rank's own parts of buckets with so many elements.
 pub(super) fn parts(comm: &Communicator, counts: impl Iterator<Item = usize>) -> Parts {
     counts.map(|count| comm.own_part(count)).collect()
 }
@@ -50,8 +50,8 @@ impl Buckets {
         }
     }
 
-    /// The elements of a parameter that this rank updates if the optimizer is sharded, perhaps none; `None` if every rank updates
-    /// all.
+    /// Returns the elements of a parameter that this rank updates if the optimizer is sharded, perhaps none; `None` if every rank
+    /// updates all.
     pub fn own(&self, index: usize) -> Option<Range<usize>> {
         let parts = self.parts.as_ref()?;
         let Some(place) = self.ledger.plan.place(index) else { return Some(0..0) };
@@ -70,7 +70,8 @@ impl Buckets {
         self.buckets.iter().filter(|bucket| bucket.way.is_of_parts()).count()
     }
 
-    /// The place where this rank leaves its own elements of an updated parameter for [`Buckets::give`].
+    /// Returns the place where this rank leaves its own elements of an updated parameter for
+    /// [`Buckets::give`].
     pub(crate) fn updated(&mut self, index: usize) -> &mut [f32] {
         let place = self.ledger.place(index).clone();
         &mut self.buckets[place.bucket].gradients.values_mut()[place.range]
@@ -176,13 +177,13 @@ impl Buckets {
     }
 }
 
-/// The name of what the optimizer of a rank remembers, if each remembers something else.
+/// Returns the name of what the optimizer of a rank remembers, if each remembers something else.
 pub(crate) fn of_rank(name: &str, rank: Rank) -> String {
     if rank == 0 { name.to_owned() } else { format!("{name} of rank {rank}") }
 }
 
-/// The algorithm of this all-reduce, if it first makes the steps of its reduce-scatter: each rank's part then has the same bits
-/// after either.
+/// Returns the algorithm of this all-reduce, if it first makes the steps of its reduce-scatter: each rank's part then has the
+/// same bits after either.
 fn begins_with_reduce_scatter(comm: &mut Communicator, all_reduce: &Call) -> Option<Algorithm> {
     let Method::Algorithm(algorithm) = comm.selection(all_reduce).method else { return None };
     // Where the parts of the two are the same, all ranks see the same.

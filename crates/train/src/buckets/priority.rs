@@ -53,9 +53,9 @@ impl Buckets {
     }
 }
 
-/// The order in which buckets leave if, whenever the network is free, the next is of those that are full the one that the forward pass
-/// needs first, which is the last one. The very first is always the first one, which may carry the sums. Times are in seconds; those
-/// of flights are negative.
+/// Returns the order in which buckets leave if, whenever the network is free, the next is of those that are full the one that the
+/// forward pass needs first, which is the last one. The very first is always the first one, which may carry the sums. Times are in
+/// seconds; those of flights are negative.
 fn by_need(filled: &[f32], flights: &[f32]) -> Vec<usize> {
     let mut waiting: Vec<usize> = (1..filled.len()).collect();
     let mut order: Vec<usize> = (0..filled.len().min(1)).collect();

@@ -20,7 +20,7 @@ impl Sums {
     #[doc(hidden)]
     pub const COUNT: usize = 6;
 
-    /// The sums that were sent as these numbers.
+    /// Returns the sums that were sent as these numbers.
     #[doc(hidden)]
     pub fn read(sums: &[f32]) -> Self {
         let [targets, loss, correct, ranks_out_of_data, ranks_to_stop, ranks_to_save] =
@@ -57,12 +57,12 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// The number of waiting sums to which the pass with this number, from 0, is added.
+    /// Returns the number of waiting sums to which the pass with this number, from 0, is added.
     fn carries(pass: usize) -> usize {
         pass.trailing_ones() as usize
     }
 
-    /// The place of a parameter's gradient in a pass that is not the last of its step.
+    /// Returns the place of a parameter's gradient in a pass that is not the last of its step.
     pub(super) fn waiting(&mut self, pass: usize, parameter: usize, count: usize) -> &mut Vec<f32> {
         let level = Self::carries(pass);
         if self.gradients.len() <= level {

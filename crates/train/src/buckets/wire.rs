@@ -65,7 +65,7 @@ impl FromStr for Wire {
 
 /// A bucket's gradients in half the bytes.
 pub(super) trait Narrow: fmt::Debug + Send + Sync {
-    /// Its element type.
+    /// Returns its element type.
     fn dtype(&self) -> DType;
 
     /// Rounds the gradients and sends them.
@@ -76,13 +76,14 @@ pub(super) trait Narrow: fmt::Debug + Send + Sync {
 }
 
 impl Bucket {
-    /// The element type of its gradients on their way.
+    /// Returns the element type of its gradients on their way.
     pub(super) fn dtype(&self) -> DType {
         self.narrow.as_ref().map_or(DType::F32, |narrow| narrow.dtype())
     }
 }
 
-/// The memory for so many gradients in this wire format, if it is not that of the gradients themselves.
+/// Returns the memory for so many gradients in this wire format, if it is not that of the gradients
+/// themselves.
 pub(super) fn narrow(
     comm: &Communicator,
     (wire, f16_scale): (Wire, f32),

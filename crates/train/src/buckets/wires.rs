@@ -53,8 +53,8 @@ impl fmt::Display for Wires {
 }
 
 impl Wire {
-    /// The fastest of these for the gradients of these parameters, by the cost model: the time of their communication, hidden or not; and
-    /// why. All ranks call it, with the same arguments, and get rank 0's choice.
+    /// Returns the fastest of these for the gradients of these parameters, by the cost model: the time of their communication, hidden or
+    /// not; and why. All ranks call it, with the same arguments, and get rank 0's choice.
     ///
     /// # Errors
     /// None is given, how fast one of them is cannot be predicted, or communication failed.

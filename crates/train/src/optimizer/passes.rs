@@ -2,7 +2,8 @@
 
 use unisono::internals::{Lanes, Pass};
 
-/// The magnitude of a number, as bits that are ordered like magnitudes: an infinity exceeds all finite ones, and a NaN exceeds it.
+/// Returns the magnitude of a number, as bits that are ordered like magnitudes: an infinity exceeds all finite ones, and a NaN
+/// exceeds it.
 #[inline(always)]
 pub(super) fn magnitude(value: f32) -> u32 {
     value.to_bits() & (u32::MAX >> 1)

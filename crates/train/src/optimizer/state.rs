@@ -9,7 +9,7 @@ use super::Optimizer;
 pub struct StateError(String);
 
 impl Optimizer {
-    /// The state: name, parameter, and one number per element of the parameter. [`Optimizer::steps`]
+    /// Returns the state: name, parameter, and one number per element of the parameter. [`Optimizer::steps`]
     /// is part of it too.
     pub fn state(&self) -> impl Iterator<Item = (&'static str, usize, &[f32])> {
         let moments = self.settings.rule.state_names().iter().zip(&self.moments);

@@ -7,13 +7,13 @@ use crate::replica::Replica;
 use unisono::Ran;
 
 impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
-    /// The method that will all-reduce the largest bucket, and why; `None` if gradients are reduced on GPUs, where each
-    /// call decides.
+    /// Returns the method that will all-reduce the largest bucket, and why; `None` if gradients are reduced on GPUs,
+    /// where each call decides.
     pub fn all_reduce(&mut self) -> Option<Ran> {
         (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.world.replicas()))
     }
 
-    /// The size of buckets, and why; `None` if gradients are reduced on GPUs.
+    /// Returns the size of buckets, and why; `None` if gradients are reduced on GPUs.
     pub fn bucket_size(&self) -> Option<BucketSize> {
         (!self.mirror.is_on_device()).then(|| self.mirror.buckets().size())
     }

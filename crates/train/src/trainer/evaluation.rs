@@ -26,7 +26,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         self.tell(Event::Evaluation(evaluation), tell)
     }
 
-    /// The results on the held-out samples, which count for early stopping. Called by all ranks, at the end of a round.
+    /// Returns the results on the held-out samples, which count for early stopping. Called by all ranks, at the end of
+    /// a round.
     pub(super) fn test(&mut self) -> Result<Test, TrainError> {
         if let Some((step, test)) = &self.tested
             && *step == self.progress.step
@@ -82,7 +83,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// The metrics in an epoch, after so many steps of the run.
+    /// Returns the metrics in an epoch, after so many steps of the run.
     pub fn evaluation(&self, epoch: usize, step: u64) -> Evaluation {
         let Self { tally, metrics } = self;
         let (test_loss, test_accuracy) = (tally.mean_loss(), tally.accuracy());

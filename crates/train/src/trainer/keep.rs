@@ -32,7 +32,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         }
     }
 
-    /// The hash of this rank's parameters, which all that hold the same have.
+    /// Returns the hash of this rank's parameters, which all that hold the same have.
     fn same(&mut self) -> Result<u64, TrainError> {
         let found = compare::replicas(self.world.replicas(), self.mirror.replica(), self.progress.step);
         let found = found.map_err(|error| self.world.explain(error));
@@ -117,7 +117,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         Ok(Summary { last, ranks, parameters_hash: hash, memory_bytes, stopped, ended_early })
     }
 
-    /// The state of the run on rank 0, from what the ranks that hold the same have gathered, part by part. Called by all ranks.
+    /// Returns the state of the run on rank 0, from what the ranks that hold the same have gathered, part by part. Called by
+    /// all ranks.
     fn whole(&mut self, gathered: Vec<Moment>) -> Result<Option<Checkpoint<Progress>>, TrainError> {
         if self.world.replicas().rank() != SAVES {
             return Ok(None);

@@ -34,7 +34,7 @@ impl<'a> World<'a> {
         self.alike.is_some()
     }
 
-    /// The ranks that hold the same as this one.
+    /// Returns the ranks that hold the same as this one.
     pub(super) fn replicas(&mut self) -> &mut Communicator {
         self.alike.as_mut().map_or(&mut *self.all, |(comm, _)| comm)
     }

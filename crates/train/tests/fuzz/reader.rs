@@ -17,7 +17,7 @@ pub struct Reader {
 /// Reads an input. The error, if it is refused.
 pub type Read = Box<dyn FnMut(&[u8]) -> Result<(), String> + Send>;
 
-/// All that there are.
+/// Returns all that there are.
 pub fn all() -> Vec<Reader> {
     texts::readers().into_iter().chain([flights::reader()]).chain(files::readers()).collect()
 }

@@ -21,7 +21,7 @@ use line::{BIAS, COUNTER, Line, UNUSED, WEIGHT, points, sgd};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// The values of a replica after `steps` steps over 60 points, rank 0's, and the last report's norm.
+/// Returns the values of a replica after `steps` steps over 60 points, rank 0's, and the last report's norm.
 fn trained(
     ranks: usize,
     buckets: &BucketSettings,

@@ -40,7 +40,7 @@ impl Drop for User {
     }
 }
 
-/// The lock to hold during an MPI call; not taken while there is only one communicator.
+/// Returns the lock to hold during an MPI call; not taken while there is only one communicator.
 #[inline]
 pub(super) fn turn() -> Option<MutexGuard<'static, ()>> {
     is_shared().then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))

@@ -73,7 +73,7 @@ impl Processes {
         self.by_kernel
     }
 
-    /// The address here of another rank's registered memory.
+    /// Returns the address here of another rank's registered memory.
     pub(super) fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
         let pages = self.segment(of, location)?;
         let fits = location
@@ -134,8 +134,8 @@ impl Processes {
     }
 }
 
-/// The error of a copy. Where a signal ends the job and the other process is gone already, the signal ends this one in a moment too:
-/// then there is nothing to complain about.
+/// Returns the error of a copy. Where a signal ends the job and the other process is gone already, the signal ends this one in a
+/// moment too: then there is nothing to complain about.
 fn failed(size_bytes: usize, cause: io::Error) -> Error {
     if cause.raw_os_error() == Some(libc::ESRCH) {
         std::thread::sleep(SIGNAL);
@@ -152,7 +152,7 @@ fn map_file(process_id: i32, file: u64) -> Result<Pages> {
     Ok(pages)
 }
 
-/// The identity of the file, if it exists.
+/// Returns the identity of the file, if it exists.
 fn inode(process_id: i32, file: u64) -> Option<u64> {
     rustix::fs::stat(Pages::path(process_id, file)).ok().map(|status| status.st_ino)
 }
@@ -222,7 +222,7 @@ fn write(process_id: i32, address: u64, from: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The number of bytes copied, from the kernel's return value.
+/// Returns the number of bytes copied, from the kernel's return value.
 fn copied(returned: isize) -> io::Result<usize> {
     match usize::try_from(returned) {
         Err(_) => Err(io::Error::last_os_error()),

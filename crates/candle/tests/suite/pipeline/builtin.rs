@@ -28,7 +28,7 @@ fn settings() -> Config {
     }
 }
 
-/// The run, cut into so many stages.
+/// Returns the run, cut into so many stages.
 fn cut(settings: Config, stages: usize, schedule: &str) -> Config {
     Config {
         strategy: Some(StrategyKind::Pipeline),
@@ -38,7 +38,7 @@ fn cut(settings: Config, stages: usize, schedule: &str) -> Config {
     }
 }
 
-/// The summary on each rank.
+/// Returns the summary on each rank.
 fn run(ranks: usize, settings: &Config) -> Vec<Result<Summary, TrainError>> {
     unisono::threads(ranks, |mut comm| match settings.strategy() {
         Some(Strategy::Pipeline(pipeline)) => settings.pipeline(&mut comm, &pipeline)?.run(|_| ()),
@@ -104,7 +104,7 @@ fn the_transformer_and_the_cnn_are_cut() {
     }
 }
 
-/// A run of two epochs that saves at every 30th step, and may be asked to stop.
+/// Returns a run of two epochs that saves at every 30th step, and may be asked to stop.
 fn saving(directory: &Path, stop: Stop) -> Config {
     crate::saving(directory, Config { stop, ..settings() })
 }

@@ -31,7 +31,7 @@ const SEED: u64 = 11;
 
 type Batch = (Tensor, Tensor);
 
-/// The micro-batches of a replica in a step. Each has another number of samples.
+/// Returns the micro-batches of a replica in a step. Each has another number of samples.
 fn batches(step: usize, replica: usize) -> Vec<Batch> {
     let mut random = ChaCha8Rng::seed_from_u64((step * 10 + replica) as u64);
     let batch = |micro_batch: usize| {
@@ -92,7 +92,7 @@ fn alone(replicas: usize) -> Losses {
     losses.into_iter().next().unwrap().unwrap()
 }
 
-/// A rank of a pipeline of this many ranks, in a world with several pipelines.
+/// Returns a rank of a pipeline of this many ranks, in a world with several pipelines.
 fn piped(
     comm: &mut Communicator,
     ranks: usize,

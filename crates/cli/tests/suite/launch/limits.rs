@@ -10,7 +10,7 @@ use unisono_testing::tests;
 use super::{launch, our_lines, play, ranks, run};
 use crate::count;
 
-/// A small job in a shell that has changed something first.
+/// Returns a small job in a shell that has changed something first.
 fn in_shell(before: &str, count: usize, role: &str) -> Ended {
     let mpirun = launch::mpirun(count, &this_program());
     let mut command = Command::new("sh");

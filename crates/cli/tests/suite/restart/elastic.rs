@@ -14,7 +14,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// One serves.
 const RANKS: usize = 4;
 
-/// A variable in the environment of a process.
+/// Returns a variable in the environment of a process.
 fn variable(pid: u32, name: &str) -> Option<String> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let variables = environment.split(|&byte| byte == 0);
@@ -24,7 +24,7 @@ fn variable(pid: u32, name: &str) -> Option<String> {
     values.next_back()
 }
 
-/// The rank that a process is, by the variable of its launcher.
+/// Returns the rank that a process is, by the variable of its launcher.
 fn rank_of(pid: u32) -> Option<usize> {
     variable(pid, "RANK")?.parse().ok()
 }

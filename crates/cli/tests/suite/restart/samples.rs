@@ -69,7 +69,7 @@ impl Feed for Noting {
     }
 }
 
-/// The indices of a batch's samples, each of which is its own only feature.
+/// Returns the indices of a batch's samples, each of which is its own only feature.
 fn indices(batch: &Batch) -> Vec<usize> {
     match &batch.inputs {
         Inputs::Pixels(values) => values.iter().map(|&value| value as usize).collect(),
@@ -152,7 +152,8 @@ fn train(directory: &Path) -> Result<(), TrainError> {
     Trainer::new(&mut comm, replica, feed, settings, resumed)?.run(|_| ()).map(drop)
 }
 
-/// The steps that a run of so many ranks was given data for, by their number in the whole run, with their samples.
+/// Returns the steps that a run of so many ranks was given data for, by their number in the whole run, with their
+/// samples.
 fn noted(directory: &Path, ranks: usize) -> BTreeMap<usize, Vec<usize>> {
     let mut steps: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for rank in 0..ranks {

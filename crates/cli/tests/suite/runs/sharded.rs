@@ -21,7 +21,7 @@ fn trained(launched: &[&str], more: &[&str]) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The hash of the parameters at its end.
+/// Returns the hash of the parameters at its end.
 fn hash(said: &str) -> &str {
     let is_hash = |word: &&str| word.len() == 16 && word.bytes().all(|digit| digit.is_ascii_hexdigit());
     said.split([' ', ';']).rfind(is_hash).expect("the last line has it")

@@ -52,7 +52,7 @@ fn decoded<C: Code>(values: &[f32]) -> Vec<f32> {
     decoded
 }
 
-/// The mean of those of the values with this sign bit, as far as they are far from subnormal.
+/// Returns the mean of those of the values with this sign bit, as far as they are far from subnormal.
 fn mean(values: &[f32], is_negative: bool) -> f64 {
     let those = values.iter().filter(|value| value.is_sign_negative() == is_negative);
     let sum: f64 = those.clone().map(|&value| f64::from(value)).sum();

@@ -1,6 +1,6 @@
 //! The messages of an Arrow file: one after the other in the stream format, and where the footer says in the file format.
 //!
-//! What a damaged file claims is compared with what is there before anything is allocated for it.
+//! The claims of a damaged file are compared with what is there before anything is allocated for it.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -42,7 +42,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// The schema of a file, and the messages that follow it.
+    /// Returns the schema of a file, and the messages that follow it.
     pub(super) fn open(path: &Path) -> Result<(Schema, Self), DataError> {
         let mut messages = Self { file: ByteFile::open(path.into())?, next: Next::Stream(0) };
         let schema = match messages.file.start()?.starts_with(MAGIC) {
@@ -52,7 +52,7 @@ impl Messages {
         Ok((schema, messages))
     }
 
-    /// The next message, if any is left.
+    /// Returns the next message, if any is left.
     pub(super) fn next(&mut self) -> Result<Option<Message>, DataError> {
         let start = match &mut self.next {
             Next::Stream(at) if *at == self.file.length() => return Ok(None),
@@ -97,7 +97,8 @@ impl Messages {
         Ok(schema)
     }
 
-    /// The message that starts at a byte, or `None` where a stream says that it ends; and the byte after it.
+    /// Returns the message that starts at a byte, or `None` where a stream says that it ends; and the byte
+    /// after it.
     fn message(&self, start: u64) -> Result<(Option<Message>, u64), DataError> {
         let number = |at| {
             let bytes = self.bytes(at, 4)?.try_into().expect("so many were asked for");

@@ -29,13 +29,13 @@ fn read_arrow(path: &Path) -> Result<Dataset, DataError> {
     read(Format::Arrow, path, &Options::default(), None)
 }
 
-/// The error of reading a file of these bytes.
+/// Returns the error of reading a file of these bytes.
 fn refusal(bytes: impl AsRef<[u8]>) -> String {
     let directory = TestDirectory::new();
     read_arrow(&directory.file("some.arrow", bytes)).unwrap_err().to_string()
 }
 
-/// A file of these batches.
+/// Returns a file of these batches.
 fn written(is_stream: bool, compression: Option<CompressionType>, batches: &[RecordBatch]) -> Vec<u8> {
     let options = IpcWriteOptions::default().try_with_compression(compression).unwrap();
     let options = options.with_dictionary_handling(match is_stream {

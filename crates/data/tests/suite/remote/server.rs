@@ -65,7 +65,7 @@ impl Server {
         self.state.lock().unwrap()
     }
 
-    /// The URL of an object.
+    /// Returns the URL of an object.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}/{path}", self.port)
     }
@@ -187,7 +187,7 @@ fn respond(stream: &mut TcpStream, status: &str, headers: &[&str], body: &[u8]) 
     stream.write_all(body)
 }
 
-/// A page of the objects of a bucket, as `ListObjectsV2` has it.
+/// Returns a page of the objects of a bucket, as `ListObjectsV2` has it.
 fn list(state: &State, request: &Request) -> String {
     let bucket = request.path.trim_end_matches('/');
     let of = |name| request.query.get(name).map_or("", String::as_str);

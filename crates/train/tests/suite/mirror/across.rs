@@ -16,7 +16,7 @@ use super::sharded::Many;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// A bucket for each array.
+/// Returns a bucket for each array.
 fn buckets(overlap: Overlap) -> BucketSettings {
     BucketSettings {
         overlap,
@@ -141,7 +141,7 @@ fn a_forward_pass_begins_while_buckets_that_it_needs_later_are_on_their_way() {
     five_steps(Overlap::Across, puts, (3, 1), (4, 0));
 }
 
-/// The hash after nine steps.
+/// Returns the hash after nine steps.
 fn ended(
     nodes: &[usize],
     optimizer: &OptimizerSettings,

@@ -19,7 +19,7 @@ struct Products {
     values: [Vec<f32>; 2],
 }
 
-/// The matrix to learn: of full rank.
+/// Returns the matrix to learn: of full rank.
 fn wanted(row: usize, column: usize) -> f32 {
     ((row * 31 + column * 17) % 23) as f32 / 23.0 - 0.5
 }
@@ -90,12 +90,12 @@ fn wire(name: &str) -> BucketSettings {
     BucketSettings { wire: name.parse().unwrap(), ..BucketSettings::default() }
 }
 
-/// The mean loss of the last of these steps.
+/// Returns the mean loss of the last of these steps.
 fn loss_after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> f64 {
     after(steps, nodes, settings).0
 }
 
-/// The mean loss of the last of these steps, and the hash of what was learned.
+/// Returns the mean loss of the last of these steps, and the hash of what was learned.
 fn after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> (f64, u64) {
     // At 0.05, what one bit sends comes too late.
     let rate = 0.02;

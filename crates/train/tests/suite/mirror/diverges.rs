@@ -77,7 +77,8 @@ fn saving(directory: &Path, every: u64, epochs: usize) -> RunSettings {
     RunSettings { checkpoints: Some(checkpoints), ..run_settings(epochs, OutOfData::Error) }
 }
 
-/// A run over streams of so many batches on each of two ranks, which goes on where the last one ended.
+/// Returns a run over streams of so many batches on each of two ranks, which goes on where the last one
+/// ended.
 fn run(
     settings: &RunSettings,
     batches: usize,
@@ -139,7 +140,7 @@ fn a_run_that_diverges_names_the_parameter_and_keeps_its_checkpoints() {
     }
 }
 
-/// The steps of the checkpoints in a directory.
+/// Returns the steps of the checkpoints in a directory.
 fn saved_steps(directory: &Path) -> Vec<u64> {
     let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
     let mut steps: Vec<_> =

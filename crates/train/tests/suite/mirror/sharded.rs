@@ -92,8 +92,8 @@ impl Run {
         Self { nodes: vec![ranks], choice: Choice::Auto, optimizer, buckets, clip_norm: None }
     }
 
-    /// The hash of the parameters after eight steps, how many buckets are reduce-scattered, and how many elements each rank
-    /// remembers.
+    /// Returns the hash of the parameters after eight steps, how many buckets are reduce-scattered, and how many elements
+    /// each rank remembers.
     fn ended(&self, shard_optimizer: bool) -> (u64, usize, Vec<usize>) {
         let buckets = BucketSettings { shard_optimizer, ..self.buckets.clone() };
         let world = Unisono::builder().nodes(Topology::from_node_sizes(&self.nodes));

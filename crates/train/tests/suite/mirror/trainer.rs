@@ -107,7 +107,7 @@ impl Feed for Shared {
     }
 }
 
-/// The points of this rank, in batches of so many of all ranks.
+/// Returns the points of this rank, in batches of so many of all ranks.
 pub(crate) fn shared(comm: &Communicator, global_batch: usize) -> Shared {
     let shares = Shares {
         rank: comm.rank(),
@@ -119,7 +119,7 @@ pub(crate) fn shared(comm: &Communicator, global_batch: usize) -> Shared {
     Shared { shares, steps_left: usize::MAX }
 }
 
-/// A run of three epochs of nine steps, which fails after so many steps; or why it ended.
+/// Returns a run of three epochs of nine steps, which fails after so many steps; or why it ended.
 pub(crate) fn saved_run(
     comm: &mut Communicator,
     directory: &Path,

@@ -103,7 +103,7 @@ impl Network {
         schedule.crash(own).filter(|(calls, _)| *calls == self.calls[own]).map(|(_, with_host)| with_host)
     }
 
-    /// A number of bytes, at most this many, that the kernel moves at once.
+    /// Returns a number of bytes, at most this many, that the kernel moves at once.
     fn some(&mut self, most: usize) -> usize {
         match self.random.u8(0..8) {
             0 => self.random.usize(1..=most.min(70)),

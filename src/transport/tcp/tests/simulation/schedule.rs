@@ -52,7 +52,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a seed; `samples` are the numbers of ranks and bytes of the collectives.
+    /// Returns the schedule of a seed; `samples` are the numbers of ranks and bytes of the collectives.
     pub(super) fn of(seed: u64, samples: &[(usize, usize)]) -> Self {
         let random = &mut fastrand::Rng::with_seed(seed);
         let load = match random.u8(0..5) {
@@ -114,7 +114,7 @@ impl Schedule {
         self.faults.iter().all(passes)
     }
 
-    /// The number of the socket call at which a rank ends.
+    /// Returns the number of the socket call at which a rank ends.
     pub(super) fn crash(&self, own: Rank) -> Option<(u64, bool)> {
         let crashes = self.faults.iter().filter_map(|fault| match *fault {
             Fault::Crash { rank, calls, with_host } if rank == own => Some((calls, with_host)),
@@ -166,7 +166,8 @@ impl Schedule {
         at
     }
 
-    /// The latest time at which a rank ends that waits for so long. A rank that is stopped meanwhile may not have read the clock before.
+    /// Returns the latest time at which a rank ends that waits for so long. A rank that is stopped meanwhile may not have read the clock
+    /// before.
     pub(super) fn end_of_wait(&self, own: Rank, since: Time, wait: Time) -> Time {
         let stops = self.faults.iter().filter_map(|fault| match *fault {
             Fault::Stop { rank, since, until } if rank == own => Some((since, until)),
