@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
 use crate::memory::{Registered, Registry};
-use crate::request::Seat;
+use crate::request::EngineOwner;
 use crate::select::Choice;
 use crate::status::{FailureReport, Guard, StatusBoard};
 use crate::transport::{Fabric, Messages};
@@ -46,7 +46,7 @@ mod shrink;
 #[cfg(feature = "nccl")]
 pub use device::DeviceRequest;
 pub(crate) use grow::{Growing, Joining};
-use lateness::Asked;
+use lateness::Interval;
 pub use lateness::{Lateness, Times};
 pub use per_call::CallBuilder;
 use per_call::PerCall;
@@ -74,7 +74,7 @@ pub use plan::Planned;
 /// wait for ever.
 #[derive(Debug)]
 pub struct Communicator {
-    seat: Seat,
+    seat: EngineOwner,
     /// Point-to-point messages, which do not need the engine.
     messages: Messages,
     choice: Choice,
@@ -90,7 +90,7 @@ pub struct Communicator {
     /// The options of the next calls; the defaults unless a [`CallBuilder`] is alive.
     per_call: PerCall,
     /// When and with what values [`Communicator::lateness`] was last called.
-    asked: Asked,
+    asked: Interval,
     /// The guard of this rank, and its failure report. Dropped after the seat: it also watches `MPI_Finalize`, which waits for
     /// others.
     guard: Option<(Arc<dyn Guard>, Arc<dyn FailureReport>)>,

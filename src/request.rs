@@ -181,14 +181,14 @@ type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 /// Holds the engine while nothing is in flight; the communication thread holds it otherwise. Blocking calls thus run on the
 /// caller's thread without a lock.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct EngineOwner {
     here: Option<Box<Engine>>,
     /// The deadlines of the engine while it is away.
     limits: Limits,
     background: Option<Background>,
 }
 
-impl Seat {
+impl EngineOwner {
     pub(crate) fn new(engine: Engine) -> Self {
         Self { limits: engine.limits, here: Some(Box::new(engine)), background: None }
     }
@@ -263,7 +263,7 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
     panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied())
 }
 
-impl Drop for Seat {
+impl Drop for EngineOwner {
     fn drop(&mut self) {
         // Other ranks wait for the calls in flight. The engine is dropped on this thread, which may be panicking.
         if self.here.is_none() {

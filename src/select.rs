@@ -186,11 +186,11 @@ fn select_among(
         return Selection { algorithm, why: Why::OnlyOne };
     }
     if topology.ranks() == 1 {
-        return Selection { algorithm: candidates[0], why: Why::Usual("there is no other rank") };
+        return Selection { algorithm: candidates[0], why: Why::Default("there is no other rank") };
     }
     if topology.ranks() > MOST_RANKS {
         let algorithm = candidates[candidates.len() - 1];
-        return Selection { algorithm, why: Why::Usual("many ranks, in their order: fewest steps") };
+        return Selection { algorithm, why: Why::Default("many ranks, in their order: fewest steps") };
     }
     let times_us = |machine: &Machine| {
         let time_us = |&algorithm| {
@@ -256,7 +256,7 @@ fn usual(operation: Operation, topology: &Topology, size_bytes: usize) -> Select
         }
         Operation::AllToAll => (Role::PartsOfAll, "every part travels once, all links evenly loaded"),
     };
-    Selection { algorithm: Algorithm::usual(role), why: Why::Usual(reason) }
+    Selection { algorithm: Algorithm::usual(role), why: Why::Default(reason) }
 }
 
 /// Caches selections for one world, one per size class.

@@ -64,7 +64,7 @@ pub(crate) use shared::{Open, Shares};
 #[cfg(feature = "ucx")]
 pub use ucx::version as ucx_version;
 pub(crate) use vendor::VendorPhase;
-pub(crate) use waiting::{Deadlines, Hopeless, Waiting};
+pub(crate) use waiting::{Deadlines, WaitFailure, Waiting};
 use waiting::{Nap, spins, usable_cores};
 
 /// The fabric of a communicator.

@@ -13,12 +13,12 @@ const STANDS_OUT: f64 = 1.2;
 
 /// The start of the interval that the next [`Communicator::lateness`] reports.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct Interval {
     at: Instant,
     waited: Duration,
 }
 
-impl Asked {
+impl Interval {
     /// At the start of the communicator.
     pub(super) fn never() -> Self {
         Self { at: Instant::now(), waited: Duration::ZERO }
@@ -119,7 +119,7 @@ impl Communicator {
         let (now, waited_so_far) = (Instant::now(), self.status.waited());
         let passed = now - self.asked.at;
         let waited = waited_so_far.saturating_sub(self.asked.waited).min(passed);
-        self.asked = Asked { at: now, waited: waited_so_far };
+        self.asked = Interval { at: now, waited: waited_so_far };
         self.compare_times(Times { busy: passed - waited, waited })
     }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use unisono_collectives::Topology;
 
 use super::Communicator;
-use super::lateness::Asked;
+use super::lateness::Interval;
 use super::per_call::PerCall;
 use crate::collective::{Engine, Limits};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::record::FIRST_OF_SETUP;
-use crate::request::Seat;
+use crate::request::EngineOwner;
 use crate::select::Choice;
 use crate::status::{FailureReport, Guard};
 use crate::transport::{Deadlines, Fabric};
@@ -66,9 +66,9 @@ impl Communicator {
             topology,
             status: transport.status().clone(),
             per_call: PerCall::default(),
-            asked: Asked::never(),
+            asked: Interval::never(),
             messages: engine.messages.clone(),
-            seat: Seat::new(engine),
+            seat: EngineOwner::new(engine),
         };
         comm.check_choice(&comm.choice)?;
         Ok(comm)

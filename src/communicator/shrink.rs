@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::record::State;
 use crate::status::{Gone, Guard, PIECE_BYTES, PieceNumber, StatusBoard};
 use crate::system::is_stopped;
-use crate::transport::{Bootstrap, Deadlines, Fabric, Hopeless, Waiting};
+use crate::transport::{Bootstrap, Deadlines, Fabric, WaitFailure, Waiting};
 
 impl Communicator {
     /// Returns the rank that each rank of this communicator had in the one that [`Communicator::shrink`] consumed; empty for a
@@ -264,10 +264,10 @@ impl Survivors {
             }
             match waiting.pause() {
                 Ok(_) => {}
-                Err(Hopeless::Failed(error)) => return Err(error),
-                Err(Hopeless::Overdue(waited)) if waited < self.patience(other) => {}
+                Err(WaitFailure::Failed(error)) => return Err(error),
+                Err(WaitFailure::Overdue(waited)) if waited < self.patience(other) => {}
                 // It may have come while this rank was descheduled.
-                Err(Hopeless::Overdue(waited)) => match missing() {
+                Err(WaitFailure::Overdue(waited)) => match missing() {
                     None => return Ok(()),
                     Some((other, _)) => {
                         let process_id = self.status.process_id(other);

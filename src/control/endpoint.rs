@@ -75,7 +75,7 @@ pub(crate) enum How {
     /// The other host does not acknowledge, or has given up this one.
     Silent,
     /// The other process has sent invalid bytes.
-    Nonsense,
+    Malformed,
 }
 
 /// A task for the driver.
@@ -290,7 +290,7 @@ impl Endpoint {
         if !is_known {
             self.actions.push_back(Action::Report(Report::Stranger));
         }
-        self.end(now, id, How::Nonsense);
+        self.end(now, id, How::Malformed);
     }
 
     /// Closes a connection. A side that uses it is told, since it would take the end for a death.
@@ -366,7 +366,7 @@ impl Endpoint {
         if !self.peers().any(|peer| peer == rank) {
             let evidence = match how {
                 How::Goodbye | How::Closed => Evidence::Dead,
-                How::Silent | How::Nonsense => Evidence::Lost,
+                How::Silent | How::Malformed => Evidence::Lost,
             };
             self.agreement.fail(rank, evidence, now);
         }

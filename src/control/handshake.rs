@@ -34,7 +34,7 @@ pub(crate) enum Reply {
     /// The other side does not know the secret.
     WrongSecret,
     /// The other side does not speak this protocol, or another version of it.
-    Nonsense,
+    Malformed,
 }
 
 /// One side of a handshake.
@@ -116,7 +116,7 @@ impl Handshake {
             (State::Greeted { .. } | State::Proved { .. }, Message::Refuse { why }) => {
                 (State::Ended, Reply::Refused(why))
             }
-            _ => (State::Ended, Reply::Nonsense),
+            _ => (State::Ended, Reply::Malformed),
         };
         self.state = state;
         step
@@ -219,10 +219,10 @@ mod tests {
     #[test]
     fn messages_out_of_order_end_the_handshake() {
         let mut accepts = Handshake::accept(b"secret", [3, 4]);
-        assert_eq!(accepts.handle(Message::Goodbye), Reply::Nonsense);
+        assert_eq!(accepts.handle(Message::Goodbye), Reply::Malformed);
         let (_, hello) = Handshake::connect(b"secret", CLAIM, [1, 2]);
-        assert_eq!(accepts.handle(hello), Reply::Nonsense, "it has ended");
+        assert_eq!(accepts.handle(hello), Reply::Malformed, "it has ended");
         let old = Message::Hello { version: VERSION - 1, nonce: [0; 2] };
-        assert_eq!(Handshake::accept(b"secret", [3, 4]).handle(old), Reply::Nonsense);
+        assert_eq!(Handshake::accept(b"secret", [3, 4]).handle(old), Reply::Malformed);
     }
 }

@@ -97,7 +97,7 @@ pub(crate) enum Vote {
 
 /// Invalid bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Nonsense;
+pub(crate) struct Malformed;
 
 impl Message {
     /// Encodes the message in JSON, after its length.
@@ -106,8 +106,8 @@ impl Message {
     }
 
     /// Decodes a message without its length.
-    pub(crate) fn of_frame(content: &[u8]) -> Result<Self, Nonsense> {
-        serde_json::from_slice(content).map_err(|_| Nonsense)
+    pub(crate) fn of_frame(content: &[u8]) -> Result<Self, Malformed> {
+        serde_json::from_slice(content).map_err(|_| Malformed)
     }
 }
 
@@ -129,7 +129,7 @@ impl Frames {
     ///
     /// # Errors
     /// If it is longer than `longest` bytes or invalid.
-    pub(crate) fn next(&mut self, longest: usize) -> Result<Option<Message>, Nonsense> {
+    pub(crate) fn next(&mut self, longest: usize) -> Result<Option<Message>, Malformed> {
         self.next_frame(longest)?.map(|content| Message::of_frame(&content)).transpose()
     }
 
@@ -137,11 +137,11 @@ impl Frames {
     ///
     /// # Errors
     /// If there are more than `longest`.
-    pub(crate) fn next_frame(&mut self, longest: usize) -> Result<Option<Vec<u8>>, Nonsense> {
+    pub(crate) fn next_frame(&mut self, longest: usize) -> Result<Option<Vec<u8>>, Malformed> {
         let Some((length, rest)) = self.0.split_first_chunk::<PREFIX>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
         if length > longest {
-            return Err(Nonsense);
+            return Err(Malformed);
         }
         let Some(content) = rest.get(..length).map(<[u8]>::to_vec) else { return Ok(None) };
         self.0.drain(..PREFIX + length);
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    fn next(bytes: &[u8], longest: usize) -> Result<Option<Message>, Nonsense> {
+    fn next(bytes: &[u8], longest: usize) -> Result<Option<Message>, Malformed> {
         let mut frames = Frames::default();
         frames.extend(bytes);
         frames.next(longest)
@@ -210,13 +210,13 @@ mod tests {
 
     #[test]
     fn invalid_bytes_are_refused() {
-        assert_eq!(next(b"GET / HTTP/1.1\r\n\r\n", LONGEST), Err(Nonsense));
+        assert_eq!(next(b"GET / HTTP/1.1\r\n\r\n", LONGEST), Err(Malformed));
         for content in
             [&b""[..], b"{}", b"\"no-such\"", b"\"goodbye\"x", b"{\"left\":{\"rank\":-1}}", b"\xff\xff"]
         {
-            assert_eq!(next(&framed(content), LONGEST), Err(Nonsense), "{content:?}");
+            assert_eq!(next(&framed(content), LONGEST), Err(Malformed), "{content:?}");
         }
-        assert_eq!(next(&framed(&b"[".repeat(1 << 20)), LONGEST), Err(Nonsense), "nested deeply");
+        assert_eq!(next(&framed(&b"[".repeat(1 << 20)), LONGEST), Err(Malformed), "nested deeply");
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         for message in &messages()[..6] {
             let bytes = message.to_bytes();
             assert!(bytes.len() <= PREFIX + LONGEST_HELLO, "{message:?}: {} bytes", bytes.len());
-            assert_eq!(next(&bytes[..PREFIX], 8), Err(Nonsense), "the length alone is checked");
+            assert_eq!(next(&bytes[..PREFIX], 8), Err(Malformed), "the length alone is checked");
         }
     }
 

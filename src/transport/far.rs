@@ -8,7 +8,7 @@ use unisono_collectives::Rank;
 use super::half::{Beside, Half as _, complete};
 use super::link::Link;
 use super::shared::Shared;
-use super::waiting::{Poll, STRAGGLING, Sight};
+use super::waiting::{IN_FLIGHT_GRACE, PeerState, Poll};
 use super::{Deadlines, Failure, Header, Incoming, Nap, Outgoing, Target, Waiting, clock};
 use crate::error::Error;
 use crate::memory::Scratch;
@@ -252,18 +252,18 @@ struct Listening<'a> {
 }
 
 impl Listening<'_> {
-    fn look_around(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
+    fn look_around(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<PeerState, Failure> {
         let status = &self.far.status;
         if waiting.is_long() {
             self.overhear()?;
             self.header.check_called(other, status)?;
         }
         let hopeless = Failure::left(other, status).or_else(|| self.far.lost(other));
-        let Some(failure) = hopeless else { return Ok(Sight::Nothing) };
+        let Some(failure) = hopeless else { return Ok(PeerState::Nothing) };
         // The guard of the ranks may know more, and reports it meanwhile.
         let gone_since = *self.gone_since.get_or_insert_with(clock::now);
         let silence = (clock::now() - gone_since).min(waiting.silence());
-        Ok(if silence > STRAGGLING { Sight::Hopeless(failure) } else { Sight::Nothing })
+        Ok(if silence > IN_FLIGHT_GRACE { PeerState::WaitFailure(failure) } else { PeerState::Nothing })
     }
 
     /// Checks the next messages of ranks that this one does not wait for: two ranks that make different calls would otherwise

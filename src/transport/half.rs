@@ -2,7 +2,7 @@
 
 use unisono_collectives::Rank;
 
-use super::waiting::{Poll, Sight};
+use super::waiting::{PeerState, Poll};
 use super::{Failure, Waiting};
 
 /// A send or a receive in progress.
@@ -81,7 +81,7 @@ pub(super) fn complete(
     sending: &mut impl Half,
     receiving: &mut impl Half,
     waiting: Waiting<'_>,
-    look_around: impl FnMut(Rank, &Waiting<'_>) -> Result<Sight, Failure>,
+    look_around: impl FnMut(Rank, &Waiting<'_>) -> Result<PeerState, Failure>,
 ) -> Result<(), Failure> {
     let poll = || {
         let received = receiving.progress()?;

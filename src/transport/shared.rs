@@ -10,7 +10,7 @@ use std::sync::Arc;
 use unisono_collectives::Rank;
 
 use super::half::{Half as _, complete};
-use super::waiting::Sight;
+use super::waiting::PeerState;
 use super::{Deadlines, Failure, Header, Incoming, Outgoing, Waiting};
 use crate::error::Error;
 use crate::memory::{Registry, Scratch};
@@ -346,12 +346,12 @@ impl Around<'_> {
     }
 
     #[cold]
-    pub(super) fn look(&self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
+    pub(super) fn look(&self, other: Rank, waiting: &Waiting<'_>) -> Result<PeerState, Failure> {
         if waiting.is_long() {
             self.overhear()?;
             self.header.check_called(other, self.status)?;
         }
-        Ok(Failure::left(other, self.status).map_or(Sight::Nothing, Sight::Hopeless))
+        Ok(Failure::left(other, self.status).map_or(PeerState::Nothing, PeerState::WaitFailure))
     }
 
     /// Checks messages and opened buffers of other ranks that this one does not wait for.

@@ -21,7 +21,7 @@ const LOOKS_AWAKE: u32 = 50;
 const YIELDS_BEFORE_NAPS: u32 = 4;
 /// Longer than a message takes that a rank sent before it left or continued; other ranks may learn that it left sooner than the
 /// message arrives.
-pub(super) const STRAGGLING: Duration = Duration::from_secs(3);
+pub(super) const IN_FLIGHT_GRACE: Duration = Duration::from_secs(3);
 /// Polls before yielding, for a rank with its own core; and the first polls, without a pause instruction, since a pause would
 /// delay a message about to arrive by half its length.
 const SPINS: u32 = 2000;
@@ -48,15 +48,15 @@ pub(super) enum Poll<R> {
 
 /// The outcome of a check during a wait.
 #[derive(Debug)]
-pub(super) enum Sight {
+pub(super) enum PeerState {
     Nothing,
     /// The other rank will not arrive. Messages that it sent before still count.
-    Hopeless(Failure),
+    WaitFailure(Failure),
 }
 
 /// The reason why a wait ends without success.
 #[derive(Debug)]
-pub(crate) enum Hopeless {
+pub(crate) enum WaitFailure {
     /// The other rank was silent until the deadline; for how long.
     Overdue(Duration),
     /// A rank has failed.
@@ -143,7 +143,7 @@ impl<'a> Waiting<'a> {
 
     /// Pauses briefly; returns true when it is time to check whether something is wrong.
     #[inline]
-    pub(crate) fn pause(&mut self) -> Result<bool, Hopeless> {
+    pub(crate) fn pause(&mut self) -> Result<bool, WaitFailure> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks < self.spins {
             if self.looks > EAGER_SPINS {
@@ -164,8 +164,8 @@ impl<'a> Waiting<'a> {
                 self.record(other);
                 Ok(true)
             }
-            Err(Hopeless::Overdue(waited)) => Err(Failure::Timeout { other, waited }),
-            Err(Hopeless::Failed(error)) => Err(Failure::Error(error)),
+            Err(WaitFailure::Overdue(waited)) => Err(Failure::Timeout { other, waited }),
+            Err(WaitFailure::Failed(error)) => Err(Failure::Error(error)),
         }
     }
 
@@ -180,8 +180,8 @@ impl<'a> Waiting<'a> {
     /// The failure of a rank.
     pub(crate) fn pause_without_deadline(&mut self) -> Result<bool, Error> {
         self.pause().map_err(|hopeless| match hopeless {
-            Hopeless::Failed(error) => error,
-            Hopeless::Overdue(waited) => unreachable!("the wait of {waited:?} has no deadline"),
+            WaitFailure::Failed(error) => error,
+            WaitFailure::Overdue(waited) => unreachable!("the wait of {waited:?} has no deadline"),
         })
     }
 
@@ -209,7 +209,7 @@ impl<'a> Waiting<'a> {
     pub(super) fn until<R>(
         mut self,
         mut poll: impl FnMut() -> Result<Poll<R>, Failure>,
-        mut look_around: impl FnMut(Rank, &Self) -> Result<Sight, Failure>,
+        mut look_around: impl FnMut(Rank, &Self) -> Result<PeerState, Failure>,
     ) -> Result<R, Failure> {
         loop {
             let other = match poll()? {
@@ -240,12 +240,12 @@ impl<'a> Waiting<'a> {
         &self,
         other: Rank,
         paused: Result<bool, Failure>,
-        look_around: &mut impl FnMut(Rank, &Self) -> Result<Sight, Failure>,
+        look_around: &mut impl FnMut(Rank, &Self) -> Result<PeerState, Failure>,
     ) -> Result<Option<Failure>, Failure> {
         match paused {
             Ok(_) => Ok(match look_around(other, self)? {
-                Sight::Nothing => None,
-                Sight::Hopeless(failure) => Some(failure),
+                PeerState::Nothing => None,
+                PeerState::WaitFailure(failure) => Some(failure),
             }),
             Err(late @ Failure::Timeout { .. }) => {
                 look_around(other, self)?;
@@ -266,7 +266,7 @@ impl<'a> Waiting<'a> {
     }
 
     #[cold]
-    fn give_way(&mut self) -> Result<bool, Hopeless> {
+    fn give_way(&mut self) -> Result<bool, WaitFailure> {
         let sleeps = self.patient || self.looks > self.looks_awake;
         if !sleeps {
             clock::yield_now();
@@ -298,16 +298,16 @@ impl<'a> Waiting<'a> {
         }
         let failure = self.status.failure().filter(|_| self.heeds_failures);
         if let Some(FirstFailure { first: by, cause, .. }) = failure {
-            return Err(Hopeless::Failed(Error::Aborted { rank: self.status.rank(), by, cause }));
+            return Err(WaitFailure::Failed(Error::Aborted { rank: self.status.rank(), by, cause }));
         }
         driving::drive();
         while_waiting::run().map_err(|cause| {
             let rank = self.status.rank();
-            Hopeless::Failed(Error::Aborted { rank, by: rank, cause })
+            WaitFailure::Failed(Error::Aborted { rank, by: rank, cause })
         })?;
         let Deadlines { timeout, quiet } = *self.deadlines;
         let is_over = now - times.resumed > timeout || silent > timeout.max(quiet);
-        if is_over { Err(Hopeless::Overdue(silent)) } else { Ok(true) }
+        if is_over { Err(WaitFailure::Overdue(silent)) } else { Ok(true) }
     }
 }
 
@@ -339,11 +339,11 @@ mod tests {
                     on_look(before.saturating_duration_since(first));
                 }
                 Ok(false) => {}
-                Err(Hopeless::Overdue(waited)) => {
+                Err(WaitFailure::Overdue(waited)) => {
                     assert!(started.elapsed() >= waited);
                     return waited;
                 }
-                Err(Hopeless::Failed(error)) => panic!("{error}"),
+                Err(WaitFailure::Failed(error)) => panic!("{error}"),
             }
         }
     }
@@ -393,7 +393,7 @@ mod tests {
                 }
                 Ok(Poll::WaitsFor(1))
             },
-            |_, _| Ok(Sight::Nothing),
+            |_, _| Ok(PeerState::Nothing),
         );
         let Err(Failure::Timeout { other: 1, waited }) = ended else { panic!("{ended:?}") };
         assert!(began.elapsed() > arrives_until, "it waits while data arrive: {:?}", began.elapsed());

@@ -290,7 +290,7 @@ impl Nodes {
                 );
                 report.seen(rank, &cause);
             }
-            How::Nonsense => say(&format!(
+            How::Malformed => say(&format!(
                 "unisono: what comes from {other} makes no sense, and the connection is closed: failures there are seen by \
                  deadlines alone\n"
             )),

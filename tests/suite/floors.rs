@@ -36,7 +36,7 @@ const FLOORS: [(&str, &[&str]); 15] = [
 ];
 
 /// Arrows that go down the floors, and still must not be.
-const NOT_EVEN_DOWNWARDS: [(&str, &[&str]); 4] = [
+const FORBIDDEN_DEPENDENCIES: [(&str, &[&str]); 4] = [
     ("watchdog", &["transport", "executor", "collective", "communicator"]),
     ("tuning", &["select"]),
     ("select", &["tuning", "transport", "executor"]),
@@ -87,7 +87,7 @@ fn wrong(arrows: &Arrows) -> Vec<String> {
         })
     };
     let is_forbidden = |from: &str, to: &str| {
-        let rule = NOT_EVEN_DOWNWARDS.iter().find(|(room, _)| *room == from);
+        let rule = FORBIDDEN_DEPENDENCIES.iter().find(|(room, _)| *room == from);
         rule.is_some_and(|(_, never)| never.contains(&to) || never.contains(&"*"))
     };
     let all = arrows.iter().flat_map(|(from, tos)| tos.keys().map(move |to| (from, to)));

@@ -89,8 +89,8 @@ impl Backend for Gpu {
     }
 
     /// Waits for all gradients at once.
-    fn land(&mut self, comm: &mut Communicator, _: usize) -> Result<(), TrainError> {
-        self.buckets.land(comm)
+    fn complete(&mut self, comm: &mut Communicator, _: usize) -> Result<(), TrainError> {
+        self.buckets.complete(comm)
     }
 
     /// In `f64`, as on the host.
@@ -110,7 +110,7 @@ impl Backend for Gpu {
     }
 
     fn finish(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
-        self.buckets.land(comm)?;
+        self.buckets.complete(comm)?;
         self.device.synchronize().map_err(failed)?;
         self.buckets.end_step();
         Ok(())

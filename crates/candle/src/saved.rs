@@ -17,7 +17,7 @@ use unisono_data::{Batch, Cache, Dataset, Depth, Kind, Schema, Source, Split, Th
 use unisono_train::checkpoint::{self, Loaded, PassedOver, Tensor};
 use unisono_train::internals::{AVERAGE, broadcast, hash_with_buffers, moment_name};
 use unisono_train::metrics::Metric;
-use unisono_train::{Progress, Replica, Sampled, Shares, Tally, Test, TrainError, agree, measure};
+use unisono_train::{LossSums, Progress, Replica, Sampled, Shares, Test, TrainError, agree, measure};
 
 mod input;
 mod predictor;
@@ -258,7 +258,7 @@ impl Saved {
         comm: &mut Communicator,
         source: Option<&Source>,
         part: Part,
-    ) -> Result<Tally, TrainError> {
+    ) -> Result<LossSums, TrainError> {
         self.measure(comm, source, part, &[]).map(|test| test.tally)
     }
 

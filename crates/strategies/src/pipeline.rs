@@ -12,7 +12,7 @@ use unisono::Communicator;
 use unisono_steps::pipeline::{Act, Pass, PipelinePlan, PipelineSchedule};
 
 use unisono_train::metrics::Outputs;
-use unisono_train::{Gradients, Parameter, Parts, Replica, ReplicaError, Tally, TrainError, agree};
+use unisono_train::{Gradients, LossSums, Parameter, Parts, Replica, ReplicaError, TrainError, agree};
 
 mod evaluation;
 mod feed;
@@ -129,7 +129,7 @@ struct Step<'a, B> {
     batches: &'a [B],
     /// Results of passes that the next pass has not taken.
     results: HashMap<Pass, Activations>,
-    tally: Tally,
+    tally: LossSums,
     /// The micro-batch that goes back last.
     last: usize,
     has_weighed: bool,
@@ -189,7 +189,7 @@ impl<S: Stage> Pipeline<S> {
         let (own, sums) = (&mut self.stages[number], &mut self.sums[number]);
         let result = if micro_batch == step.last {
             if !std::mem::replace(&mut step.has_weighed, true) {
-                gradients.weigh(step.tally);
+                gradients.record_loss(step.tally);
             }
             let mut adding = Adding { gradients, first: self.first[number], sums };
             let result = own.backward(micro_batch, gradient.as_ref(), &mut adding)?;
@@ -232,7 +232,7 @@ impl<S: Stage> Replica for Pipeline<S> {
         let mut step = Step {
             batches,
             results: HashMap::new(),
-            tally: Tally::default(),
+            tally: LossSums::default(),
             last: last.ok_or("a verified plan goes back")?,
             has_weighed: false,
         };
@@ -247,7 +247,7 @@ impl<S: Stage> Replica for Pipeline<S> {
         Ok(())
     }
 
-    fn evaluate(&mut self, batches: &Self::Batch) -> Result<Tally, ReplicaError> {
+    fn evaluate(&mut self, batches: &Self::Batch) -> Result<LossSums, ReplicaError> {
         self.evaluate_batches(batches, None)
     }
 
@@ -255,7 +255,7 @@ impl<S: Stage> Replica for Pipeline<S> {
         &mut self,
         batches: &Self::Batch,
         see: &mut dyn FnMut(&Outputs<'_>),
-    ) -> Result<Tally, ReplicaError> {
+    ) -> Result<LossSums, ReplicaError> {
         self.evaluate_batches(batches, Some(see))
     }
 

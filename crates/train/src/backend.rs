@@ -34,7 +34,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     fn sums(&mut self) -> Result<Sums, TrainError>;
 
     /// Waits for the gradient of a parameter, summed over all ranks.
-    fn land(&mut self, comm: &mut Communicator, index: usize) -> Result<(), TrainError>;
+    fn complete(&mut self, comm: &mut Communicator, index: usize) -> Result<(), TrainError>;
 
     /// Returns the sum of the squares of a landed gradient's elements.
     fn square_sum(&mut self, index: usize) -> Result<f64, TrainError>;

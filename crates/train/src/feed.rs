@@ -72,7 +72,7 @@ pub trait Feed {
 }
 
 /// A feed that makes any share of any step: for workers that take any next one.
-pub trait AnyShare: Feed {
+pub trait RandomAccessFeed: Feed {
     /// Returns the micro-batches of share `number` of `of` of a step (counted from 0) of an epoch (counted from 1): those that rank
     /// `number` of `of` ranks has in [`Feed::epoch`].
     ///

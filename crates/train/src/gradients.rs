@@ -47,12 +47,12 @@ pub trait Gradients {
     ///
     /// # Errors
     /// The gradient does not arrive, or is not finite: the pass must end with this error.
-    fn bring(&mut self, _index: usize, _values: &mut [f32]) -> Result<(), ReplicaError> {
+    fn wait_for_param(&mut self, _index: usize, _values: &mut [f32]) -> Result<(), ReplicaError> {
         Ok(())
     }
 
     /// Reports the loss and its number of targets. Called once per pass, before the first gradient.
-    fn weigh(&mut self, tally: Tally);
+    fn record_loss(&mut self, tally: LossSums);
 
     /// Calls `write` with the place of the gradient of this parameter, in row-major order. The gradient
     /// is then complete, and may be on its way to the other ranks before this returns.
@@ -127,7 +127,7 @@ impl<'a> Outputs<'a> {
 
 /// Sums over targets: images, or characters of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
-pub struct Tally {
+pub struct LossSums {
     /// The number of targets: the weight of a gradient in the mean.
     pub targets: f64,
     /// The sum of their losses: in nats, or squared errors of a regression.
@@ -139,7 +139,7 @@ pub struct Tally {
     pub correct: f64,
 }
 
-impl Tally {
+impl LossSums {
     /// Returns the mean loss per target.
     pub fn mean_loss(&self) -> f64 {
         self.loss / self.targets
@@ -151,7 +151,7 @@ impl Tally {
     }
 }
 
-impl AddAssign for Tally {
+impl AddAssign for LossSums {
     fn add_assign(&mut self, other: Self) {
         self.targets += other.targets;
         self.loss += other.loss;

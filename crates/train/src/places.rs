@@ -14,7 +14,7 @@ use unisono::Communicator;
 
 /// The files that rank 0 writes.
 #[derive(Debug, Clone, Copy)]
-pub struct Places<'a> {
+pub struct OutputPaths<'a> {
     /// The place and the settings of checkpoints.
     pub checkpoints: Option<&'a Checkpoints>,
     /// Whether the run resumes from the checkpoints there.
@@ -25,7 +25,7 @@ pub struct Places<'a> {
     pub trace: Option<&'a Path>,
 }
 
-impl Places<'_> {
+impl OutputPaths<'_> {
     /// Checks all of them, and leaves nothing behind. Called by all ranks.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::backend::Backend;
 use crate::buckets::BucketSettings;
 use crate::error::TrainError;
-use crate::gradients::{Gradients, Outputs, Parameter, ReplicaError, See, Tally};
+use crate::gradients::{Gradients, LossSums, Outputs, Parameter, ReplicaError, See};
 use crate::optimizer::OptimizerSettings;
 use unisono::Communicator;
 
@@ -21,7 +21,7 @@ pub trait Replica {
     /// Returns all parameters, in the same order on all ranks.
     fn parameters(&self) -> &[Parameter];
 
-    /// Runs forward and backward through the model: reports the [`Tally`] to `gradients` once the loss is known, then
+    /// Runs forward and backward through the model: reports the [`LossSums`] to `gradients` once the loss is known, then
     /// each parameter's gradient, once, as soon as it is complete. The gradient is that of the loss's *sum* over targets.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ pub trait Replica {
     ///
     /// # Errors
     /// As [`Replica::pass`].
-    fn evaluate(&mut self, batch: &Self::Batch) -> Result<Tally, ReplicaError>;
+    fn evaluate(&mut self, batch: &Self::Batch) -> Result<LossSums, ReplicaError>;
 
     /// Like [`evaluate`](Self::evaluate), and calls `see` with the model's outputs for the targets, if it knows them: for
     /// [metrics](crate::metrics).
@@ -84,7 +84,7 @@ pub trait Replica {
         &mut self,
         batch: &Self::Batch,
         _see: &mut dyn FnMut(&Outputs<'_>),
-    ) -> Result<Tally, ReplicaError> {
+    ) -> Result<LossSums, ReplicaError> {
         self.evaluate(batch)
     }
 
@@ -95,7 +95,7 @@ pub trait Replica {
     /// As [`Replica::pass`].
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError>;
 
-    /// Returns whether [`Replica::pass`] calls [`Gradients::bring`] for every trained parameter: before it uses its values, and
+    /// Returns whether [`Replica::pass`] calls [`Gradients::wait_for_param`] for every trained parameter: before it uses its values, and
     /// before it weighs. A step can then [begin](crate::Overlap::Across) before all parameters have the update of the step
     /// before.
     fn brings_values(&self) -> bool {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::buckets::{Moment, of_rank};
 use super::checkpoint::{self, Checkpoint, Loaded, PassedOver, Tensor};
-use super::gradients::{Parameter, Tally};
+use super::gradients::{LossSums, Parameter};
 use super::replica::Replica;
 use crate::compare;
 use crate::compare::agree;
@@ -29,7 +29,7 @@ pub struct Progress {
     /// The number of samples of this epoch seen by all ranks, if the feed knows.
     pub sample_in_epoch: Option<usize>,
     /// The sums of this epoch.
-    pub tally: Tally,
+    pub tally: LossSums,
     /// The number of ranks.
     pub ranks: usize,
     /// The global batch size: samples per step over all ranks.
@@ -57,7 +57,7 @@ impl Progress {
             epoch: 1,
             step_in_epoch: 0,
             sample_in_epoch: None,
-            tally: Tally::default(),
+            tally: LossSums::default(),
             ranks: 0,
             global_batch: settings.global_batch,
             updates: 0,
@@ -69,7 +69,7 @@ impl Progress {
     }
 
     /// Counts a step with these sums, after which the epoch has seen so many samples.
-    pub fn count_step(&mut self, tally: Tally, samples: impl FnOnce(usize) -> Option<usize>) {
+    pub fn count_step(&mut self, tally: LossSums, samples: impl FnOnce(usize) -> Option<usize>) {
         self.step += 1;
         self.step_in_epoch += 1;
         self.sample_in_epoch = samples(self.step_in_epoch);
@@ -82,11 +82,11 @@ impl Progress {
         self.epoch += 1;
         self.step_in_epoch = 0;
         self.sample_in_epoch = samples(0);
-        self.tally = Tally::default();
+        self.tally = LossSums::default();
     }
 
     /// Counts an evaluation after the steps made, unless there is nothing to evaluate.
-    pub fn evaluated(&mut self, test: Tally, min_delta: f64) {
+    pub fn evaluated(&mut self, test: LossSums, min_delta: f64) {
         if test.targets > 0.0 {
             self.best = Some(Best::after(self.best, test.mean_loss(), self.step, min_delta));
         }

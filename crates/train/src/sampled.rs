@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::epochs::Epochs;
-use super::feed::{AnyShare, Batches, Feed, Shares, Steps};
+use super::feed::{Batches, Feed, RandomAccessFeed, Shares, Steps};
 use super::samples::{BatchSource, Samples};
 use unisono_data::pipeline::StageReport;
 use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Skipped, Threads};
@@ -180,7 +180,7 @@ impl<S: BatchSource<B>, B: Send + 'static> Feed for Sampled<S, B> {
     }
 }
 
-impl<S: BatchSource<B>, B: Send + 'static> AnyShare for Sampled<S, B> {
+impl<S: BatchSource<B>, B: Send + 'static> RandomAccessFeed for Sampled<S, B> {
     fn share(
         &mut self,
         epoch: usize,

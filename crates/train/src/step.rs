@@ -176,7 +176,7 @@ impl<R: Replica> Mirror<R> {
         let mut squares = 0.0;
         // The trained ones, in the order in which buckets arrive.
         for index in self.backend.ledger().plan.members.concat() {
-            self.backend.land(comm, index)?;
+            self.backend.complete(comm, index)?;
             let square_sum = self.backend.square_sum(index)?;
             if !square_sum.is_finite() {
                 let (parameter, rank) = (self.replica.parameters()[index].name.clone(), comm.rank());
@@ -236,7 +236,7 @@ impl<R: Replica> Mirror<R> {
         rate: f32,
     ) -> Result<(), TrainError> {
         for index in self.backend.ledger().plan.members[bucket].clone() {
-            self.backend.land(comm, index)?;
+            self.backend.complete(comm, index)?;
             let began = Instant::now();
             self.backend.update(&mut values(&mut self.replica), index, scale, rate)?;
             let name = |replica: &R| replica.parameters()[index].name.clone();

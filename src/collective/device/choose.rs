@@ -56,15 +56,15 @@ pub(super) fn choose(
 fn usual(call: &Call, by_nccl: bool, in_nodes: bool) -> Option<(Method, Why)> {
     let nccl_in = |role| Method::InNodes(Algorithm::usual(role), Vendor::Nccl);
     if by_nccl {
-        Some((Method::Vendor(Vendor::Nccl), Why::Usual("one node, a GPU for each rank")))
+        Some((Method::Vendor(Vendor::Nccl), Why::Default("one node, a GPU for each rank")))
     } else if !in_nodes {
         None
     } else if call.size_bytes() <= SMALL_BYTES {
         let reason = "GPUs on several nodes, small array: fewest messages between nodes";
-        Some((nccl_in(Role::FewestBetweenNodes), Why::Usual(reason)))
+        Some((nccl_in(Role::FewestBetweenNodes), Why::Default(reason)))
     } else {
         let reason = "GPUs on several nodes, large array: all ranks share the network";
-        Some((nccl_in(Role::SharesTheNetwork), Why::Usual(reason)))
+        Some((nccl_in(Role::SharesTheNetwork), Why::Default(reason)))
     }
 }
 

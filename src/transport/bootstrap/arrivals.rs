@@ -100,7 +100,7 @@ impl Guest {
                 Reply::Send(answer) => answer,
                 Reply::Claimed(claim) => match admit(claim) {
                     Ok(()) => self.handshake.accepted(),
-                    Err(why) => return self.refuse(why).map(|()| Some(Reply::Nonsense)),
+                    Err(why) => return self.refuse(why).map(|()| Some(Reply::Malformed)),
                 },
                 Reply::WrongSecret => {
                     // An empty socket takes it at once.

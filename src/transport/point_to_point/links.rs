@@ -10,7 +10,7 @@ use crate::transport::far::{holds_memory, lost};
 use crate::transport::faulty::Faults;
 use crate::transport::half::Polled;
 use crate::transport::link::Link;
-use crate::transport::waiting::STRAGGLING;
+use crate::transport::waiting::IN_FLIGHT_GRACE;
 use crate::transport::{Fabric, Failure, Header, Messages, Outgoing, shared, spins};
 
 /// The links of a rank for messages, apart from those for collectives: neither delays the other.
@@ -107,7 +107,7 @@ impl Links {
         if self.near(other).is_some() {
             return left.map(|failure| (failure, Duration::ZERO));
         }
-        left.or_else(|| lost(self.far(), other, status)).map(|failure| (failure, STRAGGLING))
+        left.or_else(|| lost(self.far(), other, status)).map(|failure| (failure, IN_FLIGHT_GRACE))
     }
 
     /// Returns whether the link may access memory of the program, which must therefore not continue after a

@@ -12,7 +12,7 @@ use candle_core::Device;
 use unisono::{Communicator, Rank, Unisono};
 use unisono_data::{Batch, Dataset, SnapshotReport, Source};
 use unisono_strategies::{ParameterServer, ServerSettings, Strategy};
-use unisono_train::internals::{Places, refusal};
+use unisono_train::internals::{OutputPaths, refusal};
 use unisono_train::{
     Checkpoints, Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire, Wires,
     agree,
@@ -247,8 +247,8 @@ impl Config {
         refused.or_else(|| (self.model == ModelKind::ResNet).then(of_model))
     }
 
-    fn places<'a>(&'a self, checkpoints: Option<&'a Checkpoints>) -> Places<'a> {
-        Places {
+    fn places<'a>(&'a self, checkpoints: Option<&'a Checkpoints>) -> OutputPaths<'a> {
+        OutputPaths {
             checkpoints,
             resumes: self.resume,
             log_directory: self.log_dir.as_deref(),

@@ -15,7 +15,7 @@ use crate::error::failed as framework;
 use unisono::{Communicator, DeviceRequest, Error, ReduceOp, Registered, Request};
 use unisono_train::internals::{Ledger, Place};
 use unisono_train::{
-    BucketSettings, BucketSize, Fill, Gradients, Parameter, Pass, ReplicaError, Sums, Tally, TrainError,
+    BucketSettings, BucketSize, Fill, Gradients, LossSums, Parameter, Pass, ReplicaError, Sums, TrainError,
 };
 
 /// The buckets of one rank's GPU, as [`Buckets`](unisono_train::Buckets) are on the host.
@@ -127,7 +127,7 @@ impl DeviceBuckets {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
-    pub(super) fn land(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
+    pub(super) fn complete(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
         if self.landed.len() == self.buckets.len() {
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl Filling<'_> {
     /// As [`Communicator::all_reduce`].
     pub(super) fn end(mut self) -> Result<Vec<usize>, TrainError> {
         if self.buckets.ledger.weighed.is_none() {
-            self.weigh(Tally::default());
+            self.record_loss(LossSums::default());
         }
         let without = self.buckets.ledger.not_put();
         for &index in &without {
@@ -281,8 +281,8 @@ impl Filling<'_> {
 }
 
 impl Gradients for Filling<'_> {
-    fn weigh(&mut self, tally: Tally) {
-        self.buckets.ledger.weigh(tally);
+    fn record_loss(&mut self, tally: LossSums) {
+        self.buckets.ledger.record_loss(tally);
         if self.buckets.ledger.pass.is_last() {
             self.attempt(DeviceBuckets::send_sums);
         }

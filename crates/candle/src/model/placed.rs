@@ -100,19 +100,19 @@ mod tests {
     use crate::model::{ModelKind, of_batches};
     use crate::network::Parameters;
     use unisono_data::Kind;
-    use unisono_train::{Fill, Gradients, Replica, Tally};
+    use unisono_train::{Fill, Gradients, LossSums, Replica};
 
     /// The result of a pass: the tally, and the bits of each gradient.
     #[derive(Debug, Default, PartialEq)]
     struct Reported {
-        tally: Tally,
+        tally: LossSums,
         gradients: Vec<(usize, Vec<u32>)>,
         /// The number of elements of each parameter.
         counts: Vec<usize>,
     }
 
     impl Gradients for Reported {
-        fn weigh(&mut self, tally: Tally) {
+        fn record_loss(&mut self, tally: LossSums) {
             self.tally = tally;
         }
 
@@ -124,7 +124,7 @@ mod tests {
     }
 
     /// Returns a pass of a new model over a batch, and an evaluation.
-    fn reported(kind: ModelKind, data: &Kind, batch: &Placed) -> (Reported, Tally) {
+    fn reported(kind: ModelKind, data: &Kind, batch: &Placed) -> (Reported, LossSums) {
         let mut replica = of_batches(kind, None, 0.0, data, &Parameters::new(3)).unwrap();
         let counts = replica.parameters().iter().map(unisono_train::Parameter::count).collect();
         let mut reported = Reported { counts, ..Reported::default() };

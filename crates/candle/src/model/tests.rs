@@ -8,7 +8,7 @@ use crate::network::tests::{
     check_brought, check_composed, check_same_gradients, check_slopes, check_training_slopes, gradients_of,
 };
 use crate::network::{CausalAttention, Relu, RmsNorm, SquaredRelu};
-use unisono_train::Tally;
+use unisono_train::LossSums;
 
 const IMAGES: Kind = Kind::Images { height: 16, width: 17, channels: 1, classes: 10 };
 
@@ -157,7 +157,7 @@ fn network(
     Network::new(parameters, move |(inputs, targets): &(Tensor, Tensor)| {
         let sum = crate::network::cross_entropy(&model.forward(inputs)?, targets)?;
         let loss = f64::from(sum.to_scalar::<f32>()?);
-        Ok(Loss { sum, tally: Tally { targets: 1.0, loss, correct: 0.0 } })
+        Ok(Loss { sum, tally: LossSums { targets: 1.0, loss, correct: 0.0 } })
     })
 }
 

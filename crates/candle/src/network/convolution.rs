@@ -104,7 +104,7 @@ impl Operation for Convolved {
     }
 
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
-        self.kernel.bring()?;
+        self.kernel.wait_for_param()?;
         let image = self.image(dims);
         let [of_x, of_y] = self.block(image);
         self.kernel.with_values(|weight, bias| {

@@ -53,7 +53,7 @@ impl Operation for Kernels {
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
         let (x, all) = (Matrix::new(x, dims[0], dims[1]), self.outputs());
         for (offset, kernel) in self.placed() {
-            kernel.bring()?;
+            kernel.wait_for_param()?;
             kernel.with_values(|weight, _| product((&mut y[offset..], all), Fill::Set, x, weight))?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 use super::chain::chain;
 use super::operation::{Function, Operation, Part};
-use super::parameters::{Parameters, bring, report};
+use super::parameters::{Parameters, report, wait_for_param};
 use super::product::{Matrix, product, product_transposed, transposed_product};
 use super::relu::Relu;
 use super::values::{Backward, with_values};
@@ -114,8 +114,11 @@ impl Kernel {
     }
 
     /// Waits until the values are there.
-    pub(super) fn bring(&self) -> Result<()> {
-        self.bias.iter().chain([&self.weight]).try_for_each(|array| bring(array.index, &array.tensor))
+    pub(super) fn wait_for_param(&self) -> Result<()> {
+        self.bias
+            .iter()
+            .chain([&self.weight])
+            .try_for_each(|array| wait_for_param(array.index, &array.tensor))
     }
 
     /// Calls `see` with the values of the weight, `inputs x outputs`, and the bias, which may be empty.
@@ -179,7 +182,7 @@ impl Operation for Kernel {
     }
 
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
-        self.bring()?;
+        self.wait_for_param()?;
         self.with_values(|weight, bias| self.of(weight, bias, Matrix::new(x, dims[0], self.inputs), y))
     }
 

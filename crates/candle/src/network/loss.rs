@@ -7,7 +7,7 @@ use candle_core::{D, DType, Device, Result, Tensor, bail};
 use super::chain::apply;
 use super::operation::Function;
 use super::parameters::is_training;
-use unisono_train::Tally;
+use unisono_train::LossSums;
 use unisono_train::metrics::Outputs;
 
 /// The result of a forward pass over a batch.
@@ -16,7 +16,7 @@ pub struct Loss {
     /// The sum of the losses of all targets, to differentiate.
     pub sum: Tensor,
     /// Its targets and values.
-    pub tally: Tally,
+    pub tally: LossSums,
 }
 
 impl Loss {
@@ -39,7 +39,7 @@ impl Loss {
         let loss = f64::from(sum.to_scalar::<f32>()?);
         // The accuracy is that of evaluations.
         let correct = if is_training() { 0.0 } else { count_correct(logits, &targets)? };
-        Ok(Self { sum, tally: Tally { targets: known.len() as f64, loss, correct } })
+        Ok(Self { sum, tally: LossSums { targets: known.len() as f64, loss, correct } })
     }
 
     /// Returns the loss of a regression: the sum over rows of the squared difference between the output and its target. `outputs` is
@@ -59,7 +59,7 @@ impl Loss {
         let numbers = Tensor::from_vec(numbers, (targets.len(), 1), outputs.device())?;
         let sum = (outputs - numbers)?.sqr()?.sum_all()?;
         let loss = f64::from(sum.to_scalar::<f32>()?);
-        Ok(Self { sum, tally: Tally { targets: targets.len() as f64, loss, correct: f64::NAN } })
+        Ok(Self { sum, tally: LossSums { targets: targets.len() as f64, loss, correct: f64::NAN } })
     }
 }
 

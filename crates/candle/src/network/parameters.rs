@@ -45,7 +45,7 @@ pub(super) fn is_evaluation() -> bool {
     EVALUATION.is_set()
 }
 
-/// Runs a forward pass to which `gradients` [brings](Gradients::bring) the values of its layers.
+/// Runs a forward pass to which `gradients` [provides](Gradients::wait_for_param) the values of its layers.
 pub(super) fn brought_by<T>(gradients: &mut dyn Gradients, forward: impl FnOnce() -> T) -> T {
     VALUES.set(gradients, forward)
 }
@@ -56,7 +56,7 @@ pub(super) fn is_training() -> bool {
 }
 
 /// Brings the values of a parameter to the running forward pass of a step.
-pub(super) fn bring(index: usize, tensor: &Tensor) -> Result<()> {
+pub(super) fn wait_for_param(index: usize, tensor: &Tensor) -> Result<()> {
     if !VALUES.is_set() {
         return Ok(());
     }
@@ -66,7 +66,7 @@ pub(super) fn bring(index: usize, tensor: &Tensor) -> Result<()> {
 /// Brings the values of a parameter from `gradients`.
 pub(super) fn bring_from(gradients: &mut dyn Gradients, index: usize, tensor: &Tensor) -> Result<()> {
     let mut brought = Ok(());
-    in_place::see(tensor, &mut |values| brought = gradients.bring(index, values))?;
+    in_place::see(tensor, &mut |values| brought = gradients.wait_for_param(index, values))?;
     brought.map_err(Error::wrap)
 }
 
@@ -104,7 +104,7 @@ fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
 pub(super) struct Array {
     pub(super) parameter: Parameter,
     pub(super) tensor: Tensor,
-    /// Whether its layer [brings](bring) the values before it uses them.
+    /// Whether its layer [waits for](wait_for_param) the values before it uses them.
     pub(super) is_of_layer: bool,
 }
 

@@ -29,7 +29,7 @@ pub enum Cut {
 /// use unisono_steps::pipeline::PipelineSchedule;
 /// use unisono_candle::{Cut, Linear, Loss, Parameters, StageNetwork, cross_entropy};
 /// use unisono_strategies::pipeline::{Grid, Pipeline};
-/// use unisono_train::{BucketSettings, Mirror, OptimizerSettings, Sgd, Share, Tally, TrainError};
+/// use unisono_train::{BucketSettings, Mirror, OptimizerSettings, Sgd, Share, LossSums, TrainError};
 ///
 /// // Two stages, times two replicas of each.
 /// let losses = unisono::threads(4, |mut comm| -> Result<f64, TrainError> {
@@ -45,7 +45,7 @@ pub enum Cut {
 ///         }
 ///         let sum = cross_entropy(&outputs, targets)?;
 ///         let loss = f64::from(sum.to_scalar::<f32>()?);
-///         let tally = Tally { targets: targets.elem_count() as f64, loss, correct: 0.0 };
+///         let tally = LossSums { targets: targets.elem_count() as f64, loss, correct: 0.0 };
 ///         Ok(Cut::Loss(Loss { sum, tally }))
 ///     });
 ///     let pipeline = Pipeline::new(pipeline, PipelineSchedule::OneForwardOneBackward, vec![stage.unwrap()])?;

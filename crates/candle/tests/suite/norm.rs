@@ -14,8 +14,8 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    BucketSettings, Event, Fill, Gradients, LocalSteps, Mirror, OptimizerSettings, Order, Outer, Overlap,
-    Replica, RunSettings, Sampled, Sgd, Share, Shares, Stop, Summary, Tally, Trainer,
+    BucketSettings, Event, Fill, Gradients, LocalSteps, LossSums, Mirror, OptimizerSettings, Order, Outer,
+    Overlap, Replica, RunSettings, Sampled, Sgd, Share, Shares, Stop, Summary, Trainer,
 };
 
 const SAMPLES: usize = 32;
@@ -40,7 +40,7 @@ struct Gathered {
 }
 
 impl Gradients for Gathered {
-    fn weigh(&mut self, _: Tally) {}
+    fn record_loss(&mut self, _: LossSums) {}
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
         write(&mut self.gradients[index], Fill::Add);
@@ -53,7 +53,7 @@ fn loss_of(y: &Tensor, x: &Tensor, outputs: &Mutex<Vec<f32>>) -> Result<Loss> {
     let weights = ((x.narrow(1, 0, 1)? - 100.0)? * 0.01)?;
     let sum = (y.sqr()? + y)?.broadcast_mul(&weights)?.sum_all()?;
     let loss = f64::from(sum.to_scalar::<f32>()?);
-    Ok(Loss { sum, tally: Tally { targets: x.dim(0)? as f64, loss, correct: 0.0 } })
+    Ok(Loss { sum, tally: LossSums { targets: x.dim(0)? as f64, loss, correct: 0.0 } })
 }
 
 /// Two layers with a batch norm after each: so that the second derivative goes through the first.
@@ -195,7 +195,7 @@ fn running_statistics_follow_the_rules_of_pytorch_and_evaluation_uses_them() {
     let mut replica = Network::new(&parameters, move |x: &Tensor| {
         let sum = layer.forward(x)?.sum_all()?;
         Ok(Loss {
-            tally: Tally { targets: 4.0, loss: f64::from(sum.to_scalar::<f32>()?), correct: 0.0 },
+            tally: LossSums { targets: 4.0, loss: f64::from(sum.to_scalar::<f32>()?), correct: 0.0 },
             sum,
         })
     });
@@ -267,7 +267,7 @@ fn uses(times: usize) -> impl Replica<Batch = Tensor> {
         let y = (0..times).try_fold(x.clone(), |x, _| norm.forward(&x))?;
         let sum = y.sqr()?.sum_all()?;
         Ok(Loss {
-            tally: Tally { targets: 1.0, loss: f64::from(sum.to_scalar::<f32>()?), correct: 0.0 },
+            tally: LossSums { targets: 1.0, loss: f64::from(sum.to_scalar::<f32>()?), correct: 0.0 },
             sum,
         })
     })
@@ -307,7 +307,7 @@ fn dropped(seed: u64, before: usize, rank: u64, saved: Option<Vec<f32>>) -> (Vec
     let mut replica = Network::new(&parameters, move |x: &Tensor| {
         let all: Result<Vec<_>> = layers.iter().map(|layer| layer.forward(x)?.to_vec1::<f32>()).collect();
         *seen.lock().unwrap() = all?;
-        Ok(Loss { sum: x.sum_all()?, tally: Tally { targets: 1.0, ..Tally::default() } })
+        Ok(Loss { sum: x.sum_all()?, tally: LossSums { targets: 1.0, ..LossSums::default() } })
     });
     let x = Tensor::ones(4000, candle_core::DType::F32, &Device::Cpu).unwrap();
     if let Some(saved) = saved {

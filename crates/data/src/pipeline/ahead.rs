@@ -88,12 +88,12 @@ where
 
     fn start(shared: Shared<T, U, F>, count: usize, governor: Option<Governor>) -> Self {
         let mut this = Self { shared: Arc::new(shared), threads: vec![], failure: None, governor };
-        this.employ(count);
+        this.spawn_workers(count);
         this
     }
 
     /// Starts threads until there are `count`, or as many as the system permits.
-    fn employ(&mut self, count: usize) {
+    fn spawn_workers(&mut self, count: usize) {
         while self.threads.len() < count {
             let (shared, number) = (Arc::clone(&self.shared), self.threads.len());
             match thread::Builder::new().name(format!("input {number}")).spawn(move || shared.work(number)) {
@@ -111,7 +111,7 @@ where
     fn govern(&mut self, waited: Duration, ready: usize) {
         let Some(governor) = &mut self.governor else { return };
         let Some(active) = governor.observe(waited, ready) else { return };
-        self.employ(active);
+        self.spawn_workers(active);
         let mut state = lock(&self.shared.state);
         state.active = active.min(self.threads.len());
         state.reserve = Reserve::fixed(room(state.active));

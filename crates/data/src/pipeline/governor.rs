@@ -91,13 +91,13 @@ impl Governor {
         }
         let (may_grow, may_rest) = (self.growth.is_over(), self.rest.is_over());
         let waited = watch.waited.as_secs_f64() / seconds;
-        let lie_about = watch.least_ready.is_some_and(|least| least >= self.active);
+        let has_backlog = watch.least_ready.is_some_and(|least| least >= self.active);
         if waited > WAITS && may_grow && self.active < self.most {
             self.before = Some((self.active, rate));
             self.is_settling = true;
             // A quarter more: with many threads, a single one would disappear in the noise.
             self.active = (self.active + (self.active / 4).max(1)).min(self.most);
-        } else if waited < NEVER_WAITS && lie_about && may_rest && self.active > 1 {
+        } else if waited < NEVER_WAITS && has_backlog && may_rest && self.active > 1 {
             self.active -= 1;
             self.rest.begin();
         }

@@ -1,7 +1,7 @@
 //! A part of a model, as the pipeline sees it. Any framework can implement it.
 
 use unisono_train::metrics::Outputs;
-use unisono_train::{Gradients, Parameter, ReplicaError, Tally};
+use unisono_train::{Gradients, LossSums, Parameter, ReplicaError};
 
 /// An array that stages pass on: the activations of a micro-batch, or their gradients.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -18,7 +18,7 @@ pub enum StageOutput {
     /// The input of the next stage.
     Activations(Activations),
     /// The loss: the last stage's.
-    Loss(Tally),
+    Loss(LossSums),
 }
 
 /// A part of a model that is cut into stages, on one rank.

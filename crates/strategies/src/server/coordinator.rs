@@ -10,8 +10,8 @@ use unisono_train::checkpoint::{CheckpointError, Store};
 use unisono_train::internals::{Log, hash_with_buffers};
 use unisono_train::metrics::Measured;
 use unisono_train::{
-    EndedEarly, EpochReport, Event, Feed, Progress, Replica, RunSettings, StepEvent, Stopped, Summary, Tally,
-    Test, Times, TrainError, WorkerReport, WorkersReport,
+    EndedEarly, EpochReport, Event, Feed, LossSums, Progress, Replica, RunSettings, StepEvent, Stopped,
+    Summary, Test, Times, TrainError, WorkerReport, WorkersReport,
 };
 
 /// The interval at which the coordinator looks whether it is asked to stop, or a checkpoint is due.
@@ -37,7 +37,7 @@ pub(super) struct Coordinator<'a, R, F> {
     /// The worker lost last, and why.
     pub(super) last_lost: Option<(Rank, String)>,
     /// The last evaluation, and the number of steps made before it.
-    pub(super) tested: Option<(u64, Tally)>,
+    pub(super) tested: Option<(u64, LossSums)>,
     pub(super) saved_at: Instant,
     pub(super) is_stopping: bool,
 }
@@ -111,7 +111,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         let (seen, took) = (samples(self.progress.step_in_epoch) - samples(first), began.elapsed());
         let workers = self.workers_report(took);
         self.tell(Event::Workers(workers), tell)?;
-        let test = if self.is_stopping { Tally::default() } else { self.test(tell)? };
+        let test = if self.is_stopping { LossSums::default() } else { self.test(tell)? };
         Ok(self.report(test, took, seen))
     }
 
@@ -194,7 +194,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     }
 
     /// Counts a step.
-    fn made(&mut self, tally: Tally, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+    fn made(&mut self, tally: LossSums, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let rate = self.settings.rate.at(self.progress.step);
         if let Some(store) = &mut self.store {
             store.record_loss(self.progress.step, tally.mean_loss());
@@ -233,7 +233,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     }
 
     /// Has the workers evaluate, which counts for early stopping; once after each step.
-    fn test(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Tally, TrainError> {
+    fn test(&mut self, tell: &mut dyn FnMut(Event)) -> Result<LossSums, TrainError> {
         if let Some((step, test)) = self.tested
             && step == self.progress.step
         {
@@ -247,7 +247,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     }
 
     /// Returns the results on the held-out samples: the same bits on any number of workers.
-    fn evaluate(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Tally, TrainError> {
+    fn evaluate(&mut self, tell: &mut dyn FnMut(Event)) -> Result<LossSums, TrainError> {
         let batches = self.feed.held_out();
         self.dispatcher.state().evaluate(batches);
         self.dispatcher.wake();
@@ -273,7 +273,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         WorkersReport { epoch: self.progress.epoch, workers, staleness: state.staleness.clone() }
     }
 
-    fn report(&self, test: Tally, took: Duration, samples: f64) -> EpochReport {
+    fn report(&self, test: LossSums, took: Duration, samples: f64) -> EpochReport {
         let (state, took) = (self.dispatcher.state(), took.as_secs_f64());
         let percent = |of: fn(&Work) -> f64| {
             let sum: f64 = state.workers.values().map(of).sum();

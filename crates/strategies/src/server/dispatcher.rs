@@ -10,7 +10,7 @@ use unisono::Rank;
 use super::message::{Kind, Message};
 use super::queue::Queue;
 use super::settings::Staleness;
-use unisono_train::Tally;
+use unisono_train::LossSums;
 use unisono_train::rate::Rate;
 
 /// The time that a worker that asks is kept waiting before it has to ask again: far less than any deadline.
@@ -39,12 +39,12 @@ pub(super) struct State {
     /// Shares applied since the run began here.
     applied: u64,
     /// The sums of each step made, since the coordinator last looked.
-    pub(super) made: Vec<Tally>,
+    pub(super) made: Vec<LossSums>,
     /// The tally of the shares applied since.
-    begun: Tally,
+    begun: LossSums,
     evaluations: VecDeque<usize>,
     evaluating: BTreeMap<Rank, usize>,
-    results: Vec<Option<Tally>>,
+    results: Vec<Option<LossSums>>,
     /// By rank.
     pub(super) workers: BTreeMap<Rank, Work>,
     /// The number of gradients that missed so many updates.
@@ -219,8 +219,8 @@ impl State {
     }
 
     /// Returns the results of the evaluation, added in the order of the batches, once all are there.
-    pub(super) fn results(&self) -> Option<Tally> {
-        let mut total = Tally::default();
+    pub(super) fn results(&self) -> Option<LossSums> {
+        let mut total = LossSums::default();
         for result in &self.results {
             total += (*result)?;
         }

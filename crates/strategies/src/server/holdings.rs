@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::held::Held;
+use super::held::ShardState;
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::shard::Shard;
@@ -88,7 +88,7 @@ impl Holdings<'_> {
     }
 
     /// Reads the current values of every bucket.
-    fn read(&mut self, plan: &Plan) -> unisono::Result<Vec<Held>> {
+    fn read(&mut self, plan: &Plan) -> unisono::Result<Vec<ShardState>> {
         let mut held = self.zeros(plan);
         for (bucket, own) in self.layout.of(0).zip(self.own.read()) {
             held[bucket] = own;
@@ -100,9 +100,9 @@ impl Holdings<'_> {
         Ok(held)
     }
 
-    fn zeros(&self, plan: &Plan) -> Vec<Held> {
+    fn zeros(&self, plan: &Plan) -> Vec<ShardState> {
         let moments = self.rule.state_names().len();
-        plan.counts.iter().map(|&count| Held::zeros(count, moments)).collect()
+        plan.counts.iter().map(|&count| ShardState::zeros(count, moments)).collect()
     }
 
     /// Ends the links to the other servers.

@@ -3,7 +3,7 @@
 use bytemuck::{CheckedBitPattern, NoUninit, bytes_of, checked};
 use unisono::{Communicator, Result};
 
-use unisono_train::Tally;
+use unisono_train::LossSums;
 
 /// The ranks of the world that a link is.
 pub(super) const SERVER: usize = 0;
@@ -73,13 +73,13 @@ impl Message {
         Self { kind, ..Self::default() }
     }
 
-    pub(super) fn with(self, Tally { targets, loss, correct }: Tally) -> Self {
+    pub(super) fn with(self, LossSums { targets, loss, correct }: LossSums) -> Self {
         Self { targets, loss, correct, ..self }
     }
 
-    pub(super) fn tally(&self) -> Tally {
+    pub(super) fn tally(&self) -> LossSums {
         let &Self { targets, loss, correct, .. } = self;
-        Tally { targets, loss, correct }
+        LossSums { targets, loss, correct }
     }
 }
 

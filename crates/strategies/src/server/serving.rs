@@ -17,12 +17,12 @@ use super::shard::Shard;
 use super::{Part, ServerSettings, Staleness};
 use unisono_train::checkpoint::PassedOver;
 use unisono_train::internals::Log;
-use unisono_train::{AnyShare, Event, Progress, Replica, Resumed, Summary, TrainError};
+use unisono_train::{Event, Progress, RandomAccessFeed, Replica, Resumed, Summary, TrainError};
 
 /// The interval at which a server polls for workers that join.
 const POLL: Duration = Duration::from_millis(20);
 
-impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
+impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
     /// Serves until all clients have left. A worker may be lost; without the coordinator the run is over.
     pub(super) fn serve(self) -> Result<(), TrainError> {
         let (shard, joins) = (&self.shard()?, self.join_listener()?);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::layout::Layout;
-use unisono_train::{AnyShare, Replica, RunSettings, Wire};
+use unisono_train::{RandomAccessFeed, Replica, RunSettings, Wire};
 
 /// The number of updates that a gradient may miss: those that servers make between the worker's pull and its
 /// push.
@@ -58,7 +58,7 @@ pub struct ServerSettings {
 pub(super) fn refusal<R: Replica>(
     ranks: usize,
     replica: &R,
-    feed: &impl AnyShare,
+    feed: &impl RandomAccessFeed,
     settings: &RunSettings,
     ServerSettings { servers, staleness, damps }: ServerSettings,
     layout: &Layout,

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use unisono::Registered;
 
-use super::held::Held;
+use super::held::ShardState;
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::queue::ShareId;
@@ -193,7 +193,7 @@ impl Shard {
     }
 
     /// Reads the values of all buckets.
-    pub(super) fn read(&self) -> Vec<Held> {
+    pub(super) fn read(&self) -> Vec<ShardState> {
         self.buckets.iter().map(|bucket| lock(bucket).read()).collect()
     }
 
@@ -201,23 +201,23 @@ impl Shard {
     ///
     /// # Panics
     /// If it is of another model.
-    pub(super) fn restore(&self, held: &[Held]) {
+    pub(super) fn restore(&self, held: &[ShardState]) {
         self.buckets.iter().zip(held).for_each(|(bucket, held)| lock(bucket).restore(held));
     }
 }
 
 impl Bucket {
-    fn read(&self) -> Held {
+    fn read(&self) -> ShardState {
         let names = self.optimizer.settings().rule.state_names();
-        let mut held = Held::zeros(self.values.len(), names.len());
+        let mut held = ShardState::zeros(self.values.len(), names.len());
         for (name, place, values) in self.optimizer.state() {
             let moment = names.iter().position(|&other| other == name).expect("it is one of them");
             held.moments[moment][self.members[place].1.clone()].copy_from_slice(values);
         }
-        Held { values: self.values.clone(), updates: self.optimizer.steps(), ..held }
+        ShardState { values: self.values.clone(), updates: self.optimizer.steps(), ..held }
     }
 
-    fn restore(&mut self, held: &Held) {
+    fn restore(&mut self, held: &ShardState) {
         self.values.copy_from_slice(&held.values);
         let names = self.optimizer.settings().rule.state_names().to_vec();
         let of_moment = |(&name, moment): (&&'static str, _)| {

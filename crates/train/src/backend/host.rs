@@ -38,7 +38,7 @@ impl Backend for Host {
         Ok(self.buckets.sums()?)
     }
 
-    fn land(&mut self, _: &mut Communicator, index: usize) -> Result<(), TrainError> {
+    fn complete(&mut self, _: &mut Communicator, index: usize) -> Result<(), TrainError> {
         self.buckets.gradient(index)?;
         self.buckets.check_finite(self.optimizer.steps())
     }
@@ -104,7 +104,7 @@ impl Backend for Host {
         let Self { buckets, optimizer, late } = self;
         while let Some(index) = late.first() {
             let mut brought = Ok(());
-            values_of(index, &mut |values| brought = late.bring(buckets, optimizer, index, values))?;
+            values_of(index, &mut |values| brought = late.wait_for_param(buckets, optimizer, index, values))?;
             brought?;
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::buckets::{Buckets, Filling};
 use crate::error::TrainError;
-use crate::gradients::{Fill, Gradients, ReplicaError, Tally};
+use crate::gradients::{Fill, Gradients, LossSums, ReplicaError};
 use crate::optimizer::Optimizer;
 
 /// The updates that were left.
@@ -45,7 +45,7 @@ impl Late {
     ///
     /// # Errors
     /// Errors of the collectives; [`TrainError::NotFinite`].
-    pub(super) fn bring(
+    pub(super) fn wait_for_param(
         &mut self,
         buckets: &mut Buckets,
         optimizer: &mut Optimizer,
@@ -98,13 +98,13 @@ impl<'a> Bringing<'a> {
 }
 
 impl Gradients for Bringing<'_> {
-    fn bring(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
+    fn wait_for_param(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
         if !self.late.is_left[index] {
             return Ok(());
         }
         let (began, buckets) = (Instant::now(), self.filling.buckets());
         let exposed = buckets.hidden_and_exposed().1;
-        let brought = self.late.bring(buckets, self.optimizer, index, values);
+        let brought = self.late.wait_for_param(buckets, self.optimizer, index, values);
         let waited = buckets.hidden_and_exposed().1 - exposed;
         self.late.waited += waited;
         self.late.updated += began.elapsed().saturating_sub(waited);
@@ -117,12 +117,12 @@ impl Gradients for Bringing<'_> {
 
     /// # Panics
     /// If a replica that says that it brings values has not brought those of a parameter.
-    fn weigh(&mut self, tally: Tally) {
+    fn record_loss(&mut self, tally: LossSums) {
         if let Some(index) = self.late.first() {
             let name = &self.filling.buckets().ledger().parameters[index].name;
             panic!("the pass was weighed before it brought the values of {name}");
         }
-        self.filling.weigh(tally);
+        self.filling.record_loss(tally);
     }
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{BucketSettings, BucketSize, Pass, Place, Plan, Sums};
-use crate::gradients::{Parameter, Tally};
+use crate::gradients::{LossSums, Parameter};
 
 /// Counts what the passes of a step put into one rank's buckets: which gradients are there, which buckets are therefore
 /// full, and this rank's own sums.
@@ -73,7 +73,7 @@ impl Ledger {
     ///
     /// # Panics
     /// If the pass was weighed before.
-    pub fn weigh(&mut self, tally: Tally) {
+    pub fn record_loss(&mut self, tally: LossSums) {
         assert!(self.weighed.is_none(), "a pass is weighed once");
         self.weighed = Some(Instant::now());
         self.own.tally += tally;

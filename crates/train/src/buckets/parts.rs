@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Buckets, Flight, Way};
+use super::{Buckets, CollectiveSpec, Flight};
 use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, Rank, ReduceOp, copy};
 
 /// An optimizer's state for a parameter: its name, the index of the parameter, and a number for each element.
@@ -37,7 +37,7 @@ impl Buckets {
             let all_reduce = Call::all_reduce(bucket.dtype(), ReduceOp::Sum, bucket.gradients.count());
             if let Some(algorithm) = begins_with_reduce_scatter(comm, &all_reduce) {
                 let operation = Operation::ReduceScatter;
-                bucket.way = Way { operation, algorithm: Some(algorithm), ..bucket.way };
+                bucket.way = CollectiveSpec { operation, algorithm: Some(algorithm), ..bucket.way };
             }
         }
     }
@@ -83,7 +83,10 @@ impl Buckets {
         if self.parts.is_none() || !self.has_others {
             return Ok(());
         }
-        let way = Way { operation: Operation::AllGather, ..Way::all_reduce(self.way.is_beside) };
+        let way = CollectiveSpec {
+            operation: Operation::AllGather,
+            ..CollectiveSpec::all_reduce(self.way.is_beside)
+        };
         let bucket = &mut self.buckets[bucket];
         bucket.is_back = false;
         bucket.gradients.launch(comm, way)
@@ -103,7 +106,7 @@ impl Buckets {
         if !self.has_others {
             return Ok(());
         }
-        self.buckets[bucket].gradients.launch(comm, Way::all_reduce(false))?;
+        self.buckets[bucket].gradients.launch(comm, CollectiveSpec::all_reduce(false))?;
         self.land_sent(bucket)
     }
 
@@ -123,7 +126,7 @@ impl Buckets {
 
     fn land_sent(&mut self, bucket: usize) -> Result<(), Error> {
         let bucket = &mut self.buckets[bucket];
-        let flight = bucket.gradients.land()?;
+        let flight = bucket.gradients.complete()?;
         bucket.is_back = true;
         self.waited += flight.map_or(Duration::ZERO, |flight: Flight| flight.exposed);
         self.flights.extend(flight);

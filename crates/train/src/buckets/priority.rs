@@ -30,7 +30,7 @@ impl Buckets {
     /// As [`Buckets::gradient`], also of the step before the one that has begun.
     pub(crate) fn late_gradient(&mut self, index: usize) -> Result<&[f32], Error> {
         let place = self.ledger.place(index).clone();
-        self.land(place.bucket)?;
+        self.complete(place.bucket)?;
         Ok(&self.buckets[place.bucket].gradients.values()[place.range])
     }
 

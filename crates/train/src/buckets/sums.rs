@@ -1,12 +1,12 @@
 //! Sums besides gradients, and the order of additions.
 
-use crate::gradients::{Fill, Tally};
+use crate::gradients::{Fill, LossSums};
 
 /// The sums over all ranks besides gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sums {
     /// The loss, and its number of targets.
-    pub tally: Tally,
+    pub tally: LossSums,
     /// The number of ranks that had no more data for this step.
     pub ranks_out_of_data: f64,
     /// The number of ranks that were asked to stop.
@@ -25,13 +25,13 @@ impl Sums {
     pub fn read(sums: &[f32]) -> Self {
         let [targets, loss, correct, ranks_out_of_data, ranks_to_stop, ranks_to_save] =
             std::array::from_fn(|index| f64::from(sums[index]));
-        Self { tally: Tally { targets, loss, correct }, ranks_out_of_data, ranks_to_stop, ranks_to_save }
+        Self { tally: LossSums { targets, loss, correct }, ranks_out_of_data, ranks_to_stop, ranks_to_save }
     }
 
     /// Writes the numbers to send.
     #[doc(hidden)]
     pub fn write(self, target: &mut [f32]) {
-        let Tally { targets, loss, correct } = self.tally;
+        let LossSums { targets, loss, correct } = self.tally;
         let Self { ranks_out_of_data, ranks_to_stop, ranks_to_save, .. } = self;
         let sums = [targets, loss, correct, ranks_out_of_data, ranks_to_stop, ranks_to_save];
         target.iter_mut().zip(sums).for_each(|(target, sum)| *target = sum as f32);

@@ -6,7 +6,7 @@ use super::Trainer;
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::feed::Feed;
-use crate::gradients::Tally;
+use crate::gradients::LossSums;
 use crate::metrics::{self, Measured, Measuring, Metric};
 use crate::replica::Replica;
 use crate::report::{EndedEarly, Evaluation, Event};
@@ -69,7 +69,7 @@ pub fn evaluate<R: Replica>(
     comm: &mut Communicator,
     replica: &mut R,
     feed: &mut impl Feed<Batch = R::Batch>,
-) -> Result<Tally, TrainError> {
+) -> Result<LossSums, TrainError> {
     measure(comm, replica, feed, &[]).map(|test| test.tally)
 }
 
@@ -77,7 +77,7 @@ pub fn evaluate<R: Replica>(
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Test {
     /// The sums over all held-out targets.
-    pub tally: Tally,
+    pub tally: LossSums,
     /// The values of the metrics.
     pub metrics: Measured,
 }
@@ -113,16 +113,16 @@ pub fn measure<R: Replica>(
                 [] => replica.evaluate(&batch?)?,
                 _ => replica.evaluate_outputs(&batch?, &mut |outputs| measuring.add(number, outputs))?,
             };
-            let Tally { targets, loss, correct } = tally;
+            let LossSums { targets, loss, correct } = tally;
             *sums = [targets, loss, correct];
         }
         Ok(())
     });
     agree(comm, measured)?;
     comm.all_reduce(sums.as_flattened_mut(), ReduceOp::Sum)?;
-    let mut total = Tally::default();
+    let mut total = LossSums::default();
     for [targets, loss, correct] in sums {
-        total += Tally { targets, loss, correct };
+        total += LossSums { targets, loss, correct };
     }
     Ok(Test { tally: total, metrics: measuring.values(comm, batches)? })
 }

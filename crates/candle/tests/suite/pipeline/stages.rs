@@ -16,8 +16,8 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    AdamW, BucketSettings, Mirror, OptimizerSettings, Replica, RunSettings, Sampled, Sgd, Share, Shares,
-    Summary, Tally, TrainError, Trainer,
+    AdamW, BucketSettings, LossSums, Mirror, OptimizerSettings, Replica, RunSettings, Sampled, Sgd, Share,
+    Shares, Summary, TrainError, Trainer,
 };
 
 const MICRO_BATCHES: usize = 8;
@@ -54,7 +54,7 @@ fn layer(parameters: &Parameters, number: usize) -> Linear {
 fn loss(logits: &Tensor, targets: &Tensor) -> Result<Loss> {
     let sum = cross_entropy(logits, targets)?;
     let loss = f64::from(sum.to_scalar::<f32>()?);
-    Ok(Loss { sum, tally: Tally { targets: targets.elem_count() as f64, loss, correct: 0.0 } })
+    Ok(Loss { sum, tally: LossSums { targets: targets.elem_count() as f64, loss, correct: 0.0 } })
 }
 
 fn mirror<R: Replica>(comm: &mut Communicator, replica: R) -> std::result::Result<Mirror<R>, TrainError> {
@@ -82,7 +82,7 @@ fn alone(replicas: usize) -> Losses {
             let report = mirror.step(&mut comm, Share::of(&of_step(step)), 0.01, |_| true)?;
             losses.push(report.sums.tally.mean_loss());
         }
-        let mut tally = Tally::default();
+        let mut tally = LossSums::default();
         for batch in of_step(STEPS).iter().flatten() {
             tally += mirror.replica().evaluate(batch)?;
         }

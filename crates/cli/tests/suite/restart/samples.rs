@@ -15,8 +15,8 @@ use unisono_data::{Batch, DataError, Dataset, Depth, Inputs, Kind, Schema, Store
 use unisono_train::checkpoint::When;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    Batches, Checkpoints, Feed, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, Resumed,
-    RunSettings, Sampled, Sgd, Shares, Steps, Tally, TrainError, Trainer,
+    Batches, Checkpoints, Feed, Gradients, LossSums, OptimizerSettings, Parameter, Replica, ReplicaError,
+    Resumed, RunSettings, Sampled, Sgd, Shares, Steps, TrainError, Trainer,
 };
 
 use crate::watch::{Guarded, descendants, kill, newest, until};
@@ -92,15 +92,15 @@ impl Replica for Mean {
 
     fn pass(&mut self, batch: &Batch, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         thread::sleep(PASS);
-        gradients.weigh(self.evaluate(batch)?);
+        gradients.record_loss(self.evaluate(batch)?);
         let slope = indices(batch).iter().map(|&index| 2.0 * (self.value[0] - index as f32 / 1e3)).sum();
         gradients.put(0, &mut |gradient, fill| fill.write(gradient, &[slope]));
         Ok(())
     }
 
-    fn evaluate(&mut self, batch: &Batch) -> Result<Tally, ReplicaError> {
+    fn evaluate(&mut self, batch: &Batch) -> Result<LossSums, ReplicaError> {
         let errors = indices(batch).into_iter().map(|index| f64::from(self.value[0]) - index as f64 / 1e3);
-        Ok(Tally {
+        Ok(LossSums {
             targets: batch.samples as f64,
             loss: errors.map(|error| error * error).sum(),
             correct: 0.0,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use unisono::{Algorithm, Topology, Unisono};
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
-    BucketBytes, BucketSettings, Gradients, Mirror, Order, Overlap, Parameter, Replica, ReplicaError, Share,
-    Tally, TrainError,
+    BucketBytes, BucketSettings, Gradients, LossSums, Mirror, Order, Overlap, Parameter, Replica,
+    ReplicaError, Share, TrainError,
 };
 
 use super::line::{optimizers, sgd};
@@ -56,10 +56,10 @@ impl Replica for Steps {
     fn pass(&mut self, (): &(), gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         self.step += 1;
         for (index, values) in self.values.iter_mut().enumerate() {
-            gradients.bring(index, values)?;
+            gradients.wait_for_param(index, values)?;
             (self.sees)(self.step, index);
         }
-        gradients.weigh(Tally { targets: 1.0, loss: 1.0, correct: 0.0 });
+        gradients.record_loss(LossSums { targets: 1.0, loss: 1.0, correct: 0.0 });
         for index in self.puts {
             if let Some((until, told)) = &self.waits
                 && *until == (self.step, index)
@@ -73,8 +73,8 @@ impl Replica for Steps {
         Ok(())
     }
 
-    fn evaluate(&mut self, (): &()) -> Result<Tally, ReplicaError> {
-        Ok(Tally::default())
+    fn evaluate(&mut self, (): &()) -> Result<LossSums, ReplicaError> {
+        Ok(LossSums::default())
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
@@ -249,7 +249,7 @@ impl Replica for Fails<'_> {
         if slope == 0.0 { Err("the machine fails".into()) } else { Ok(()) }
     }
 
-    fn evaluate(&mut self, seed: &usize) -> Result<Tally, ReplicaError> {
+    fn evaluate(&mut self, seed: &usize) -> Result<LossSums, ReplicaError> {
         self.many.evaluate(seed)
     }
 
@@ -268,12 +268,12 @@ struct Spoiled<'a> {
 }
 
 impl Gradients for Spoiled<'_> {
-    fn bring(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
-        self.gradients.bring(index, values)
+    fn wait_for_param(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
+        self.gradients.wait_for_param(index, values)
     }
 
-    fn weigh(&mut self, tally: Tally) {
-        self.gradients.weigh(tally);
+    fn record_loss(&mut self, tally: LossSums) {
+        self.gradients.record_loss(tally);
     }
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], unisono_train::Fill)) {

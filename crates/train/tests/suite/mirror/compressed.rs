@@ -3,7 +3,7 @@
 use unisono::{Topology, Unisono};
 use unisono_compress::Compression;
 use unisono_train::{
-    BucketSettings, Gradients, Mirror, Parameter, Replica, ReplicaError, Share, Tally, TrainError, Wire,
+    BucketSettings, Gradients, LossSums, Mirror, Parameter, Replica, ReplicaError, Share, TrainError, Wire,
 };
 
 use super::line::sgd;
@@ -57,7 +57,7 @@ impl Replica for Products {
     }
 
     fn pass(&mut self, samples: &Vec<Sample>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
-        gradients.weigh(self.evaluate(samples)?);
+        gradients.record_loss(self.evaluate(samples)?);
         let (mut weight, mut bias) = (vec![0.0; ROWS * COLUMNS], vec![0.0; ROWS]);
         for sample in samples {
             for (row, error) in self.errors(sample).into_iter().enumerate() {
@@ -71,10 +71,10 @@ impl Replica for Products {
         Ok(())
     }
 
-    fn evaluate(&mut self, samples: &Vec<Sample>) -> Result<Tally, ReplicaError> {
+    fn evaluate(&mut self, samples: &Vec<Sample>) -> Result<LossSums, ReplicaError> {
         let squares = samples.iter().flat_map(|sample| self.errors(sample));
         let loss = squares.map(|error| f64::from(error).powi(2)).sum();
-        Ok(Tally { targets: samples.len() as f64, loss, correct: 0.0 })
+        Ok(LossSums { targets: samples.len() as f64, loss, correct: 0.0 })
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use unisono_train::{
-    BucketSettings, Event, Gradients, Mirror, OutOfData, Parameter, Replica, ReplicaError, RunSettings,
-    StragglerReport, Tally, Trainer,
+    BucketSettings, Event, Gradients, LossSums, Mirror, OutOfData, Parameter, Replica, ReplicaError,
+    RunSettings, StragglerReport, Trainer,
 };
 
 use super::line::{BIAS, Line, Point, UNUSED, WEIGHT, sgd};
@@ -91,7 +91,7 @@ impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
         self.line.pass(points, gradients)
     }
 
-    fn evaluate(&mut self, points: &Vec<Point>) -> Result<Tally, ReplicaError> {
+    fn evaluate(&mut self, points: &Vec<Point>) -> Result<LossSums, ReplicaError> {
         self.line.evaluate(points)
     }
 

@@ -3,8 +3,8 @@
 use unisono::{Algorithm, Choice, Topology, Unisono};
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
-    AdamW, BucketBytes, BucketSettings, Gradients, Mirror, Order, Overlap, Parameter, Replica, ReplicaError,
-    Share, Tally, TrainError, Wire,
+    AdamW, BucketBytes, BucketSettings, Gradients, LossSums, Mirror, Order, Overlap, Parameter, Replica,
+    ReplicaError, Share, TrainError, Wire,
 };
 
 use super::line::optimizers;
@@ -43,9 +43,9 @@ impl Replica for Many {
 
     fn pass(&mut self, seed: &usize, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         for (index, values) in self.values.iter_mut().enumerate() {
-            gradients.bring(index, values)?;
+            gradients.wait_for_param(index, values)?;
         }
-        gradients.weigh(Tally { targets: 3.0, loss: 1.0, correct: 0.0 });
+        gradients.record_loss(LossSums { targets: 3.0, loss: 1.0, correct: 0.0 });
         for index in (0..self.parameters.len()).rev().filter(|&index| self.parameters[index].is_trained) {
             let slope = |(at, value): (usize, &f32)| {
                 let noise = ((at * 7919 + index * 31 + seed * 104_729) % 1009) as f32;
@@ -57,8 +57,8 @@ impl Replica for Many {
         Ok(())
     }
 
-    fn evaluate(&mut self, _: &usize) -> Result<Tally, ReplicaError> {
-        Ok(Tally::default())
+    fn evaluate(&mut self, _: &usize) -> Result<LossSums, ReplicaError> {
+        Ok(LossSums::default())
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {

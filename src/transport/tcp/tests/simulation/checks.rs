@@ -6,7 +6,7 @@ use unisono_collectives::Rank;
 
 use super::{Fate, Fault, Time, World};
 use crate::error::Error;
-use crate::transport::waiting::STRAGGLING;
+use crate::transport::waiting::IN_FLIGHT_GRACE;
 
 /// The longest time until other ranks learn of a failure, in microseconds.
 pub(super) const REPORT_US: u64 = 2_000_000;
@@ -83,7 +83,7 @@ fn is_in_time(world: &World, rank: Rank, error: &Error, at: Time) {
     let moved = network.moved[rank].max(began_call[rank]);
     let mut latest = schedule.end_of_wait(rank, moved, schedule.timeout);
     if let (2, Some(lost)) = (schedule.ranks, network.lost[rank]) {
-        latest = latest.min(schedule.end_of_wait(rank, moved.max(lost), STRAGGLING));
+        latest = latest.min(schedule.end_of_wait(rank, moved.max(lost), IN_FLIGHT_GRACE));
     }
     let crashes = world.crashed.iter().flatten().map(|(at, _)| *at).min();
     if let (Some(crash), true) = (crashes, schedule.is_watched) {
