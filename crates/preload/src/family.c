@@ -50,7 +50,7 @@ static bool is_first_rank(void)
     return true;
 }
 
-/* Whether functions of MPI are visible to this library. If it is linked with MPI, they are. The library for MPICH in wheels is not: it serves
+/* Returns whether functions of MPI are visible to this library. If it is linked with MPI, they are. The library for MPICH in wheels is not: it serves
  * MPICH and its children, whose libraries have several names, and calls the one that the program has loaded. */
 static bool is_mpi_visible(void)
 {
