@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -37,15 +39,17 @@ def test_a_backend_that_a_program_loads_is_in_use() -> None:
     assert time.time() - backend.stat().st_mtime < 60
 
 
-def test_a_prebuilt_backend_is_loaded_and_none_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prebuilt_backend_is_loaded_and_none_is_compiled(tmp_path: Path) -> None:
     from unisono.torch.build import _folder, backend_name, load
 
     load()
     package = tmp_path / "unisono_torch"
     shutil.copytree(_folder(), package / backend_name())
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert load().__file__ == str(package / backend_name() / "_backend.so")
+    # A process loads one backend: its operators have one definition.
+    program = "from unisono.torch.build import load; print(load().__file__)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.stdout == f"{package / backend_name() / '_backend.so'}\n", ended
     assert not (tmp_path / "cache").exists()
 
 
