@@ -1,7 +1,7 @@
 //! Drives messages.
 //!
 //! Every thread that waits for a message drives all of them. While no thread waits, a thread of their own drives the non-blocking ones.
-//! Messages are not in the flight recorder, which holds calls that all ranks number alike; a wait for one shows only in the error that
+//! Messages are not in the flight recorder, which holds calls that all ranks number in the same way; a wait for one shows only in the error that
 //! ends it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -158,7 +158,7 @@ impl Messages {
         self.0.with(|messages| messages.failure())
     }
 
-    /// Whether MPI still holds memory that returned to the program with a failure.
+    /// Returns whether MPI still holds memory that returned to the program with a failure.
     pub(crate) fn are_stranded(&self) -> bool {
         self.0.with(|messages| messages.is_stranded())
     }
@@ -231,8 +231,8 @@ impl Common {
         left: impl FnMut(&mut PointToPoint) -> Option<Option<u64>>,
     ) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _ends = EndsWaiting(self);
         self.drive(waiting, is_alone, left);
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Drives messages while no thread of the program does.
@@ -259,6 +259,15 @@ impl Common {
                 state = self.lock();
             }
         }
+    }
+}
+
+/// Counts a thread that drives no longer when it is dropped: a function of the program that runs during waits may panic.
+struct EndsWaiting<'a>(&'a Common);
+
+impl Drop for EndsWaiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
