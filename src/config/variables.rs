@@ -33,6 +33,7 @@ const KNOWN: [&str; 25] = [
     super::WARNINGS,
     // Of the library that MPI programs preload (crates/preload).
     super::preload::ACCELERATE,
+    super::preload::ACCELERATE_RECORD,
     super::preload::ACCELERATE_REPORT,
     "UNISONO_FUZZ",
     // Set by Cargo for what it runs: the header version of the bindings.

@@ -37,17 +37,35 @@ enum why {
     SEVERAL_NODES,
     OTHER_PROCESSES,
     NOT_STARTED,
-    GAINS_LITTLE,
+    NOT_NAMED,
     INVALID,
+    /* By the choice: what calls of one class have in common ends here, and their report has one row. */
+    FEW_CALLS,
+    IN_TRIAL,
+    FASTER_BY_MPI,
+    NOT_RECORDED,
     WHYS
 };
 
+/* Whether a call could be carried out by either, and so belongs to a class of the choice. */
+static inline bool is_chosen(enum why why)
+{
+    return why == BY_UNISONO || why >= FEW_CALLS;
+}
+
+/* The sides of a choice. */
+enum side { MPI_SIDE, UNISONO_SIDE, SIDES };
+
 /* What Unisono makes of one communicator of MPI: an attribute of it. */
 struct world {
-    /* NULL if MPI carries out its calls, for the reason `why`. */
+    /* NULL if MPI carries out its calls, for the reason `why`: FEW_CALLS if it has not started yet. */
     unisono_comm *unisono;
     enum why why;
+    /* An intercommunicator counts as one rank. */
     int rank, ranks;
+    /* The calls before it starts, and the choices since. */
+    int first_calls;
+    struct choices *choices;
     /* Why Unisono could not start. */
     char error[MPI_MAX_ERROR_STRING];
     /* Registered memory, through which arrays go piece by piece; NULL until it is needed. */
@@ -72,8 +90,17 @@ struct call {
     int root;
     /* The class of the error if the call is not valid, as far as that shows here; otherwise MPI_SUCCESS. */
     int error;
-    /* When it began, if there is a report. */
+    /* The trial that the call belongs to, or NULL. */
+    struct choice *trial;
+    /* When it began, if there is a report or a trial. */
     double began;
+};
+
+/* What decides together: calls of one function, and of one reduction and type, of about the same size. */
+struct class {
+    int function, op, dtype;
+    /* The number of bits of the bytes. */
+    int size;
 };
 
 /* The part of a buffer that belongs to one rank: where it begins, and how long it is. */
@@ -103,13 +130,19 @@ int reduction_of(MPI_Op op);
 
 /* settings.c: what UNISONO_ACCELERATE says. */
 
+enum { REDUCTIONS = UNISONO_LOGICAL_XOR + 1, DTYPES = UNISONO_U64 + 1 };
+
 extern const char *const FUNCTION_NAMES[FUNCTIONS];
+/* By their numbers; NULL for a mean, which MPI does not have. */
+extern const char *const REDUCTION_NAMES[REDUCTIONS], *const DTYPE_NAMES[DTYPES];
 
 struct settings {
-    /* A bit for each function; and for each that is named, and so goes through Unisono at every size. */
+    /* A bit for each function; and for each that is named, and so goes through Unisono from the first call. */
     unsigned functions, named;
     /* A bit for each reduction, by its number, and FLOATS. */
     unsigned reductions;
+    /* 1 if recorded decisions take the place of trials. */
+    unsigned is_fixed;
 };
 
 /* Reductions of floating-point numbers. */
@@ -118,6 +151,28 @@ struct settings {
 /* What all ranks of MPI_COMM_WORLD have set; all call it. Ends the job if one has set what is not valid. */
 struct settings settings_agreed(void);
 
+/* choice.c: MPI or Unisono, by what calls of the program take. */
+
+enum { SIZES = 48 };
+
+int size_of_class(size_t bytes);
+/* Who carries out a call that either could: BY_UNISONO, or why MPI does. May start a world: all ranks call it. */
+enum why choose(struct call *call, struct world *world);
+/* Notes the end of a call of a trial, and decides after the last one: all ranks call it. */
+void trial_call_ended(const struct call *call, double now);
+void choices_free(struct choices *choices);
+
+/* record.c: decisions in a file. */
+
+/* Reads the decisions to replay; returns a number by which ranks compare them, or 0 if they are not valid, which is reported. */
+uint64_t record_read(const char *file);
+/* Whether Unisono carries out a class by the decisions that were read. */
+bool record_has(const struct class *class, int ranks);
+/* Opens the file of UNISONO_ACCELERATE_RECORD on rank 0; returns false, and reports it, if that fails. */
+bool record_begin(void);
+/* Writes the decisions of all ranks. Collective over MPI_COMM_WORLD, before MPI ends. */
+void record_write(void);
+
 /* worlds.c: which communicator has a world. */
 
 /* What all ranks of MPI_COMM_WORLD have set. */
@@ -125,8 +180,10 @@ extern struct settings settings;
 
 /* Prepares this process, once MPI is initialised; all ranks call it. */
 void worlds_begin(void);
-/* The world of a communicator. If it has none, it starts: all ranks call it. NULL before MPI_Init and in MPI_Finalize. */
+/* The world of a communicator, which may not have started. NULL before MPI_Init and in MPI_Finalize. */
 struct world *world_of(MPI_Comm comm);
+/* Starts a world that has not started yet: all ranks call it. */
+void world_start(struct world *world, MPI_Comm comm);
 /* The rank and the number of ranks of a communicator, without a world: a rank whose call is not valid may be the only one that asks. An
  * intercommunicator counts as one rank; 0 ranks if there is no such communicator. */
 struct place {
@@ -215,12 +272,41 @@ int result_of(const struct call *call, int code);
 
 /* report.c: who carried out what. */
 
+/* Calls of one class, on as many ranks, with the same fate. */
+struct row {
+    struct class class;
+    int ranks;
+    enum why why;
+    long calls[SIDES];
+    double seconds;
+    /* What a call took in the last trial, 0 if there was none; and what that one decided. */
+    double trial[SIDES];
+    enum side chosen;
+    struct row *next;
+};
+
 void report_begin(void);
 extern bool report_is_wanted;
 double report_now(void);
 /* Notes a call once it is done. */
-void report_call(const struct call *call);
-/* Collective over MPI_COMM_WORLD, before MPI ends. */
+void report_call(const struct call *call, double now);
+/* Notes what a trial of a call's class has decided. */
+void report_trial(const struct call *call, enum why why, const double trial[SIDES]);
+/* The rows. No other thread calls MPI meanwhile. */
+const struct row *report_rows(void);
+/* On rank 0. */
 void report_print(void);
+
+/* Must be called when a call is done, or refused. */
+static inline void call_ended(const struct call *call)
+{
+    if (call->trial == NULL && !report_is_wanted)
+        return;
+    double now = report_now();
+    if (report_is_wanted)
+        report_call(call, now);
+    if (call->trial != NULL)
+        trial_call_ended(call, now);
+}
 
 #endif

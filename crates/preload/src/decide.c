@@ -6,45 +6,10 @@
 
 #include <limits.h>
 
-/* The sizes at which Unisono is faster, in bytes of one rank: measured on two ranks (README.md says how). A single copy by the kernel,
- * as these MPIs move larger arrays, is faster than two copies through shared memory. */
-static const struct {
-    size_t from, to;
-} GAINS[FUNCTIONS] = {
-#ifdef OPEN_MPI
-    [ALLREDUCE] = { 0, SIZE_MAX },
-    [REDUCE] = { 1 << 10, 8 << 10 },
-    [BCAST] = { 1 << 10, 8 << 10 },
-    [REDUCE_SCATTER] = { 1 << 10, SIZE_MAX },
-    [REDUCE_SCATTER_BLOCK] = { 1 << 10, SIZE_MAX },
-    [ALLGATHER] = { 512, 8 << 10 },
-    [ALLGATHERV] = { 512, 8 << 10 },
-    [ALLTOALL] = { 1 << 10, 16 << 10 },
-#else
-    [ALLREDUCE] = { 0, SIZE_MAX },
-    [REDUCE] = { 0, SIZE_MAX },
-    [BCAST] = { 128, 32 << 10 },
-    [REDUCE_SCATTER] = { 0, SIZE_MAX },
-    [REDUCE_SCATTER_BLOCK] = { 0, SIZE_MAX },
-    [ALLGATHER] = { 64, 16 << 10 },
-    [ALLGATHERV] = { 64, 16 << 10 },
-    [ALLTOALL] = { 64, 32 << 10 },
-#endif
-    /* MPI's own moves on what pends, which programs with windows may expect of it. */
-    [BARRIER] = { 1, 0 },
-};
-
 static bool leave(struct call *call, enum why why)
 {
     call->why = why;
     return false;
-}
-
-/* Whether it is worth while. A function that the setting names is for Unisono at every size. */
-static bool gains(const struct call *call)
-{
-    bool is_named = settings.named >> call->function & 1;
-    return is_named || (call->bytes >= GAINS[call->function].from && call->bytes <= GAINS[call->function].to);
 }
 
 /* The size of an element of any type, or -1 if it is not valid. */
@@ -131,16 +96,24 @@ static bool refuse(struct call *call, int error)
     return leave(call, INVALID);
 }
 
-/* What a call has to be besides its type: the last question, since the answer may start a world. A call that is not valid never gets
- * there: the other ranks may make none. An error that MPI detects only while it moves the values, `late`, ends calls of Unisono alone:
- * in those of MPI the other ranks wait for this one. */
+/* Whether its bytes are too many for MPI to pack and unpack them at once. */
+static bool is_too_large(const struct call *call, int ranks)
+{
+    return call->op == NONE && call->bytes * (size_t)(call->function == BCAST ? 1 : ranks) > INT_MAX;
+}
+
+/* What a call has to be besides its type, and the choice: the last questions, since the answer may start a world. A call that is not
+ * valid never gets there: the other ranks may make none. An error that MPI detects only while it moves the values, `late`, ends calls
+ * of Unisono alone: in those of MPI the other ranks wait for this one. */
 static bool decides(struct call *call, int late)
 {
     if (call->comm == MPI_COMM_NULL)
         return leave(call, INVALID);
-    if (!gains(call))
-        return leave(call, GAINS_LITTLE);
-    if (late != MPI_SUCCESS)
+    bool is_named = settings.named >> call->function & 1;
+    /* MPI's own moves on what pends, which programs with windows may expect of it. */
+    if (call->function == BARRIER && !is_named)
+        return leave(call, NOT_NAMED);
+    if (late != MPI_SUCCESS && is_named)
         return refuse(call, late);
     if (call->root != 0) {
         int ranks = place_in(call->comm).ranks;
@@ -150,10 +123,12 @@ static bool decides(struct call *call, int late)
     struct world *world = call->world = world_of(call->comm);
     if (world == NULL)
         return leave(call, INVALID);
-    if (world->unisono == NULL)
+    if (world->unisono == NULL && world->why != FEW_CALLS)
         return leave(call, world->why);
-    call->why = BY_UNISONO;
-    return true;
+    if (is_too_large(call, world->ranks))
+        return leave(call, TOO_LARGE);
+    call->why = choose(call, world);
+    return call->why == BY_UNISONO && (late == MPI_SUCCESS || refuse(call, late));
 }
 
 static void begin(struct call *call, enum function function, MPI_Comm comm, int root)
@@ -163,7 +138,9 @@ static void begin(struct call *call, enum function function, MPI_Comm comm, int 
     call->root = root;
     call->world = NULL;
     call->bytes = 0;
+    call->op = call->dtype = NONE;
     call->error = MPI_SUCCESS;
+    call->trial = NULL;
     call->began = report_is_wanted ? report_now() : 0;
 }
 
@@ -207,11 +184,7 @@ static bool decides_bytes(struct call *call, size_t bytes, int late)
     call->dtype = UNISONO_U8;
     if (bytes == 0 && call->function != BARRIER)
         return leave(call, OF_NO_BYTES);
-    if (!decides(call, late))
-        return false;
-    /* MPI packs and unpacks no more at once. */
-    size_t all = call->function == BCAST ? bytes : bytes * (size_t)call->world->ranks;
-    return all <= INT_MAX || leave(call, TOO_LARGE);
+    return decides(call, late);
 }
 
 bool decides_barrier(struct call *call, MPI_Comm comm)
