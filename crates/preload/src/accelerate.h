@@ -4,10 +4,14 @@
 #define ACCELERATE_H
 
 #include <mpi.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <unisono.h>
+
+/* Calls and variables within the library need no table of the loader. */
+#pragma GCC visibility push(hidden)
 
 /* The functions of MPI that are taken over. */
 enum function {
@@ -75,6 +79,25 @@ struct world {
     struct world *next;
 };
 
+/* What decides together: calls of one function, and of one reduction and type, of about the same size. */
+struct class {
+    int function, op, dtype;
+    /* The number of bits of the bytes. */
+    int size;
+};
+
+/* The choice for one class of calls of a communicator. */
+struct choice {
+    enum why why;
+    /* The number of the call, from the next one on, with which a trial begins; 0 during a trial. */
+    uint64_t left;
+    /* The calls between the next trial and the one after. */
+    uint64_t next;
+    /* NULL outside a trial. */
+    struct samples *samples;
+    struct class class;
+};
+
 /* A call of the program's. */
 struct call {
     enum function function;
@@ -90,17 +113,11 @@ struct call {
     int root;
     /* The class of the error if the call is not valid, as far as that shows here; otherwise MPI_SUCCESS. */
     int error;
-    /* The trial that the call belongs to, or NULL. */
-    struct choice *trial;
+    /* The choice of its class, if there is one, and whether it belongs to a trial. */
+    struct choice *choice;
+    bool is_in_trial;
     /* When it began, if there is a report or a trial. */
     double began;
-};
-
-/* What decides together: calls of one function, and of one reduction and type, of about the same size. */
-struct class {
-    int function, op, dtype;
-    /* The number of bits of the bytes. */
-    int size;
 };
 
 /* The part of a buffer that belongs to one rank: where it begins, and how long it is. */
@@ -157,7 +174,15 @@ enum { SIZES = 48 };
 
 int size_of_class(size_t bytes);
 /* Who carries out a call that either could: BY_UNISONO, or why MPI does. May start a world: all ranks call it. */
-enum why choose(struct call *call, struct world *world);
+enum why choose(struct call *call);
+/* The same for a call whose class has a choice. */
+static inline enum why choose_again(struct call *call)
+{
+    if (call->choice->left < 2)
+        return choose(call);
+    call->choice->left--;
+    return call->choice->why;
+}
 /* Notes the end of a call of a trial, and decides after the last one: all ranks call it. */
 void trial_call_ended(const struct call *call, double now);
 void choices_free(struct choices *choices);
@@ -182,6 +207,8 @@ extern struct settings settings;
 void worlds_begin(void);
 /* The world of a communicator, which may not have started. NULL before MPI_Init and in MPI_Finalize. */
 struct world *world_of(MPI_Comm comm);
+/* How many communicators with a world have been freed: a handle may be used again. */
+extern atomic_uint worlds_freed;
 /* Starts a world that has not started yet: all ranks call it. */
 void world_start(struct world *world, MPI_Comm comm);
 /* The rank and the number of ranks of a communicator, without a world: a rank whose call is not valid may be the only one that asks. An
@@ -219,11 +246,13 @@ struct buffer {
 
 /* Whether MPI_<function> is for Unisono at all. */
 bool is_accelerated(enum function function);
-/* A reduction of `from` to `to`, which has a count and a type for both. */
-bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, struct buffer to, MPI_Op op,
+/* A reduction of `from` to `to`, which has a count and a type for both. Buffers are passed by their address: copies of structs on the stack
+ * take more time than the rest of a decision that is repeated. */
+bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, const struct buffer *to, MPI_Op op,
                        int root);
 /* A call that moves `from`, which is NULL if a rank has only one buffer, to `to`, one block for each rank. */
-bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, struct buffer to, int root);
+bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to,
+                  int root);
 /* An all-gather of blocks, one for each rank, in elements of the type of `to`, whose count is that of the ranks. NULL if MPI gave none. */
 bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct buffer to, const struct block *blocks);
 bool decides_barrier(struct call *call, MPI_Comm comm);
@@ -300,13 +329,15 @@ void report_print(void);
 /* Must be called when a call is done, or refused. */
 static inline void call_ended(const struct call *call)
 {
-    if (call->trial == NULL && !report_is_wanted)
+    if (!call->is_in_trial && !report_is_wanted)
         return;
     double now = report_now();
     if (report_is_wanted)
         report_call(call, now);
-    if (call->trial != NULL)
+    if (call->is_in_trial)
         trial_call_ended(call, now);
 }
+
+#pragma GCC visibility pop
 
 #endif

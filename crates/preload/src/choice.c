@@ -34,16 +34,6 @@ struct samples {
     double moments[MOMENTS][SAMPLES];
 };
 
-/* The choice for one class. */
-struct choice {
-    /* NULL outside a trial. */
-    struct samples *samples;
-    enum why why;
-    /* The calls until the next trial, and how many there are between that one and the one after; 0 if decisions are replayed. */
-    uint64_t left, next;
-    struct class class;
-};
-
 /* Of a communicator: a row of sizes for each function, reduction and type, made at its first call. */
 struct choices {
     struct choice *rows[FUNCTIONS][CLASSES];
@@ -68,7 +58,7 @@ static struct choice *new_row(const struct world *world, const struct call *call
         row[size] = (struct choice){ .left = 1, .next = FIRST_RETRIAL };
         row[size].class = (struct class){ call->function, call->op, call->dtype, size };
         if (settings.is_fixed) {
-            row[size].left = 0;
+            row[size].left = UINT64_MAX;
             row[size].why = record_has(&row[size].class, world->ranks) ? BY_UNISONO : NOT_RECORDED;
         }
     }
@@ -90,7 +80,7 @@ static struct choice *choice_of(const struct call *call, struct world *world)
 
 static enum why choose_in_trial(struct call *call, struct choice *choice)
 {
-    call->trial = choice;
+    call->is_in_trial = true;
     call->began = report_now();
     return side_of_run(choice->samples->calls / RUN_CALLS) == UNISONO_SIDE ? BY_UNISONO : IN_TRIAL;
 }
@@ -99,6 +89,7 @@ static void begin_trial(struct choice *choice)
 {
     choice->samples = allocated(sizeof(*choice->samples));
     choice->samples->calls = 0;
+    choice->left = 0;
 }
 
 static enum why started(struct world *world, MPI_Comm comm)
@@ -108,8 +99,9 @@ static enum why started(struct world *world, MPI_Comm comm)
     return world->why;
 }
 
-enum why choose(struct call *call, struct world *world)
+enum why choose(struct call *call)
 {
+    struct world *world = call->world;
     if (settings.named >> call->function & 1)
         return started(world, call->comm);
     if (!settings.is_fixed && world->unisono == NULL) {
@@ -118,11 +110,12 @@ enum why choose(struct call *call, struct world *world)
         if (started(world, call->comm) != BY_UNISONO)
             return world->why;
     }
-    struct choice *choice = choice_of(call, world);
-    if (choice->left != 0 && --choice->left == 0)
+    struct choice *choice = call->choice = choice_of(call, world);
+    if (choice->left == 1)
         begin_trial(choice);
-    if (choice->samples != NULL)
+    if (choice->left == 0)
         return choose_in_trial(call, choice);
+    choice->left--;
     return choice->why == BY_UNISONO ? started(world, call->comm) : choice->why;
 }
 
@@ -160,7 +153,7 @@ static void decide(const struct call *call, struct choice *choice)
 
 void trial_call_ended(const struct call *call, double now)
 {
-    struct choice *choice = call->trial;
+    struct choice *choice = call->choice;
     struct samples *samples = choice->samples;
     int run = samples->calls / RUN_CALLS, in_run = samples->calls % RUN_CALLS;
     if (in_run > 0) {

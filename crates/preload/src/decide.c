@@ -127,7 +127,7 @@ static bool decides(struct call *call, int late)
         return leave(call, world->why);
     if (is_too_large(call, world->ranks))
         return leave(call, TOO_LARGE);
-    call->why = choose(call, world);
+    call->why = choose(call);
     return call->why == BY_UNISONO && (late == MPI_SUCCESS || refuse(call, late));
 }
 
@@ -140,8 +140,63 @@ static void begin(struct call *call, enum function function, MPI_Comm comm, int 
     call->bytes = 0;
     call->op = call->dtype = NONE;
     call->error = MPI_SUCCESS;
-    call->trial = NULL;
+    call->choice = NULL;
+    call->is_in_trial = false;
     call->began = report_is_wanted ? report_now() : 0;
+}
+
+/* The last call of each function on this thread whose class had a choice, with predefined types: one that differs only in its buffers
+ * is not examined again. */
+static _Thread_local struct repeatable {
+    struct call call;
+    MPI_Datatype type;
+    MPI_Count count;
+    MPI_Op op;
+    unsigned freed;
+    /* Where the block that this rank gets of itself begins, and whether it gets anything. */
+    size_t own;
+    bool gets;
+} last[FUNCTIONS];
+
+/* Whether what this rank gives is valid, as far as the addresses say. */
+static bool is_given(const struct repeatable *same, const struct buffer *from, const struct buffer *to)
+{
+    if (from == NULL)
+        return true;
+    if (from->address == MPI_IN_PLACE)
+        return same->gets;
+    bool is_apart = from->address != NULL && from->address != (char *)to->address + same->own;
+    return is_apart && from->count == to->count && from->type == to->type;
+}
+
+/* Decides a call like the last one of its function; returns false if it is another. */
+static bool is_repeated(struct call *call, const struct buffer *from, const struct buffer *to, MPI_Op op)
+{
+    const struct repeatable *same = &last[call->function];
+    if (same->call.choice == NULL || same->call.comm != call->comm || same->count != to->count || same->type != to->type ||
+        same->op != op || same->call.root != call->root)
+        return false;
+    bool is_gotten = !same->gets || (to->address != NULL && to->address != MPI_IN_PLACE);
+    if (!is_gotten || !is_given(same, from, to) || same->freed != atomic_load_explicit(&worlds_freed, memory_order_relaxed))
+        return false;
+    double began = call->began;
+    *call = same->call;
+    call->began = began;
+    call->why = choose_again(call);
+    return true;
+}
+
+/* Notes a decision of `choose`. */
+static void note(const struct call *call, const struct buffer *to, MPI_Op op)
+{
+    if (call->choice == NULL || !is_chosen(call->why) || type_of(to->type) == NULL)
+        return;
+    struct repeatable *same = &last[call->function];
+    *same = (struct repeatable){ *call, to->type, to->count, op, atomic_load(&worlds_freed), 0, true };
+    same->call.is_in_trial = false;
+    if (call->function == ALLGATHER)
+        same->own = (size_t)call->world->rank * call->bytes;
+    same->gets = call->function != REDUCE || call->world->rank == call->root;
 }
 
 bool is_accelerated(enum function function)
@@ -149,31 +204,35 @@ bool is_accelerated(enum function function)
     return settings.functions >> function & 1;
 }
 
-bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, struct buffer to, MPI_Op op,
+bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, const struct buffer *to, MPI_Op op,
                        int root)
 {
+    struct buffer given = { (void *)from, to->count, to->type };
     begin(call, function, comm, root);
+    if (is_repeated(call, &given, to, op))
+        return call->why == BY_UNISONO;
     call->op = reduction_of(op);
     if (!is_accelerated(function) || (call->op != NONE && !(settings.reductions >> call->op & 1)))
         return leave(call, LEFT_BY_SETTING);
     if (call->op == NONE)
         return leave(call, OTHER_OPERATION);
-    const struct type *type = type_of(to.type);
+    const struct type *type = type_of(to->type);
     /* MPI decides whether it reduces the bits of a float, or its truth. */
     if (type == NULL || type->dtype == NONE || (type->is_float && call->op >= UNISONO_BIT_AND))
         return leave(call, OTHER_TYPE);
     if (type->is_float && !(settings.reductions & FLOATS))
         return leave(call, LEFT_BY_SETTING);
-    if (to.count == 0 || to.count == UNEQUAL)
-        return leave(call, to.count == 0 ? OF_NO_BYTES : UNEVEN);
-    struct buffer given = { (void *)from, to.count, to.type };
-    int error = error_in_reduction(function, given, to, comm, root);
+    if (to->count == 0 || to->count == UNEQUAL)
+        return leave(call, to->count == 0 ? OF_NO_BYTES : UNEVEN);
+    int error = error_in_reduction(function, given, *to, comm, root);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
     call->dtype = type->dtype;
     call->element_bytes = (size_t)type->size_bytes;
-    call->bytes = (size_t)to.count * call->element_bytes;
-    return decides(call, MPI_SUCCESS);
+    call->bytes = (size_t)to->count * call->element_bytes;
+    bool is_for_unisono = decides(call, MPI_SUCCESS);
+    note(call, to, op);
+    return is_for_unisono;
 }
 
 /* A call that moves `bytes` from or to each rank. */
@@ -193,23 +252,35 @@ bool decides_barrier(struct call *call, MPI_Comm comm)
     return is_accelerated(BARRIER) ? decides_bytes(call, 0, MPI_SUCCESS) : leave(call, LEFT_BY_SETTING);
 }
 
-bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, struct buffer to, int root)
+/* The class of the error in the buffers of a call that moves values; and `late`, that of one which MPI detects only while it moves
+ * them. */
+static int error_in_move(const struct call *call, const struct buffer *from, const struct buffer *to, int *late)
 {
+    int error = from == NULL ? error_in(*to) : error_in_both(*from, *to);
+    if (error != MPI_SUCCESS || from == NULL)
+        return error;
+    struct buffer own = *to;
+    /* Only where the answer matters, since the rank takes a call of MPI. */
+    if (call->function == ALLGATHER && ALIAS_ERRORS[ALLGATHER] != MPI_SUCCESS)
+        own.address = (char *)to->address + (size_t)place_in(call->comm).rank * (size_t)to->count * (size_t)size_of(to->type);
+    *late = error_of_length(*from, own);
+    return error_of_alias(call->function, *from, own);
+}
+
+bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to, int root)
+{
+    int late = MPI_SUCCESS;
     begin(call, function, comm, root);
+    if (is_repeated(call, from, to, MPI_OP_NULL))
+        return call->why == BY_UNISONO;
     if (!is_accelerated(function))
         return leave(call, LEFT_BY_SETTING);
-    int error = from == NULL ? error_in(to) : error_in_both(*from, to);
+    int error = error_in_move(call, from, to, &late);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
-    size_t bytes = (size_t)to.count * (size_t)size_of(to.type);
-    if (from == NULL)
-        return decides_bytes(call, bytes, MPI_SUCCESS);
-    struct buffer own = to;
-    /* Only where the answer matters, since the rank takes a call of MPI. */
-    if (function == ALLGATHER && ALIAS_ERRORS[function] != MPI_SUCCESS)
-        own.address = (char *)to.address + (size_t)place_in(comm).rank * bytes;
-    error = error_of_alias(function, *from, own);
-    return error == MPI_SUCCESS ? decides_bytes(call, bytes, error_of_length(*from, own)) : refuse(call, error);
+    bool is_for_unisono = decides_bytes(call, (size_t)to->count * (size_t)size_of(to->type), late);
+    note(call, to, MPI_OP_NULL);
+    return is_for_unisono;
 }
 
 /* Unisono's blocks are equal, so the shorter ones are filled up: not if that makes much of nothing. */

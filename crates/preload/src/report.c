@@ -86,7 +86,9 @@ void report_call(const struct call *call, double now)
 {
     pthread_mutex_lock(&lock);
     struct row *row = row_of(call, call->why);
-    row->why = call->trial == NULL ? call->why : IN_TRIAL;
+    /* A trial's decision stays, also while another communicator's trial goes on. */
+    if (row->trial[MPI_SIDE] == 0)
+        row->why = call->is_in_trial ? IN_TRIAL : call->why;
     row->calls[call->why == BY_UNISONO ? UNISONO_SIDE : MPI_SIDE]++;
     row->seconds += now - call->began;
     pthread_mutex_unlock(&lock);

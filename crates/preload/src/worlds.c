@@ -4,7 +4,6 @@
 #include "accelerate.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +19,9 @@ static MPI_Group of_job = MPI_GROUP_NULL, of_node = MPI_GROUP_NULL;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct world *worlds;
 
-/* What a thread looked up last, and how many communicators had been freed by then: a handle may be used again. */
-static atomic_uint freed;
+atomic_uint worlds_freed;
+
+/* What a thread looked up last, and how many communicators had been freed by then. */
 static _Thread_local struct {
     MPI_Comm comm;
     struct world *world;
@@ -36,8 +36,6 @@ static void leave(struct world *world)
     world->unisono = NULL;
     world->memory = NULL;
     world->stage = NULL;
-    choices_free(world->choices);
-    world->choices = NULL;
 }
 
 /* Called when a communicator is freed. */
@@ -45,7 +43,7 @@ static int comm_is_freed(MPI_Comm comm, int keyval, void *attribute, void *extra
 {
     (void)comm, (void)keyval, (void)extra;
     struct world *world = attribute;
-    atomic_fetch_add(&freed, 1);
+    atomic_fetch_add(&worlds_freed, 1);
     pthread_mutex_lock(&lock);
     for (struct world **place = &worlds; *place != NULL; place = &(*place)->next)
         if (*place == world) {
@@ -54,6 +52,7 @@ static int comm_is_freed(MPI_Comm comm, int keyval, void *attribute, void *extra
         }
     pthread_mutex_unlock(&lock);
     leave(world);
+    choices_free(world->choices);
     free(world);
     return MPI_SUCCESS;
 }
@@ -66,6 +65,8 @@ static int process_ends(MPI_Comm comm, int keyval, void *attribute, void *extra)
     report_print();
     record_write();
     atomic_store(&is_ready, false);
+    /* No thread may use a world that it looked up before. */
+    atomic_fetch_add(&worlds_freed, 1);
     for (struct world *world = worlds; world != NULL; world = world->next)
         leave(world);
     progress_end();
@@ -176,14 +177,14 @@ static struct world *looked_up(MPI_Comm comm)
     progress_of_this_thread();
     last.comm = comm;
     last.world = world;
-    last.freed = atomic_load(&freed);
+    last.freed = atomic_load(&worlds_freed);
     return world;
 }
 
 /* Whether a communicator is the last one of this thread. */
 static bool is_last(MPI_Comm comm)
 {
-    return last.world != NULL && last.comm == comm && last.freed == atomic_load_explicit(&freed, memory_order_relaxed);
+    return last.world != NULL && last.comm == comm && last.freed == atomic_load_explicit(&worlds_freed, memory_order_relaxed);
 }
 
 struct world *world_of(MPI_Comm comm)
