@@ -14,7 +14,7 @@ IMB_FUNCTIONS = (
     "Allreduce Reduce Reduce_scatter Reduce_scatter_block Bcast Allgather Allgatherv Alltoall Alltoallv Gather Gatherv "
     "Scatter Scatterv Barrier"
 ).split()
-IMB_RUNS = [["-iter", "1000", "-msglog", "3:15"], ["-iter", "400", "-msglog", "16:22"]]
+IMB_RUNS = [["-iter", "600", "-msglog", "3:15"], ["-iter", "400", "-msglog", "16:22"]]
 IMB_OPTIONS = ["-iter_policy", "off", "-time", "60"]
 OSU = ["allgather", "alltoall", "bcast"]
 OSU_CALLS = "skip=200, loop=1000, skip_large=200, loop_large=300"
