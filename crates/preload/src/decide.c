@@ -146,42 +146,52 @@ static void begin(struct call *call, enum function function, MPI_Comm comm, int 
 }
 
 /* The last call of each function on this thread whose class had a choice, with predefined types: one that differs only in its buffers
- * is not examined again. */
+ * and root is not examined again. */
 static _Thread_local struct repeatable {
     struct call call;
     MPI_Datatype type;
     MPI_Count count;
     MPI_Op op;
     unsigned freed;
-    /* Where the block that this rank gets of itself begins, and whether it gets anything. */
+    int rank, ranks;
+    /* Where the block that this rank gets of itself begins. */
     size_t own;
-    bool gets;
 } last[FUNCTIONS];
 
-/* Whether what this rank gives is valid, as far as the addresses say. */
-static bool is_given(const struct repeatable *same, const struct buffer *from, const struct buffer *to)
+/* Whether the buffers are valid, as far as the addresses say. */
+static bool are_buffers(const struct repeatable *same, const struct buffer *from, const struct buffer *to, int root)
 {
-    if (from == NULL)
-        return true;
-    if (from->address == MPI_IN_PLACE)
-        return same->gets;
+    bool gets = same->call.function != REDUCE || same->rank == root;
+    if (gets && (to->address == NULL || to->address == MPI_IN_PLACE))
+        return false;
+    if (from == NULL || from->address == MPI_IN_PLACE)
+        return gets;
     bool is_apart = from->address != NULL && from->address != (char *)to->address + same->own;
     return is_apart && from->count == to->count && from->type == to->type;
 }
 
 /* Decides a call like the last one of its function; returns false if it is another. */
-static bool is_repeated(struct call *call, const struct buffer *from, const struct buffer *to, MPI_Op op)
+static inline bool is_repeated(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to,
+                        MPI_Op op, int root)
 {
-    const struct repeatable *same = &last[call->function];
-    if (same->call.choice == NULL || same->call.comm != call->comm || same->count != to->count || same->type != to->type ||
-        same->op != op || same->call.root != call->root)
+    const struct repeatable *same = &last[function];
+    struct choice *choice = same->call.choice;
+    if (choice == NULL || same->call.comm != comm || same->count != to->count || same->type != to->type || same->op != op ||
+        same->freed != atomic_load_explicit(&worlds_freed, memory_order_relaxed))
         return false;
-    bool is_gotten = !same->gets || (to->address != NULL && to->address != MPI_IN_PLACE);
-    if (!is_gotten || !is_given(same, from, to) || same->freed != atomic_load_explicit(&worlds_freed, memory_order_relaxed))
+    if (root < 0 || root >= same->ranks || !are_buffers(same, from, to, root))
         return false;
-    double began = call->began;
+    /* What MPI carries out without a report needs no more than that, and should take no time. */
+    if (choice->left > 1 && choice->why != BY_UNISONO && !report_is_wanted) {
+        choice->left--;
+        call->why = choice->why;
+        call->error = MPI_SUCCESS;
+        call->is_in_trial = false;
+        return true;
+    }
     *call = same->call;
-    call->began = began;
+    call->root = root;
+    call->began = report_is_wanted ? report_now() : 0;
     call->why = choose_again(call);
     return true;
 }
@@ -191,12 +201,12 @@ static void note(const struct call *call, const struct buffer *to, MPI_Op op)
 {
     if (call->choice == NULL || !is_chosen(call->why) || type_of(to->type) == NULL)
         return;
+    const struct world *world = call->world;
     struct repeatable *same = &last[call->function];
-    *same = (struct repeatable){ *call, to->type, to->count, op, atomic_load(&worlds_freed), 0, true };
+    *same = (struct repeatable){ *call, to->type, to->count, op, atomic_load(&worlds_freed), world->rank, world->ranks, 0 };
     same->call.is_in_trial = false;
     if (call->function == ALLGATHER)
-        same->own = (size_t)call->world->rank * call->bytes;
-    same->gets = call->function != REDUCE || call->world->rank == call->root;
+        same->own = (size_t)world->rank * call->bytes;
 }
 
 bool is_accelerated(enum function function)
@@ -208,9 +218,9 @@ bool decides_reduction(struct call *call, enum function function, MPI_Comm comm,
                        int root)
 {
     struct buffer given = { (void *)from, to->count, to->type };
-    begin(call, function, comm, root);
-    if (is_repeated(call, &given, to, op))
+    if (is_repeated(call, function, comm, &given, to, op, root))
         return call->why == BY_UNISONO;
+    begin(call, function, comm, root);
     call->op = reduction_of(op);
     if (!is_accelerated(function) || (call->op != NONE && !(settings.reductions >> call->op & 1)))
         return leave(call, LEFT_BY_SETTING);
@@ -270,9 +280,9 @@ static int error_in_move(const struct call *call, const struct buffer *from, con
 bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to, int root)
 {
     int late = MPI_SUCCESS;
-    begin(call, function, comm, root);
-    if (is_repeated(call, from, to, MPI_OP_NULL))
+    if (is_repeated(call, function, comm, from, to, MPI_OP_NULL, root))
         return call->why == BY_UNISONO;
+    begin(call, function, comm, root);
     if (!is_accelerated(function))
         return leave(call, LEFT_BY_SETTING);
     int error = error_in_move(call, from, to, &late);
