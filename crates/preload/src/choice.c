@@ -21,9 +21,11 @@ enum {
     FIRST_RETRIAL = 1000,
     RETRIAL_FACTOR = 10,
     CLASSES = REDUCTIONS * DTYPES,
+    /* Of sorted times: the shortest may be a chance. */
+    SECOND = 1,
 };
 
-/* In doubt MPI remains: Unisono must take less than this part of MPI's time. */
+/* In doubt the side remains, at first MPI: the other one must take less than this part of its time. */
 static const double CLEARLY_FASTER = 0.97;
 
 enum { ARRIVAL, DEPARTURE, MOMENTS };
@@ -55,7 +57,7 @@ static struct choice *new_row(const struct world *world, const struct call *call
 {
     struct choice *row = allocated(SIZES * sizeof(*row));
     for (int size = 0; size < SIZES; size++) {
-        row[size] = (struct choice){ .left = 1, .next = FIRST_RETRIAL };
+        row[size] = (struct choice){ .why = FASTER_BY_MPI, .left = 1, .next = FIRST_RETRIAL };
         row[size].class = (struct class){ call->function, call->op, call->dtype, size };
         if (settings.is_fixed) {
             row[size].left = UINT64_MAX;
@@ -125,31 +127,40 @@ static int ascending(const void *a, const void *b)
     return (difference > 0) - (difference < 0);
 }
 
-/* The time of a side, from the moments of all ranks: the second shortest, since other programs and late ranks only add to it, and the
- * shortest may be a chance. */
-static double time_of(const struct samples *samples, enum side side)
+/* The times of a side, in ascending order, from the moments of all ranks. */
+static void sort_times(const struct samples *samples, enum side side, double times[SAMPLES / SIDES])
 {
-    double times[SAMPLES];
     size_t count = 0;
     for (int i = 0; i < SAMPLES; i++)
         if (side_of_run(i / (RUN_CALLS - 1)) == side)
             times[count++] = samples->moments[DEPARTURE][i] - samples->moments[ARRIVAL][i];
     qsort(times, count, sizeof(*times), ascending);
-    return times[1];
+}
+
+/* Whether times are clearly those of a faster side: the median is below nearly all of the other's. If other programs disturb the calls,
+ * that is rare by chance. */
+static bool are_clearly_shorter(const double times[SAMPLES / SIDES], const double others[SAMPLES / SIDES])
+{
+    return times[SAMPLES / SIDES / 2] < CLEARLY_FASTER * others[SECOND];
 }
 
 /* Decides by the moments of all ranks, which get them here. */
 static void decide(const struct call *call, struct choice *choice)
 {
     struct samples *samples = choice->samples;
+    double times[SIDES][SAMPLES / SIDES];
     PMPI_Allreduce(MPI_IN_PLACE, samples->moments, MOMENTS * SAMPLES, MPI_DOUBLE, MPI_MAX, call->comm);
-    const double trial[SIDES] = { time_of(samples, MPI_SIDE), time_of(samples, UNISONO_SIDE) };
-    choice->why = trial[UNISONO_SIDE] < CLEARLY_FASTER * trial[MPI_SIDE] ? BY_UNISONO : FASTER_BY_MPI;
-    choice->left = choice->next;
-    choice->next *= RETRIAL_FACTOR;
+    for (enum side side = 0; side < SIDES; side++)
+        sort_times(samples, side, times[side]);
     free(samples);
     choice->samples = NULL;
-    report_trial(call, choice->why, trial);
+    if (are_clearly_shorter(times[UNISONO_SIDE], times[MPI_SIDE]))
+        choice->why = BY_UNISONO;
+    else if (are_clearly_shorter(times[MPI_SIDE], times[UNISONO_SIDE]))
+        choice->why = FASTER_BY_MPI;
+    choice->left = choice->next;
+    choice->next *= RETRIAL_FACTOR;
+    report_trial(call, choice->why, (const double[SIDES]){ times[MPI_SIDE][SECOND], times[UNISONO_SIDE][SECOND] });
 }
 
 void trial_call_ended(const struct call *call, double now)

@@ -1,7 +1,7 @@
 /* Calls of many classes, often enough for a choice, on ranks that come at different times; compared with what MPI gives. A wait that does
  * not end shows that ranks have chosen differently.
  *
- *     choices CALLS_OF_A_CLASS LARGEST_PAUSE_US
+ *     choices ROUNDS LARGEST_PAUSE_US [FUNCTIONS]
  */
 
 #include <mpi.h>
@@ -82,17 +82,17 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (argc != 3)
+    if (argc < 3)
         MPI_Abort(MPI_COMM_WORLD, 2);
-    int calls = atoi(argv[1]);
+    int rounds = atoi(argv[1]), functions = argc > 3 ? atoi(argv[3]) : 7;
     long pause_us = atol(argv[2]);
     const int counts[] = { 1, 100, 3000 };
     own_state = (unsigned)rank;
     MPI_Comm all, reversed;
     MPI_Comm_dup(MPI_COMM_WORLD, &all);
     MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &reversed);
-    for (int i = 0; i < calls; i++)
-        for (int call = 0; call < 7; call++) {
+    for (int i = 0; i < rounds; i++)
+        for (int call = 0; call < functions; call++) {
             pause_at_random(pause_us);
             make(call, i % ranks, counts[(i + call) % 3], i % 4 == 3 ? reversed : all);
         }
