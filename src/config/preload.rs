@@ -1,10 +1,10 @@
-//! What a command needs of the environment to start an MPI program with a library preloaded.
+//! The environment with which a command starts an MPI program with a library preloaded.
 
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What the library that MPI programs preload leaves to MPI: `off`, a list of functions and reductions, or `fixed:FILE`.
+/// The calls that the library for MPI programs leaves to MPI: `off`, a list of functions and reductions, or `fixed:FILE`.
 pub(super) const ACCELERATE: &str = "UNISONO_ACCELERATE";
 /// The file in which that library records its decisions.
 pub(super) const ACCELERATE_RECORD: &str = "UNISONO_ACCELERATE_RECORD";
