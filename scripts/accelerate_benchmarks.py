@@ -1,4 +1,4 @@
-"""What scripts/accelerate-benchmarks calls: runs the benchmarks with and without the library, and compares their rows."""
+"""The part of scripts/accelerate-benchmarks that runs the benchmarks with and without the library, and compares rows."""
 
 import argparse
 import math
@@ -45,7 +45,7 @@ def imb(folder: Path, ranks: int, accelerate: list[str]) -> Rows:
             if line.startswith("# Benchmarking"):
                 name = fields[2]
             elif re.fullmatch(r"[\d. ]+", line) and len(fields) in (4, 5) and fields[0] != "0":
-                # Those of a barrier have no bytes.
+                # A barrier has no bytes.
                 rows[name, int(fields[0]) if len(fields) == 5 else 0] = float(fields[-1])
     return rows
 

@@ -79,7 +79,7 @@ struct world {
     struct world *next;
 };
 
-/* What decides together: calls of one function, and of one reduction and type, of about the same size. */
+/* The class of a call: calls of one function, and of one reduction and type, of about the same size. */
 struct class {
     int function, op, dtype;
     /* The number of bits of the bytes. */
@@ -173,9 +173,9 @@ struct settings settings_agreed(void);
 enum { SIZES = 48 };
 
 int size_of_class(size_t bytes);
-/* Who carries out a call that either could: BY_UNISONO, or why MPI does. May start a world: all ranks call it. */
+/* Returns BY_UNISONO, or why MPI carries out a call that either could. May start a world: all ranks call it. */
 enum why choose(struct call *call);
-/* The same for a call whose class has a choice. */
+/* Does that for a call whose class has a choice. */
 static inline enum why choose_again(struct call *call)
 {
     if (call->choice->left < 2)
@@ -207,7 +207,7 @@ extern struct settings settings;
 void worlds_begin(void);
 /* The world of a communicator, which may not have started. NULL before MPI_Init and in MPI_Finalize. */
 struct world *world_of(MPI_Comm comm);
-/* How many communicators with a world have been freed: a handle may be used again. */
+/* The number of communicators with a world that have been freed: a handle may be used again. */
 extern atomic_uint worlds_freed;
 /* Starts a world that has not started yet: all ranks call it. */
 void world_start(struct world *world, MPI_Comm comm);
@@ -308,7 +308,7 @@ struct row {
     enum why why;
     long calls[SIDES];
     double seconds;
-    /* What a call took in the last trial, 0 if there was none; and what that one decided. */
+    /* The times of the last trial, 0 if there was none, and its decision. */
     double trial[SIDES];
     enum side chosen;
     struct row *next;

@@ -21,7 +21,7 @@ enum {
     FIRST_RETRIAL = 1000,
     RETRIAL_FACTOR = 10,
     CLASSES = REDUCTIONS * DTYPES,
-    /* Of sorted times: the shortest may be a chance. */
+    /* The index in sorted times: the shortest may be a chance. */
     SECOND = 1,
 };
 
@@ -36,7 +36,7 @@ struct samples {
     double moments[MOMENTS][SAMPLES];
 };
 
-/* Of a communicator: a row of sizes for each function, reduction and type, made at its first call. */
+/* The choices of a communicator: a row of sizes for each function, reduction and type, made at its first call. */
 struct choices {
     struct choice *rows[FUNCTIONS][CLASSES];
 };

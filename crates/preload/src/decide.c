@@ -102,7 +102,7 @@ static bool is_too_large(const struct call *call, int ranks)
     return call->op == NONE && call->bytes * (size_t)(call->function == BCAST ? 1 : ranks) > INT_MAX;
 }
 
-/* What a call has to be besides its type, and the choice: the last questions, since the answer may start a world. A call that is not
+/* Checks the rest of a call, and chooses. It comes last, since the choice may start a world. A call that is not
  * valid never gets there: the other ranks may make none. An error that MPI detects only while it moves the values, `late`, ends calls
  * of Unisono alone: in those of MPI the other ranks wait for this one. */
 static bool decides(struct call *call, int late)
@@ -181,7 +181,7 @@ static inline bool is_repeated(struct call *call, enum function function, MPI_Co
         return false;
     if (root < 0 || root >= same->ranks || !are_buffers(same, from, to, root))
         return false;
-    /* What MPI carries out without a report needs no more than that, and should take no time. */
+    /* A call of MPI without a report needs no more than that, and should take no time. */
     if (choice->left > 1 && choice->why != BY_UNISONO && !report_is_wanted) {
         choice->left--;
         call->why = choice->why;

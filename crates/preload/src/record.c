@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the file: the last line shows that it is complete. */
-static const char FIRST_LINE[] = "# unisono accelerate: function, reduction, type, ranks, bytes below, carried out by\n", LAST_LINE[] = "end\n";
+/* The first and the last line, which show that the file is complete. */
+static const char FIRST_LINE[] = "# unisono accelerate: function, reduction, type, ranks, bytes below, carried out by\n";
+static const char LAST_LINE[] = "end\n";
 static const char *const SIDE_NAMES[SIDES] = { [MPI_SIDE] = "mpi", [UNISONO_SIDE] = "unisono" };
 
 struct decision {
@@ -17,7 +18,7 @@ struct decision {
     enum side side;
 };
 
-/* What is replayed. */
+/* The decisions to replay. */
 static struct decision *decisions;
 static size_t count;
 

@@ -21,7 +21,7 @@ static struct world *worlds;
 
 atomic_uint worlds_freed;
 
-/* What a thread looked up last, and how many communicators had been freed by then. */
+/* The communicator that a thread looked up last, and how many communicators had been freed by then. */
 static _Thread_local struct {
     MPI_Comm comm;
     struct world *world;

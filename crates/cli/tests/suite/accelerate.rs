@@ -33,7 +33,7 @@ pub(crate) fn tests() -> Vec<Test> {
     let tests: [(&str, Run); 16] = [
         ("every_call_gives_what_mpi_gives", every_call),
         ("the_setting_chooses", setting),
-        ("a_trial_ends_alike_on_all_ranks", choice::ranks_agree),
+        ("ranks_agree_on_trials", choice::ranks_agree),
         ("recorded_decisions_are_replayed", choice::replay),
         ("unusable_records_of_decisions_are_refused", choice::unusable_records),
         ("few_calls_start_no_world", choice::few_calls),

@@ -8,7 +8,7 @@ use unisono_testing::launch::{self, Ended};
 
 use super::{DEADLINE, Installed, is_right, mpirun};
 
-/// What the report says of a class of calls.
+/// A row of the report: a class of calls.
 #[derive(Debug)]
 struct Row<'a> {
     function: &'a str,
@@ -57,8 +57,8 @@ fn run(installed: &Installed, mpi: &str, ranks: usize, calls: (u32, u32), set: &
     is_right(launch::run(choices(installed, mpi, ranks, calls, set), DEADLINE), ranks)
 }
 
-/// A class has a trial after 31 calls of its communicator, and 24 of its own, of which every fourth is on another
-/// communicator, and every third has its size.
+/// The rounds after which every class has had a trial: after 31 calls of its communicator, and 24 of its own, of which every fourth
+/// is on another communicator and every third has its size.
 const TRIED: u32 = 120;
 
 pub(super) fn ranks_agree(installed: &Installed, mpi: &'static str) {
@@ -107,7 +107,7 @@ pub(super) fn replay(installed: &Installed, mpi: &'static str) {
     run(installed, mpi, 2, (TRIED, 0), &[("UNISONO_ACCELERATE_RECORD", path)]);
     let text = fs::read_to_string(&file).unwrap();
     assert_eq!(text.lines().count(), 2 + 21, "{text}");
-    // Each class is carried out by one side from the first call, whatever would be faster.
+    // Each class is carried out by one side from the first call, even if the other one is faster.
     let setting = format!("fixed:{path}");
     for (from, to) in [("unisono", "unisono"), (" mpi\n", " unisono\n"), (" unisono\n", " mpi\n")] {
         let changed = text.replace(from, to);
