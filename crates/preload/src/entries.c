@@ -27,8 +27,7 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 
 static int by_mpi(const struct call *call, int code)
 {
-    if (report_is_wanted)
-        report_call(call);
+    call_ended(call);
     return code;
 }
 

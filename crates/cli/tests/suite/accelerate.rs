@@ -14,12 +14,14 @@ use unisono_testing::suite::Test;
 
 use crate::UNISONO;
 
+mod choice;
+
 /// A build that takes longer hangs.
 const TO_BUILD: Duration = Duration::from_secs(300);
 /// A program that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
 const MPIS: [&str; 2] = ["openmpi", "mpich"];
-/// Makes every function go through Unisono at every size.
+/// Makes every function go through Unisono from the first call.
 const ALL: &str =
     "allreduce,reduce,bcast,reduce_scatter,reduce_scatter_block,allgather,allgatherv,alltoall,barrier";
 
@@ -31,10 +33,15 @@ struct Installed {
 
 pub(crate) fn tests() -> Vec<Test> {
     type Run = fn(&Installed, &'static str);
-    let tests: [(&str, Run); 11] = [
+    let tests: [(&str, Run); 16] = [
         ("every_call_gives_what_mpi_gives", every_call),
         ("the_setting_chooses", setting),
-        ("calls_without_a_gain_are_left_to_mpi", left_to_mpi),
+        ("ranks_agree_on_trials", choice::ranks_agree),
+        ("recorded_decisions_are_replayed", choice::replay),
+        ("unusable_records_of_decisions_are_refused", choice::unusable_records),
+        ("few_calls_start_no_world", choice::few_calls),
+        ("a_slow_mpi_is_not_chosen", choice::slow_mpi),
+        ("a_slow_unisono_is_not_chosen", choice::slow_unisono),
         ("pending_calls_progress_during_a_wait", progress),
         ("communicators_come_and_go", communicators),
         ("a_mismatch_is_an_error_of_mpi", mismatch),
@@ -136,14 +143,6 @@ fn every_call(installed: &Installed, mpi: &'static str) {
             assert!(reports(&ended, function, by), "{function} is not carried out by{by}: {ended:?}");
         }
     }
-}
-
-fn left_to_mpi(installed: &Installed, mpi: &'static str) {
-    let mut command = installed.accelerate(mpi, 2, &installed.c(mpi, "calls.c"), &[]);
-    command.env_remove("UNISONO_ACCELERATE");
-    let ended = is_right(launch::run(command, DEADLINE), 2);
-    assert!(reports(&ended, "allreduce", "  unisono"), "{ended:?}");
-    assert!(reports(&ended, "bcast", "gains too little at this size"), "{ended:?}");
 }
 
 fn progress(installed: &Installed, mpi: &'static str) {
