@@ -1,4 +1,4 @@
-/* What the files of this library share. README.md says what the library does; entries.h is where a program comes in. */
+/* Declarations that the files of this library share. README.md says what the library does; entries.h is where a program comes in. */
 
 #ifndef ACCELERATE_H
 #define ACCELERATE_H
@@ -27,7 +27,7 @@ enum function {
     FUNCTIONS
 };
 
-/* Who carries out a call, and why. All ranks of a communicator find the same, from what MPI requires to be the same. */
+/* The side that carries out a call, and the reason: identical on all ranks of a communicator, as the values are that it follows from. */
 enum why {
     BY_UNISONO,
     LEFT_BY_SETTING,
@@ -60,7 +60,7 @@ static inline bool is_chosen(enum why why)
 /* The sides of a choice. */
 enum side { MPI_SIDE, UNISONO_SIDE, SIDES };
 
-/* What Unisono makes of one communicator of MPI: an attribute of it. */
+/* Unisono's state for one communicator of MPI: an attribute of it. */
 struct world {
     /* NULL if MPI carries out its calls, for the reason `why`: FEW_CALLS if it has not started yet. */
     unisono_comm *unisono;
@@ -70,7 +70,7 @@ struct world {
     /* The calls before it starts, and the choices since. */
     int first_calls;
     struct choices *choices;
-    /* Why Unisono could not start. */
+    /* The reason why Unisono could not start. */
     char error[MPI_MAX_ERROR_STRING];
     /* Registered memory, through which arrays go piece by piece; NULL until it is needed. */
     unisono_memory *memory;
@@ -139,7 +139,7 @@ enum { NONE = -1 };
 
 struct type {
     MPI_Datatype handle;
-    /* Of Unisono, or NONE. */
+    /* Unisono's number for it, or NONE. */
     int dtype;
     int size_bytes;
     bool is_float;
@@ -171,7 +171,7 @@ struct settings {
 /* Reductions of floating-point numbers. */
 #define FLOATS (1U << 31)
 
-/* What all ranks of MPI_COMM_WORLD have set; all call it. Ends the job if one has set what is not valid. */
+/* Returns the settings that all ranks of MPI_COMM_WORLD have in common; all call it. Ends the job if one is not valid. */
 struct settings settings_agreed(void);
 
 /* choice.c: MPI or Unisono, by what calls of the program take. */
@@ -206,7 +206,7 @@ void record_write(void);
 
 /* worlds.c: which communicator has a world. */
 
-/* What all ranks of MPI_COMM_WORLD have set. */
+/* The settings that all ranks of MPI_COMM_WORLD have in common. */
 extern struct settings settings;
 
 /* Prepares this process, once MPI is initialised; all ranks call it. */
@@ -284,7 +284,7 @@ int move_all_gather_v(struct call *call, struct buffer from, void *to, MPI_Datat
 
 struct packed {
     char *bytes;
-    /* What was allocated for them, or NULL. */
+    /* The memory allocated for them, or NULL. */
     char *own;
     struct buffer buffer;
     MPI_Comm comm;
@@ -300,9 +300,9 @@ void discard(struct packed *packed);
 
 /* Memory; the program ends if there is none. */
 void *allocated(size_t bytes);
-/* What MPI's function returns for a call that is not valid, after the error handler of the communicator. */
+/* Returns the code of MPI's function for a call that is not valid, after the error handler of the communicator. */
 int refused(const struct call *call);
-/* What MPI's function returns for a code of unisono.h, after the error handler of the communicator if that is an error. */
+/* Returns the code of MPI's function for a code of unisono.h, after the error handler of the communicator if that is an error. */
 int result_of(const struct call *call, int code);
 
 /* report.c: who carried out what. */

@@ -35,14 +35,14 @@ static int error_in(struct buffer buffer)
     return buffer.count == 0 || is_there ? MPI_SUCCESS : MPI_ERR_BUFFER;
 }
 
-/* The same for both buffers of a call that may be in place. */
+/* Returns the class of the error in both buffers of a call that may be in place. */
 static int error_in_both(struct buffer from, struct buffer to)
 {
     int error = error_in(to);
     return error != MPI_SUCCESS || from.address == MPI_IN_PLACE ? error : error_in(from);
 }
 
-/* What MPI reports if a rank gives what lies where it gets its own block: MPICH validates it in every function, Open MPI at the root of
+/* The errors of MPI if a rank gives the memory in which it gets its own block: MPICH validates it in every function, Open MPI at the root of
  * a reduction. Where MPI reports nothing, programs work, and so they do here. */
 static const int ALIAS_ERRORS[FUNCTIONS] = {
 #ifdef OPEN_MPI

@@ -44,7 +44,7 @@ int move_broadcast(struct call *call, struct buffer buffer)
     return ended(call, code, &values);
 }
 
-/* What carries out a call from one buffer to another. */
+/* The function that carries out a call from one buffer to another. */
 typedef int carrier(const struct call *call, const void *from, void *to);
 
 static int moved(struct call *call, struct buffer from, struct buffer to, carrier *carry)

@@ -27,9 +27,9 @@ from .. import _unisono
 _NAME = "_backend"
 _SOURCES = Path(__file__).parent / "cpp"
 _FLAGS = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w", f"-DTORCH_EXTENSION_NAME={_NAME}"]
-# How long the compiler may take, and with it the wait of other ranks of the machine for the one that compiles.
+# The time limit of the compiler, and of the wait of other ranks of the machine for the one that compiles.
 _DEADLINE_S = 900
-# How long a backend is kept that no program loads.
+# The time after which a backend that no program loads is removed.
 _KEPT_S = 30 * 24 * 3600
 
 
