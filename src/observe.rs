@@ -23,7 +23,7 @@ mod totals;
 use counters::{Counters, Message, Timing};
 pub(crate) use hub::{flush, next_world};
 use timeline::Timeline;
-pub use timeline::{Span, record, span};
+pub use timeline::{Span, is_on, record, span};
 
 /// A call that has ended.
 #[derive(Debug, Clone, Copy)]

@@ -2,4 +2,4 @@
 //!
 //! `docs/observability.md` describes the files.
 
-pub use crate::observe::{Span, record, span};
+pub use crate::observe::{Span, is_on, record, span};

@@ -96,7 +96,9 @@ fn hub() -> MutexGuard<'static, Hub> {
 /// Starts the export that the settings ask for, unless this process has started one.
 pub(super) fn start(config: &Config, local_rank: Rank) -> Result<()> {
     let mut hub = hub();
-    hub.process = std::process::id();
+    if hub.process != std::process::id() {
+        *hub = Hub { process: std::process::id(), ..Hub::new() };
+    }
     if let Some(metrics) = config.metrics.as_ref().filter(|_| hub.metrics.is_none()) {
         start_metrics(metrics, local_rank)?;
         hub.metrics = Some(metrics.clone());

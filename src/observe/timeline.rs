@@ -206,6 +206,11 @@ impl Drop for Span {
     }
 }
 
+/// Whether this process records a trace, for names that are expensive to make.
+pub fn is_on() -> bool {
+    hub::traces()
+}
+
 /// Records a span that this thread has measured itself, as [`span`] does.
 pub fn record(name: impl Into<Cow<'static, str>>, began: Instant, ended: Instant) {
     if hub::traces()
