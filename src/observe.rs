@@ -16,14 +16,15 @@ use crate::error::{ErrorCode, Result};
 mod counters;
 mod hub;
 mod serve;
+mod spans;
 mod text;
 mod timeline;
 mod totals;
 
 use counters::{Counters, Message, Timing};
 pub(crate) use hub::{flush, next_world};
+pub use spans::{Span, is_on, record, span};
 use timeline::Timeline;
-pub use timeline::{Span, is_on, record, span};
 
 /// A call that has ended.
 #[derive(Debug, Clone, Copy)]

@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime};
 use serde_json::{Value, json};
 use unisono_collectives::Rank;
 
-use super::{Ended, hub, replace};
+use super::{Ended, replace};
 use crate::codes::Codes;
 use crate::system::now_ns;
 
@@ -29,11 +29,29 @@ thread_local! {
 #[derive(Debug)]
 pub(super) struct Timeline {
     rank: Rank,
-    /// The same moment on three clocks; the last counts nanoseconds since [`ORIGIN_UNIX_S`].
-    started: Instant,
-    started_ns: u64,
-    started_at: i128,
+    started: Moment,
     kept: Mutex<Kept>,
+}
+
+/// A moment on three clocks.
+#[derive(Debug)]
+struct Moment {
+    instant: Instant,
+    /// The monotonic clock.
+    ns: u64,
+    /// Nanoseconds since [`ORIGIN_UNIX_S`].
+    since_origin: i128,
+    /// The time that it took to read the clocks: in between, other processes may have run.
+    within_ns: u64,
+}
+
+impl Moment {
+    fn now() -> Self {
+        let (ns, instant) = (now_ns(), Instant::now());
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let since_origin = since_1970.as_nanos() as i128 - ORIGIN_UNIX_S * 1_000_000_000;
+        Self { instant, ns, since_origin, within_ns: now_ns() - ns }
+    }
 }
 
 #[derive(Debug)]
@@ -61,12 +79,11 @@ enum What {
 
 impl Timeline {
     pub(super) fn new(rank: Rank) -> Arc<Self> {
-        let (started, started_ns) = (Instant::now(), now_ns());
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let started_at = since_1970.as_nanos() as i128 - ORIGIN_UNIX_S * 1_000_000_000;
+        let moments = (0..10).map(|_| Moment::now());
+        let started = moments.min_by_key(|moment| moment.within_ns).expect("there are several");
         let (events, threads) = (VecDeque::with_capacity(MOST_EVENTS), BTreeMap::new());
         let kept = Mutex::new(Kept { events, left_out: 0, threads, is_new: false });
-        Arc::new(Self { rank, started, started_ns, started_at, kept })
+        Arc::new(Self { rank, started, kept })
     }
 
     /// Records a call that this thread has made.
@@ -92,6 +109,11 @@ impl Timeline {
         });
     }
 
+    /// Records a span of this thread.
+    pub(super) fn span(&self, name: Cow<'static, str>, began: Instant, ended: Instant) {
+        self.add(self.ns_of(began), self.ns_of(ended), What::Span(name));
+    }
+
     fn add(&self, began_ns: u64, ended_ns: u64, what: What) {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as u64;
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,9 +130,10 @@ impl Timeline {
 
     /// The nanoseconds of the system clock at a moment.
     fn ns_of(&self, at: Instant) -> u64 {
-        let after = at.saturating_duration_since(self.started).as_nanos() as u64;
-        let before = self.started.saturating_duration_since(at).as_nanos() as u64;
-        (self.started_ns + after).saturating_sub(before)
+        let Moment { instant, ns, .. } = self.started;
+        let after = at.saturating_duration_since(instant).as_nanos() as u64;
+        let before = instant.saturating_duration_since(at).as_nanos() as u64;
+        (ns + after).saturating_sub(before)
     }
 
     /// Writes the events to `trace-rank-R.json`, unless it has them all. Each event is a line.
@@ -145,7 +168,8 @@ impl Timeline {
     /// A complete event (`X`).
     fn line(&self, event: &Event) -> Value {
         let Event { began_ns, ended_ns, thread, what } = event;
-        let since_origin = self.started_at + i128::from(*began_ns) - i128::from(self.started_ns);
+        let Moment { ns, since_origin, .. } = self.started;
+        let since_origin = since_origin + i128::from(*began_ns) - i128::from(ns);
         let (ts, dur) = (since_origin as f64 / 1000.0, (ended_ns - began_ns) as f64 / 1000.0);
         let (category, name, arguments) = match what {
             What::Span(name) => ("span", &**name, json!({})),
@@ -167,57 +191,9 @@ impl Timeline {
     }
 }
 
-/// The timeline of this thread's rank, or that of the first rank of the process.
-fn current() -> Option<Arc<Timeline>> {
-    CURRENT.with_borrow(Clone::clone).or_else(hub::first_timeline)
-}
-
-/// A part of the program in the trace, from [`span`] until it is dropped.
-#[derive(Debug)]
-#[must_use = "it ends when it is dropped"]
-pub struct Span(Option<(Cow<'static, str>, Instant)>);
-
-/// Begins a span of this thread in the trace of its rank (`UNISONO_TRACE`), such as a forward pass. Spans of a thread may nest.
-/// Without a trace, it costs one comparison.
-///
-/// The rank is the one whose calls this thread has made last; on a thread that has made none, the first rank of the process.
-///
-/// ```
-/// use unisono::{ReduceOp, trace};
-///
-/// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
-///     let mut gradients = {
-///         let _span = trace::span("backward");
-///         vec![comm.rank() as f32; 1000]
-///     };
-///     comm.all_reduce(&mut gradients, ReduceOp::Mean).map(drop)
-/// });
-/// assert!(ended.iter().all(Result::is_ok), "{ended:?}");
-/// ```
-pub fn span(name: impl Into<Cow<'static, str>>) -> Span {
-    Span(hub::traces().then(|| (name.into(), Instant::now())))
-}
-
-impl Drop for Span {
-    fn drop(&mut self) {
-        if let Some((name, began)) = self.0.take() {
-            record(name, began, Instant::now());
-        }
-    }
-}
-
-/// Whether this process records a trace, for names that are expensive to make.
-pub fn is_on() -> bool {
-    hub::traces()
-}
-
-/// Records a span that this thread has measured itself, as [`span`] does.
-pub fn record(name: impl Into<Cow<'static, str>>, began: Instant, ended: Instant) {
-    if hub::traces()
-        && let Some(timeline) = current()
-    {
-        timeline.add(timeline.ns_of(began), timeline.ns_of(ended), What::Span(name.into()));
-    }
+/// The timeline of the rank whose calls this thread makes.
+pub(super) fn of_thread() -> Option<Arc<Timeline>> {
+    CURRENT.with_borrow(Clone::clone)
 }
 
 #[cfg(test)]
@@ -237,7 +213,7 @@ mod tests {
     #[test]
     fn spans_have_their_times_on_the_clock_of_the_world() {
         let timeline = Timeline::new(3);
-        let at = |us| timeline.ns_of(timeline.started + Duration::from_micros(us));
+        let at = |us| timeline.ns_of(timeline.started.instant + Duration::from_micros(us));
         timeline.add(at(100), at(350), What::Span("forward".into()));
         let events = read(&timeline);
         let [process, thread, span] = &events[..] else { panic!("{events:?}") };

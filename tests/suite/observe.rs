@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use unisono::{Algorithm, Communicator, ReduceOp, trace};
+use unisono::{Algorithm, Communicator, ReduceOp, Times, trace};
 use unisono_testing::launch::{self, Ended};
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
@@ -78,7 +78,8 @@ fn calls(comm: &mut Communicator) -> unisono::Result<()> {
         std::thread::sleep(Duration::from_millis(500));
     }
     comm.barrier()?;
-    comm.lateness().map(drop)
+    let busy = Duration::from_secs(if comm.rank() == 1 { 10 } else { 1 });
+    comm.compare_times(Times { busy, waited: Duration::ZERO }).map(drop)
 }
 
 /// Rank 1 leaves, and rank 0 waits for it.
