@@ -34,7 +34,7 @@ pub(crate) struct Ended {
     pub(crate) size_bytes: usize,
     /// Nanoseconds of the system clock; `None` if the clock was not read.
     pub(crate) times_ns: Option<(u64, u64)>,
-    /// Whether the clock was read because [`Observer::times_next`] returned true, and for no other reason.
+    /// True if the clock was read for no other reason than [`Observer::times_next`].
     pub(crate) is_sample: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// The observer of a rank of a new world of this [name](next_world), if the settings ask for one. `local_rank` is the rank of this
+    /// Returns the observer of a rank of a new world of this [name](next_world), if the settings ask for one. `local_rank` is the rank of this
     /// process in its node.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl Observer {
         Ok(Some(hub::keep(Self { rank, name, of_world: None, counters, timeline })))
     }
 
-    /// The observer of a group of ranks of this communicator.
+    /// Returns the observer of a group of ranks of this communicator.
     pub(crate) fn of_group(&self, name: &str, ranks: &[Rank]) -> Arc<Self> {
         let of_world = ranks.iter().map(|&rank| self.in_world(rank)).collect();
         hub::keep(Self {
@@ -84,17 +84,17 @@ impl Observer {
         })
     }
 
-    /// The number in the world of a rank of this communicator.
+    /// Returns the number in the world of a rank of this communicator.
     fn in_world(&self, rank: Rank) -> Rank {
         self.of_world.as_ref().map_or(rank, |ranks| ranks[rank])
     }
 
-    /// Whether its communicator is a world, and not a group of one.
+    /// Returns whether its communicator is a world, and not a group of one.
     pub(crate) fn is_of_world(&self) -> bool {
         self.of_world.is_none()
     }
 
-    /// Whether the clock is to be read at the start and end of the next call, if it is a short one.
+    /// Returns whether the clock is to be read at the start and end of the next call, if it is a short one.
     #[inline]
     pub(crate) fn times_next(&self, codes: Codes) -> bool {
         self.timeline.is_some() || self.counters.as_ref().is_some_and(|counters| counters.times_next(codes))
@@ -146,7 +146,7 @@ impl Observer {
     }
 }
 
-/// The path of a file of a rank, and its contents: under a temporary name first, so that a reader never sees a part of it.
+/// Writes a file under a temporary name first, so that a reader never sees a part of it.
 fn replace(path: &Path, contents: &[u8]) -> std::io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let part = path.with_file_name(format!(".{name}.{}", std::process::id()));

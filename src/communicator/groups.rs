@@ -121,7 +121,7 @@ impl Communicator {
         self.config_among(members, &self.name_of_group(members))
     }
 
-    /// The name of the latest group, identical on all its ranks.
+    /// Returns the name of the latest group, identical on all its ranks.
     fn name_of_group(&self, members: &[Rank]) -> String {
         format!("group-{}-of-rank-{}", self.groups, members[0])
     }
@@ -146,7 +146,7 @@ impl Communicator {
         }
     }
 
-    /// Whether our own links connect these ranks.
+    /// Returns whether Unisono's links connect these ranks.
     pub(super) fn connects(&self) -> bool {
         !self.has_mpi && !matches!(self.transport, "shm" | "threads")
     }

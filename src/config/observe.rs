@@ -1,18 +1,18 @@
-//! Where metrics and traces go.
+//! The destinations of metrics and traces.
 
 use std::path::PathBuf;
 
 use super::wrong;
 use crate::error::Result;
 
-/// Where the metrics of each rank go: a folder, or `host:port`.
+/// The destination of the metrics of each rank: a folder, or `host:port`.
 pub(super) const METRICS: &str = "UNISONO_METRICS";
 /// The folder for the trace of each rank.
 pub(super) const TRACE: &str = "UNISONO_TRACE";
 
 const EXPECTED: &str = "a folder, or host:port such as 127.0.0.1:9400 with a port from 1 to 65535";
 
-/// Where the metrics of each rank go.
+/// The destination of the metrics of each rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Metrics {
     /// A file per rank in this folder.
@@ -22,7 +22,7 @@ pub(crate) enum Metrics {
 }
 
 impl Metrics {
-    /// A value with a colon and no slash is an address.
+    /// Reads the value: with a colon and no slash, it is an address.
     pub(super) fn read(text: &str) -> Result<Self> {
         let invalid = || wrong(METRICS, text, EXPECTED);
         if text.is_empty() {
@@ -38,7 +38,7 @@ impl Metrics {
     }
 }
 
-/// The folder for traces.
+/// Reads the folder for traces.
 pub(super) fn trace(text: &str) -> Result<PathBuf> {
     if text.is_empty() { Err(wrong(TRACE, text, "a folder")) } else { Ok(text.into()) }
 }

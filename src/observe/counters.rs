@@ -17,7 +17,7 @@ pub(super) const BOUNDS: u32 = 13;
 /// Barriers follow the operations.
 const OPERATIONS: usize = Operation::all(0).len() + 1;
 
-/// The upper bound of a bucket, in microseconds.
+/// Returns the upper bound of a bucket, in microseconds.
 pub(super) fn bound_us(bucket: u32) -> u64 {
     1 << (2 * bucket)
 }
@@ -135,7 +135,7 @@ impl Counters {
         }
     }
 
-    /// The counters of each kind of call that was made: the name of its operation, that of its algorithm, the bus factor, and the cell.
+    /// Returns the counters of each kind of call that was made: the name of its operation, that of its algorithm, the bus factor, and the cell.
     pub(super) fn cells(&self) -> impl Iterator<Item = (&'static str, &'static str, f64, &Cell)> {
         let methods = Method::ALL.len();
         let made = self.cells.iter().enumerate().filter(|(_, cell)| cell.calls.load(Ordering::Relaxed) > 0);

@@ -51,7 +51,7 @@ impl Hub {
         }
     }
 
-    /// The sums of all ranks of this process.
+    /// Returns the sums of all ranks of this process.
     fn totals(&mut self) -> BTreeMap<Rank, Totals> {
         // Only this list still has the observers of communicators that were dropped.
         for dropped in self.live.extract_if(.., |observer| Arc::strong_count(observer) == 1) {
@@ -152,7 +152,7 @@ fn start_metrics(metrics: &Metrics, local_rank: Rank) -> Result<()> {
         .map_err(|cause| Error::Launch(format!("cannot start the thread of UNISONO_METRICS: {cause}")))
 }
 
-/// The name of the next world of this process.
+/// Returns the name of the next world of this process.
 pub(crate) fn next_world() -> Arc<str> {
     static WORLDS: AtomicU64 = AtomicU64::new(0);
     match WORLDS.fetch_add(1, Ordering::Relaxed) {
@@ -168,18 +168,18 @@ pub(super) fn keep(observer: Observer) -> Arc<Observer> {
     observer
 }
 
-/// The timeline of a rank of this process.
+/// Returns the timeline of a rank of this process.
 pub(super) fn timeline(rank: Rank) -> Arc<Timeline> {
     Arc::clone(hub().timelines.entry(rank).or_insert_with(|| Timeline::new(rank)))
 }
 
-/// Whether there is a trace.
+/// Returns whether there is a trace.
 #[inline]
 pub(super) fn traces() -> bool {
     TRACES.load(Ordering::Relaxed)
 }
 
-/// The timeline of the first rank of this process.
+/// Returns the timeline of the first rank of this process.
 pub(super) fn first_timeline() -> Option<Arc<Timeline>> {
     hub().timelines.values().next().cloned()
 }

@@ -54,7 +54,7 @@ fn answer(mut stream: TcpStream, metrics: impl Fn() -> String) -> io::Result<()>
 mod tests {
     use super::*;
 
-    /// The response to a request.
+    /// Returns the response to a request.
     fn response(request: &[u8]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -40,7 +40,7 @@ impl Drop for Span {
     }
 }
 
-/// Whether this process records a trace, for names that are expensive to make.
+/// Returns whether this process records a trace, for names that are expensive to make.
 pub fn is_on() -> bool {
     hub::traces()
 }

@@ -8,28 +8,25 @@ use unisono_collectives::Rank;
 use super::counters::{BOUNDS, bound_us};
 use super::totals::{Sums, Totals};
 
-/// The metrics of some ranks.
+/// Returns the metrics of some ranks.
 pub(super) fn text(ranks: &BTreeMap<Rank, Totals>) -> String {
     let mut text = Text(String::new());
     text.family("unisono_world_size", "gauge", "The number of ranks of the world.");
     for (rank, totals) in ranks {
         text.sample("unisono_world_size", *rank, &[], totals.world_size);
     }
-    let counters: [(_, _, fn(&Sums) -> f64); 3] = [
-        ("unisono_calls_total", "Calls that ended without an error.", |sums| sums.calls as f64),
-        ("unisono_bytes_total", "Bytes of the arrays of these calls.", |sums| sums.bytes as f64),
-        (
-            "unisono_bus_bytes_total",
-            "The same times the factor of nccl-tests: divided by the seconds, it is the bus bandwidth.",
-            |sums| sums.bus_bytes,
-        ),
-    ];
-    for (name, help, of) in counters {
-        text.family(name, "counter", help);
-        for (rank, (operation, algorithm), sums) in calls(ranks) {
-            text.sample(name, rank, &[("operation", operation), ("algorithm", algorithm)], of(sums));
-        }
-    }
+    text.by_call("unisono_calls_total", "Calls that ended without an error.", ranks, |sums| {
+        sums.calls as f64
+    });
+    text.by_call("unisono_bytes_total", "Bytes of the arrays of these calls.", ranks, |sums| {
+        sums.bytes as f64
+    });
+    text.by_call(
+        "unisono_bus_bytes_total",
+        "The same times the factor of nccl-tests: divided by the seconds, it is the bus bandwidth.",
+        ranks,
+        |sums| sums.bus_bytes,
+    );
     text.seconds(ranks);
     text.by_rank(
         "unisono_wait_seconds_total",
@@ -54,7 +51,7 @@ pub(super) fn text(ranks: &BTreeMap<Rank, Totals>) -> String {
     text.0
 }
 
-/// All kinds of calls of all ranks.
+/// Returns all kinds of calls of all ranks.
 fn calls(
     ranks: &BTreeMap<Rank, Totals>,
 ) -> impl Iterator<Item = (Rank, (&'static str, &'static str), &Sums)> {
@@ -70,14 +67,14 @@ impl Text {
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
 
-    /// A sample. No label value needs escapes: they are names and numbers.
+    /// Writes a sample. No label value needs escapes: they are names and numbers.
     fn sample(&mut self, name: &str, rank: Rank, labels: &[(&str, &str)], value: impl std::fmt::Display) {
         self.line(format_args!("{name}{{rank=\"{rank}\""));
         labels.iter().for_each(|(label, of)| self.line(format_args!(",{label}=\"{of}\"")));
         self.line(format_args!("}} {value}\n"));
     }
 
-    /// A histogram of the duration of calls; messages have none.
+    /// Writes a histogram of the duration of calls; messages have none.
     fn seconds(&mut self, ranks: &BTreeMap<Rank, Totals>) {
         self.family(
             "unisono_call_seconds",
@@ -107,6 +104,13 @@ impl Text {
             }
             self.sample("unisono_call_seconds_sum", rank, &labels, sums.seconds_ns as f64 / 1e9);
             self.sample("unisono_call_seconds_count", rank, &labels, count);
+        }
+    }
+
+    fn by_call(&mut self, name: &str, help: &str, ranks: &BTreeMap<Rank, Totals>, of: impl Fn(&Sums) -> f64) {
+        self.family(name, "counter", help);
+        for (rank, (operation, algorithm), sums) in calls(ranks) {
+            self.sample(name, rank, &[("operation", operation), ("algorithm", algorithm)], of(sums));
         }
     }
 

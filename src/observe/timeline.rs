@@ -21,6 +21,8 @@ const MOST_EVENTS: usize = 1 << 16;
 const ORIGIN_UNIX_S: i128 = 1_767_225_600;
 
 thread_local! {
+    /// The number that the system gives this thread. A system call returns it.
+    static THREAD: u64 = rustix::thread::gettid().as_raw_nonzero().get() as u64;
     /// The timeline of the rank whose calls this thread makes.
     static CURRENT: RefCell<Option<Arc<Timeline>>> = const { RefCell::new(None) };
 }
@@ -59,7 +61,7 @@ struct Kept {
     events: VecDeque<Event>,
     left_out: u64,
     threads: BTreeMap<u64, String>,
-    /// Whether there are events that [`Timeline::write`] has not written.
+    /// True if there are events that [`Timeline::write`] has not written.
     is_new: bool,
 }
 
@@ -115,7 +117,7 @@ impl Timeline {
     }
 
     fn add(&self, began_ns: u64, ended_ns: u64, what: What) {
-        let thread = rustix::thread::gettid().as_raw_nonzero().get() as u64;
+        let thread = THREAD.with(|&thread| thread);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.events.len() == MOST_EVENTS {
             kept.events.pop_front();
@@ -128,7 +130,7 @@ impl Timeline {
         kept.is_new = true;
     }
 
-    /// The nanoseconds of the system clock at a moment.
+    /// Returns the nanoseconds of the system clock at a moment.
     fn ns_of(&self, at: Instant) -> u64 {
         let Moment { instant, ns, .. } = self.started;
         let after = at.saturating_duration_since(instant).as_nanos() as u64;
@@ -165,7 +167,7 @@ impl Timeline {
         json!({ "ph": "M", "pid": self.rank, "tid": thread, "name": what, "args": { "name": name } })
     }
 
-    /// A complete event (`X`).
+    /// Returns a complete event (`X`).
     fn line(&self, event: &Event) -> Value {
         let Event { began_ns, ended_ns, thread, what } = event;
         let Moment { ns, since_origin, .. } = self.started;
@@ -191,7 +193,7 @@ impl Timeline {
     }
 }
 
-/// The timeline of the rank whose calls this thread makes.
+/// Returns the timeline of the rank whose calls this thread makes.
 pub(super) fn of_thread() -> Option<Arc<Timeline>> {
     CURRENT.with_borrow(Clone::clone)
 }

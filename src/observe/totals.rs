@@ -54,6 +54,7 @@ impl Totals {
                 let sums = self.calls.entry((operation, POINT_TO_POINT)).or_default();
                 sums.calls += of(calls);
                 sums.bytes += of(bytes);
+                sums.bus_bytes += of(bytes) as f64;
             }
         }
         let by_rank = |sums: &mut BTreeMap<Rank, u64>, counters: &[AtomicU64]| {

@@ -37,24 +37,24 @@ pub(super) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 64);
 
 impl Slot {
-    /// The sequence number, the codes and the label of the call.
+    /// Returns the sequence number, the codes and the label of the call.
     pub(super) fn call(&self) -> (u64, Codes, u64) {
         let codes = Codes::of_bits(self.codes.load(Ordering::Relaxed));
         (self.sequence.load(Ordering::Relaxed), codes, self.label.load(Ordering::Relaxed))
     }
 
-    /// When the call began, in microseconds.
+    /// Returns when the call began, in microseconds.
     pub(super) fn began(&self) -> u64 {
         self.began.load(Ordering::Relaxed)
     }
 
-    /// Whether the clock was read at the start of the call.
+    /// Returns whether the clock was read at the start of the call.
     #[cfg(any(test, feature = "nccl"))]
     pub(super) fn is_timed(&self) -> bool {
         self.progress.load(Ordering::Relaxed) as u8 & TIMED != 0
     }
 
-    /// Whether the clock was read because the call had to wait.
+    /// Returns whether the clock was read because the call had to wait.
     pub(super) fn has_waited(&self) -> bool {
         self.progress.load(Ordering::Relaxed) as u8 & WAITED != 0
     }

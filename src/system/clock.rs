@@ -2,7 +2,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The monotonic clock in nanoseconds, which is the same for all processes of a node.
+/// Returns the monotonic clock in nanoseconds, which is the same for all processes of a node.
 #[inline]
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);

@@ -75,7 +75,8 @@ fn calls(comm: &mut Communicator) -> unisono::Result<()> {
         comm.send(&[1.0_f64; 4], 1)?;
     } else {
         comm.receive(&mut [0.0_f64; 4], 0)?;
-        std::thread::sleep(Duration::from_millis(500));
+        // Long: a wait is not counted before its first look at the clock, which may be late on a busy machine.
+        std::thread::sleep(Duration::from_secs(3));
     }
     comm.barrier()?;
     let busy = Duration::from_secs(if comm.rank() == 1 { 10 } else { 1 });
@@ -144,7 +145,7 @@ fn files_have_the_calls_of_each_rank() {
         assert_eq!(of("unisono_calls_total", &message), Some(1.0), "{text}");
         assert_eq!(of("unisono_bytes_total", &message), Some(32.0), "{text}");
         let waited = of("unisono_wait_seconds_total", ",for=\"1\"");
-        assert_eq!(waited.is_some_and(|seconds| seconds > 0.3), rank == 0, "{text}");
+        assert_eq!(waited.is_some_and(|seconds| seconds > 0.1), rank == 0, "{text}");
         assert_eq!(of("unisono_stragglers_total", ",straggler=\"1\""), Some(1.0), "{text}");
     }
 }
@@ -181,7 +182,7 @@ fn every_call_is_in_the_trace_of_each_rank() {
             assert!(ts(event) > before - 0.05, "{event} begins before {before}");
         }
     }
-    // The same calls on both, by name, operation and size, and a call ends on no rank before it began on the other.
+    // Both ranks have the calls, of equal operation and size, and a call ends on no rank before it began on the other.
     let calls = ranks.map(|events| {
         let calls = events.into_iter().filter(|event| event["cat"] == "call");
         let call = |event: Value| (event["args"]["call"].as_str().unwrap().to_owned(), event);

@@ -42,7 +42,7 @@ struct Call {
 }
 
 impl Call {
-    /// Whether a flow leads to this rank, and from it. A flow leads from each rank to the one that starts next.
+    /// Returns whether a flow leads to this rank, and from it. A flow leads from each rank to the one that starts next.
     fn flows(&self, rank: usize) -> (bool, bool) {
         let ends = [self.starts.first(), self.starts.last()];
         let [is_first, is_last] = ends.map(|end| end.is_some_and(|&(_, of)| of == rank));
@@ -96,7 +96,7 @@ fn connect(event: &mut Value, calls: &BTreeMap<String, Call>, first_us: f64) {
     }
 }
 
-/// The traces in a folder, by rank.
+/// Returns the traces in a folder, by rank.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let unreadable = |error| Failure::BadInput(format!("cannot read `{}`: {error}", folder.display()));
     let mut files = BTreeMap::new();

@@ -23,7 +23,7 @@ impl StatusBoard {
         let _ = self.observer.set(observer);
     }
 
-    /// The observer of this rank's calls.
+    /// Returns the observer of this rank's calls.
     #[inline]
     pub(crate) fn observer(&self) -> Option<&Arc<Observer>> {
         self.observer.get()
@@ -39,16 +39,19 @@ impl StatusBoard {
         label: u64,
         size_bytes: usize,
     ) -> Recording<'_> {
-        let observer = self.observer();
+        self.own().thread.store(this_thread(), Ordering::Relaxed);
         let is_long = size_bytes >= LONG_BYTES;
-        let is_sample = !is_long && observer.is_some_and(|observer| observer.times_next(codes));
+        let begin = |time| self.ring().begin(sequence, count, codes.bits(), label, time);
+        let Some(observer) = self.observer() else {
+            let now = if is_long { self.tick() } else { self.about_now() };
+            return Recording { status: self, slot: begin((now, is_long)), observed: None };
+        };
+        let is_sample = !is_long && observer.times_next(codes);
         let is_timed = is_long || is_sample;
         let began_ns = if is_timed { now_ns() } else { 0 };
         let now = if is_timed { self.tick_at(began_ns) } else { self.about_now() };
-        self.own().thread.store(this_thread(), Ordering::Relaxed);
-        let slot = self.ring().begin(sequence, count, codes.bits(), label, (now, is_timed));
-        let observed = observer.map(|observer| Observed { observer, size_bytes, began_ns, is_sample });
-        Recording { status: self, slot, observed }
+        let observed = Some(Observed { observer, size_bytes, began_ns, is_sample });
+        Recording { status: self, slot: begin((now, is_timed)), observed }
     }
 
     /// Records which rank the call waits for, and how much longer than at the last check.
@@ -88,7 +91,7 @@ pub(crate) struct Recording<'a> {
     observed: Option<Observed<'a>>,
 }
 
-/// What the observer needs of a call that the flight recorder does not keep.
+/// The parts of a call that the observer needs and the flight recorder does not keep.
 #[derive(Debug)]
 struct Observed<'a> {
     observer: &'a Observer,
