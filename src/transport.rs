@@ -34,6 +34,7 @@ mod network;
 mod node;
 mod point_to_point;
 mod shared;
+mod slice;
 mod tcp;
 #[cfg(feature = "ucx")]
 mod ucx;

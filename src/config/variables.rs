@@ -10,7 +10,7 @@ pub(super) const PREFIX: &str = "UNISONO_";
 const OF_TESTS: &str = "UNISONO_TEST_";
 
 /// The variables that the library and its tests read.
-const KNOWN: [&str; 27] = [
+const KNOWN: [&str; 28] = [
     super::ALGORITHM,
     super::BOOTSTRAP_DIR,
     super::CHAOS,
@@ -35,6 +35,7 @@ const KNOWN: [&str; 27] = [
     super::WARNINGS,
     // The variables of the library that MPI programs preload (crates/preload).
     super::preload::ACCELERATE,
+    super::preload::ACCELERATE_RECORD,
     super::preload::ACCELERATE_REPORT,
     "UNISONO_FUZZ",
     // Set by Cargo for what it runs: the header version of the bindings.

@@ -82,8 +82,7 @@ impl Agreement {
         self.view.members.iter().copied().find(gives_up)
     }
 
-    /// Returns the members with which this one may agree, and whether each has called, while an agreement is
-    /// under way.
+    /// Returns the members with which this one may agree during an agreement, and whether each has called.
     pub(super) fn attending(&self) -> Vec<(Rank, bool)> {
         let others = self.candidates().into_iter().filter(|&rank| rank != self.own && self.call.is_some());
         others.map(|rank| (rank, self.is_ready(rank))).collect()

@@ -1,9 +1,12 @@
 //! The clock of waits and their pauses. A test may put the virtual time of a [simulation](super::tcp) in their place.
 
 #[cfg(not(test))]
-pub(super) use std::thread::{sleep, yield_now};
+pub(super) use std::thread::sleep;
 #[cfg(not(test))]
 use std::time::Instant;
+
+#[cfg(not(test))]
+use super::slice;
 
 #[cfg(test)]
 pub(super) use super::tcp::tests::simulation::{now, sleep, yield_now};
@@ -12,4 +15,11 @@ pub(super) use super::tcp::tests::simulation::{now, sleep, yield_now};
 #[cfg(not(test))]
 pub(super) fn now() -> Instant {
     Instant::now()
+}
+
+/// Lets another thread run, and soon this one again.
+#[cfg(not(test))]
+pub(super) fn yield_now() {
+    slice::shorten();
+    std::thread::yield_now();
 }

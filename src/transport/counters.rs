@@ -21,7 +21,7 @@ impl Fabric {
             _ => Ok(Poll::WaitsFor(other)),
         };
         let has_left = |other: Rank, _: &Waiting<'_>| {
-            Ok(Failure::left(other, &status).map_or(PeerState::Nothing, PeerState::WaitFailure))
+            Ok(Failure::left(other, &status).map_or(PeerState::Nothing, PeerState::Gone))
         };
         Waiting::new(self.spins, deadlines, &status).until(look, has_left)
     }

@@ -263,7 +263,7 @@ impl Listening<'_> {
         // The guard of the ranks may know more, and reports it meanwhile.
         let gone_since = *self.gone_since.get_or_insert_with(clock::now);
         let silence = (clock::now() - gone_since).min(waiting.silence());
-        Ok(if silence > IN_FLIGHT_GRACE { PeerState::WaitFailure(failure) } else { PeerState::Nothing })
+        Ok(if silence > IN_FLIGHT_GRACE { PeerState::Gone(failure) } else { PeerState::Nothing })
     }
 
     /// Checks the next messages of ranks that this one does not wait for: two ranks that make different calls would otherwise

@@ -351,7 +351,7 @@ impl Around<'_> {
             self.overhear()?;
             self.header.check_called(other, self.status)?;
         }
-        Ok(Failure::left(other, self.status).map_or(PeerState::Nothing, PeerState::WaitFailure))
+        Ok(Failure::left(other, self.status).map_or(PeerState::Nothing, PeerState::Gone))
     }
 
     /// Checks messages and opened buffers of other ranks that this one does not wait for.

@@ -19,11 +19,9 @@ const NAP: Duration = Duration::from_micros(50);
 const LOOKS_AWAKE: u32 = 50;
 /// Yields before a nap that the awaited event ends: other ranks that share the core may have something to do first.
 const YIELDS_BEFORE_NAPS: u32 = 4;
-/// Longer than a message takes that a rank sent before it left or continued; other ranks may learn that it left sooner than the
-/// message arrives.
+/// Longer than a message takes that a rank sent before it left: news of that may be faster than the message.
 pub(super) const IN_FLIGHT_GRACE: Duration = Duration::from_secs(3);
-/// Polls before yielding, for a rank with its own core; and the first polls, without a pause instruction, since a pause would
-/// delay a message about to arrive by half its length.
+/// Polls before yielding, for a rank with its own core; the first ones without a pause, which would delay a message about to arrive.
 const SPINS: u32 = 2000;
 const EAGER_SPINS: u32 = 200;
 
@@ -51,7 +49,7 @@ pub(super) enum Poll<R> {
 pub(super) enum PeerState {
     Nothing,
     /// The other rank will not arrive. Messages that it sent before still count.
-    WaitFailure(Failure),
+    Gone(Failure),
 }
 
 /// The reason why a wait ends without success.
@@ -245,7 +243,7 @@ impl<'a> Waiting<'a> {
         match paused {
             Ok(_) => Ok(match look_around(other, self)? {
                 PeerState::Nothing => None,
-                PeerState::WaitFailure(failure) => Some(failure),
+                PeerState::Gone(failure) => Some(failure),
             }),
             Err(late @ Failure::Timeout { .. }) => {
                 look_around(other, self)?;

@@ -1,24 +1,24 @@
 //! `unisono launch`: starts the ranks of a world as processes on this machine, or its part of them on each of several, without MPI.
 
 use std::ffi::OsString;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args as ClapArgs;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use tempfile::TempDir;
 use unisono::config::Launcher;
 
 use super::family;
 use super::values::{LONGEST_S, whole};
 use super::{BAD_INPUT, Failure, speaks};
 
+mod directory;
 mod ranks;
 
+use directory::Directory;
 use ranks::{Meeting, Place, Ranks};
 
 /// The command, and how many ranks of it to start.
@@ -71,7 +71,7 @@ impl Machines {
                 all: ranks,
                 here: ranks,
                 meeting: Meeting::Directory(
-                    bootstrap_dir().map_err(|error| Failure::Error(error.to_string()))?,
+                    Directory::new().map_err(|error| Failure::Error(error.to_string()))?,
                 ),
             });
         }
@@ -134,15 +134,6 @@ fn launch(args: &Args, place: &Place) -> io::Result<ExitCode> {
     Ok(ExitCode::from(ranks.code()))
 }
 
-/// A private directory of this user, in which ranks find each other. Dropping it deletes the directory and its contents.
-fn bootstrap_dir() -> io::Result<TempDir> {
-    let private = Permissions::from_mode(0o700);
-    let made = tempfile::Builder::new().prefix("unisono-launch-").permissions(private).tempdir();
-    made.map_err(|error| {
-        io::Error::new(error.kind(), format!("cannot create the bootstrap directory: {error}"))
-    })
-}
-
 /// The signals that are forwarded to ranks. SIGHUP is one of them unless it is ignored, as under `nohup`.
 fn heeded() -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -163,17 +154,6 @@ fn ignores(status: &str, signal: i32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_bootstrap_directory_is_private_and_goes_away() {
-        let (one, other) = (bootstrap_dir().unwrap(), bootstrap_dir().unwrap());
-        assert_ne!(one.path(), other.path());
-        assert_eq!(fs::metadata(one.path()).unwrap().permissions().mode() & 0o777, 0o700);
-        fs::write(one.path().join("file"), "").unwrap();
-        let path = one.path().to_owned();
-        drop(one);
-        assert!(!path.exists());
-    }
 
     #[test]
     fn what_is_ignored_is_read() {

@@ -1,13 +1,17 @@
-/* What the files of this library share. README.md says what the library does; entries.h is where a program comes in. */
+/* Declarations that the files of this library share. README.md says what the library does; entries.h is where a program comes in. */
 
 #ifndef ACCELERATE_H
 #define ACCELERATE_H
 
 #include <mpi.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <unisono.h>
+
+/* Calls and variables within the library need no table of the loader. */
+#pragma GCC visibility push(hidden)
 
 /* The functions of MPI that are taken over. */
 enum function {
@@ -23,7 +27,7 @@ enum function {
     FUNCTIONS
 };
 
-/* Who carries out a call, and why. All ranks of a communicator find the same, from what MPI requires to be the same. */
+/* The side that carries out a call, and the reason: identical on all ranks of a communicator, as the values are that it follows from. */
 enum why {
     BY_UNISONO,
     LEFT_BY_SETTING,
@@ -37,24 +41,61 @@ enum why {
     SEVERAL_NODES,
     OTHER_PROCESSES,
     NOT_STARTED,
-    GAINS_LITTLE,
+    NOT_NAMED,
     INVALID,
+    /* By the choice: what calls of one class have in common ends here, and their report has one row. */
+    FEW_CALLS,
+    IN_TRIAL,
+    FASTER_BY_MPI,
+    NOT_RECORDED,
     WHYS
 };
 
-/* What Unisono makes of one communicator of MPI: an attribute of it. */
+/* Whether a call could be carried out by either, and so belongs to a class of the choice. */
+static inline bool is_chosen(enum why why)
+{
+    return why == BY_UNISONO || why >= FEW_CALLS;
+}
+
+/* The sides of a choice. */
+enum side { MPI_SIDE, UNISONO_SIDE, SIDES };
+
+/* Unisono's state for one communicator of MPI: an attribute of it. */
 struct world {
-    /* NULL if MPI carries out its calls, for the reason `why`. */
+    /* NULL if MPI carries out its calls, for the reason `why`: FEW_CALLS if it has not started yet. */
     unisono_comm *unisono;
     enum why why;
+    /* An intercommunicator counts as one rank. */
     int rank, ranks;
-    /* Why Unisono could not start. */
+    /* The calls before it starts, and the choices since. */
+    int first_calls;
+    struct choices *choices;
+    /* The reason why Unisono could not start. */
     char error[MPI_MAX_ERROR_STRING];
     /* Registered memory, through which arrays go piece by piece; NULL until it is needed. */
     unisono_memory *memory;
     char *stage;
     /* All worlds of this process. */
     struct world *next;
+};
+
+/* The class of a call: calls of one function, and of one reduction and type, of about the same size. */
+struct class {
+    int function, op, dtype;
+    /* The number of bits of the bytes. */
+    int size;
+};
+
+/* The choice for one class of calls of a communicator. */
+struct choice {
+    enum why why;
+    /* The number of the call, from the next one on, with which a trial begins; 0 during a trial. */
+    uint64_t left;
+    /* The calls between the next trial and the one after. */
+    uint64_t next;
+    /* NULL outside a trial. */
+    struct samples *samples;
+    struct class class;
 };
 
 /* A call of the program's. */
@@ -72,7 +113,10 @@ struct call {
     int root;
     /* The class of the error if the call is not valid, as far as that shows here; otherwise MPI_SUCCESS. */
     int error;
-    /* When it began, if there is a report. */
+    /* The choice of its class, if there is one, and whether it belongs to a trial. */
+    struct choice *choice;
+    bool is_in_trial;
+    /* When it began, if there is a report or a trial. */
     double began;
 };
 
@@ -82,6 +126,12 @@ struct block {
     MPI_Count count;
 };
 
+/* family.c: the MPI of the program. */
+
+/* Makes functions of MPI visible to this library, if a module of the program has loaded them for itself, as Python's do. Called before MPI's
+ * own initialisation. Ends the program if there are none. */
+void bind_mpi(void);
+
 /* types.c: MPI's types and operations, as Unisono has them. */
 
 /* An operation or type that is not for Unisono. */
@@ -89,7 +139,7 @@ enum { NONE = -1 };
 
 struct type {
     MPI_Datatype handle;
-    /* Of Unisono, or NONE. */
+    /* Unisono's number for it, or NONE. */
     int dtype;
     int size_bytes;
     bool is_float;
@@ -103,30 +153,70 @@ int reduction_of(MPI_Op op);
 
 /* settings.c: what UNISONO_ACCELERATE says. */
 
+enum { REDUCTIONS = UNISONO_LOGICAL_XOR + 1, DTYPES = UNISONO_U64 + 1 };
+
 extern const char *const FUNCTION_NAMES[FUNCTIONS];
+/* By their numbers; NULL for a mean, which MPI does not have. */
+extern const char *const REDUCTION_NAMES[REDUCTIONS], *const DTYPE_NAMES[DTYPES];
 
 struct settings {
-    /* A bit for each function; and for each that is named, and so goes through Unisono at every size. */
+    /* A bit for each function; and for each that is named, and so goes through Unisono from the first call. */
     unsigned functions, named;
     /* A bit for each reduction, by its number, and FLOATS. */
     unsigned reductions;
+    /* 1 if recorded decisions take the place of trials. */
+    unsigned is_fixed;
 };
 
 /* Reductions of floating-point numbers. */
 #define FLOATS (1U << 31)
 
-/* What all ranks of MPI_COMM_WORLD have set; all call it. Ends the job if one has set what is not valid. */
+/* Returns the settings that all ranks of MPI_COMM_WORLD have in common; all call it. Ends the job if one is not valid. */
 struct settings settings_agreed(void);
+
+/* choice.c: MPI or Unisono, by what calls of the program take. */
+
+enum { SIZES = 48 };
+
+int size_of_class(size_t bytes);
+/* Returns BY_UNISONO, or why MPI carries out a call that either could. May start a world: all ranks call it. */
+enum why choose(struct call *call);
+/* Does that for a call whose class has a choice. */
+static inline enum why choose_again(struct call *call)
+{
+    if (call->choice->left < 2)
+        return choose(call);
+    call->choice->left--;
+    return call->choice->why;
+}
+/* Notes the end of a call of a trial, and decides after the last one: all ranks call it. */
+void trial_call_ended(const struct call *call, double now);
+void choices_free(struct choices *choices);
+
+/* record.c: decisions in a file. */
+
+/* Reads the decisions to replay; returns a number by which ranks compare them, or 0 if they are not valid, which is reported. */
+uint64_t record_read(const char *file);
+/* Whether Unisono carries out a class by the decisions that were read. */
+bool record_has(const struct class *class, int ranks);
+/* Opens the file of UNISONO_ACCELERATE_RECORD on rank 0; returns false, and reports it, if that fails. */
+bool record_begin(void);
+/* Writes the decisions of all ranks. Collective over MPI_COMM_WORLD, before MPI ends. */
+void record_write(void);
 
 /* worlds.c: which communicator has a world. */
 
-/* What all ranks of MPI_COMM_WORLD have set. */
+/* The settings that all ranks of MPI_COMM_WORLD have in common. */
 extern struct settings settings;
 
 /* Prepares this process, once MPI is initialised; all ranks call it. */
 void worlds_begin(void);
-/* The world of a communicator. If it has none, it starts: all ranks call it. NULL before MPI_Init and in MPI_Finalize. */
+/* The world of a communicator, which may not have started. NULL before MPI_Init and in MPI_Finalize. */
 struct world *world_of(MPI_Comm comm);
+/* The number of communicators with a world that have been freed: a handle may be used again. */
+extern atomic_uint worlds_freed;
+/* Starts a world that has not started yet: all ranks call it. */
+void world_start(struct world *world, MPI_Comm comm);
 /* The rank and the number of ranks of a communicator, without a world: a rank whose call is not valid may be the only one that asks. An
  * intercommunicator counts as one rank; 0 ranks if there is no such communicator. */
 struct place {
@@ -162,11 +252,13 @@ struct buffer {
 
 /* Whether MPI_<function> is for Unisono at all. */
 bool is_accelerated(enum function function);
-/* A reduction of `from` to `to`, which has a count and a type for both. */
-bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, struct buffer to, MPI_Op op,
+/* A reduction of `from` to `to`, which has a count and a type for both. Buffers are passed by their address: copies of structs on the stack
+ * take more time than the rest of a decision that is repeated. */
+bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, const struct buffer *to, MPI_Op op,
                        int root);
 /* A call that moves `from`, which is NULL if a rank has only one buffer, to `to`, one block for each rank. */
-bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, struct buffer to, int root);
+bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to,
+                  int root);
 /* An all-gather of blocks, one for each rank, in elements of the type of `to`, whose count is that of the ranks. NULL if MPI gave none. */
 bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct buffer to, const struct block *blocks);
 bool decides_barrier(struct call *call, MPI_Comm comm);
@@ -192,7 +284,7 @@ int move_all_gather_v(struct call *call, struct buffer from, void *to, MPI_Datat
 
 struct packed {
     char *bytes;
-    /* What was allocated for them, or NULL. */
+    /* The memory allocated for them, or NULL. */
     char *own;
     struct buffer buffer;
     MPI_Comm comm;
@@ -208,19 +300,50 @@ void discard(struct packed *packed);
 
 /* Memory; the program ends if there is none. */
 void *allocated(size_t bytes);
-/* What MPI's function returns for a call that is not valid, after the error handler of the communicator. */
+/* Returns the code of MPI's function for a call that is not valid, after the error handler of the communicator. */
 int refused(const struct call *call);
-/* What MPI's function returns for a code of unisono.h, after the error handler of the communicator if that is an error. */
+/* Returns the code of MPI's function for a code of unisono.h, after the error handler of the communicator if that is an error. */
 int result_of(const struct call *call, int code);
 
 /* report.c: who carried out what. */
+
+/* Calls of one class, on as many ranks, with the same fate. */
+struct row {
+    struct class class;
+    int ranks;
+    enum why why;
+    long calls[SIDES];
+    double seconds;
+    /* The times of the last trial, 0 if there was none, and its decision. */
+    double trial[SIDES];
+    enum side chosen;
+    struct row *next;
+};
 
 void report_begin(void);
 extern bool report_is_wanted;
 double report_now(void);
 /* Notes a call once it is done. */
-void report_call(const struct call *call);
-/* Collective over MPI_COMM_WORLD, before MPI ends. */
+void report_call(const struct call *call, double now);
+/* Notes what a trial of a call's class has decided. */
+void report_trial(const struct call *call, enum why why, const double trial[SIDES]);
+/* The rows. No other thread calls MPI meanwhile. */
+const struct row *report_rows(void);
+/* On rank 0. */
 void report_print(void);
+
+/* Must be called when a call is done, or refused. */
+static inline void call_ended(const struct call *call)
+{
+    if (!call->is_in_trial && !report_is_wanted)
+        return;
+    double now = report_now();
+    if (report_is_wanted)
+        report_call(call, now);
+    if (call->is_in_trial)
+        trial_call_ended(call, now);
+}
+
+#pragma GCC visibility pop
 
 #endif

@@ -24,7 +24,7 @@ struct arrays {
     size_t block_bytes;
     /* Where the blocks lie in `to`, and how large they are, unless they are equal and lie side by side. */
     const struct block *blocks;
-    /* What this rank gives of its own block, if it gives only that: all of it, or less in unequal blocks. */
+    /* The bytes of its own block that this rank gives, if it gives only that: all of it, or less in unequal blocks. */
     size_t own_bytes;
 };
 
@@ -77,7 +77,7 @@ static void get(const struct arrays *arrays, const char *stage, size_t start, si
     }
 }
 
-/* Carries out a call piece by piece. How many pieces there are, all ranks find alike. */
+/* Carries out a call piece by piece. The number of pieces is identical on all ranks. */
 static int carry(const struct call *call, const struct arrays *arrays)
 {
     char *stage = stage_of(call->world);

@@ -6,45 +6,10 @@
 
 #include <limits.h>
 
-/* The sizes at which Unisono is faster, in bytes of one rank: measured on two ranks (README.md says how). A single copy by the kernel,
- * as these MPIs move larger arrays, is faster than two copies through shared memory. */
-static const struct {
-    size_t from, to;
-} GAINS[FUNCTIONS] = {
-#ifdef OPEN_MPI
-    [ALLREDUCE] = { 0, SIZE_MAX },
-    [REDUCE] = { 1 << 10, 8 << 10 },
-    [BCAST] = { 1 << 10, 8 << 10 },
-    [REDUCE_SCATTER] = { 1 << 10, SIZE_MAX },
-    [REDUCE_SCATTER_BLOCK] = { 1 << 10, SIZE_MAX },
-    [ALLGATHER] = { 512, 8 << 10 },
-    [ALLGATHERV] = { 512, 8 << 10 },
-    [ALLTOALL] = { 1 << 10, 16 << 10 },
-#else
-    [ALLREDUCE] = { 0, SIZE_MAX },
-    [REDUCE] = { 0, SIZE_MAX },
-    [BCAST] = { 128, 32 << 10 },
-    [REDUCE_SCATTER] = { 0, SIZE_MAX },
-    [REDUCE_SCATTER_BLOCK] = { 0, SIZE_MAX },
-    [ALLGATHER] = { 64, 16 << 10 },
-    [ALLGATHERV] = { 64, 16 << 10 },
-    [ALLTOALL] = { 64, 32 << 10 },
-#endif
-    /* MPI's own moves on what pends, which programs with windows may expect of it. */
-    [BARRIER] = { 1, 0 },
-};
-
 static bool leave(struct call *call, enum why why)
 {
     call->why = why;
     return false;
-}
-
-/* Whether it is worth while. A function that the setting names is for Unisono at every size. */
-static bool gains(const struct call *call)
-{
-    bool is_named = settings.named >> call->function & 1;
-    return is_named || (call->bytes >= GAINS[call->function].from && call->bytes <= GAINS[call->function].to);
 }
 
 /* The size of an element of any type, or -1 if it is not valid. */
@@ -70,14 +35,14 @@ static int error_in(struct buffer buffer)
     return buffer.count == 0 || is_there ? MPI_SUCCESS : MPI_ERR_BUFFER;
 }
 
-/* The same for both buffers of a call that may be in place. */
+/* Returns the class of the error in both buffers of a call that may be in place. */
 static int error_in_both(struct buffer from, struct buffer to)
 {
     int error = error_in(to);
     return error != MPI_SUCCESS || from.address == MPI_IN_PLACE ? error : error_in(from);
 }
 
-/* What MPI reports if a rank gives what lies where it gets its own block: MPICH validates it in every function, Open MPI at the root of
+/* The errors of MPI if a rank gives the memory in which it gets its own block: MPICH validates it in every function, Open MPI at the root of
  * a reduction. Where MPI reports nothing, programs work, and so they do here. */
 static const int ALIAS_ERRORS[FUNCTIONS] = {
 #ifdef OPEN_MPI
@@ -131,16 +96,24 @@ static bool refuse(struct call *call, int error)
     return leave(call, INVALID);
 }
 
-/* What a call has to be besides its type: the last question, since the answer may start a world. A call that is not valid never gets
- * there: the other ranks may make none. An error that MPI detects only while it moves the values, `late`, ends calls of Unisono alone:
- * in those of MPI the other ranks wait for this one. */
+/* Whether its bytes are too many for MPI to pack and unpack them at once. */
+static bool is_too_large(const struct call *call, int ranks)
+{
+    return call->op == NONE && call->bytes * (size_t)(call->function == BCAST ? 1 : ranks) > INT_MAX;
+}
+
+/* Checks the rest of a call, and chooses. It comes last, since the choice may start a world. A call that is not
+ * valid never gets there: the other ranks may make none. An error that MPI detects only while it moves the values, `late`, ends calls
+ * of Unisono alone: in those of MPI the other ranks wait for this one. */
 static bool decides(struct call *call, int late)
 {
     if (call->comm == MPI_COMM_NULL)
         return leave(call, INVALID);
-    if (!gains(call))
-        return leave(call, GAINS_LITTLE);
-    if (late != MPI_SUCCESS)
+    bool is_named = settings.named >> call->function & 1;
+    /* MPI's own moves on what pends, which programs with windows may expect of it. */
+    if (call->function == BARRIER && !is_named)
+        return leave(call, NOT_NAMED);
+    if (late != MPI_SUCCESS && is_named)
         return refuse(call, late);
     if (call->root != 0) {
         int ranks = place_in(call->comm).ranks;
@@ -150,10 +123,12 @@ static bool decides(struct call *call, int late)
     struct world *world = call->world = world_of(call->comm);
     if (world == NULL)
         return leave(call, INVALID);
-    if (world->unisono == NULL)
+    if (world->unisono == NULL && world->why != FEW_CALLS)
         return leave(call, world->why);
-    call->why = BY_UNISONO;
-    return true;
+    if (is_too_large(call, world->ranks))
+        return leave(call, TOO_LARGE);
+    call->why = choose(call);
+    return call->why == BY_UNISONO && (late == MPI_SUCCESS || refuse(call, late));
 }
 
 static void begin(struct call *call, enum function function, MPI_Comm comm, int root)
@@ -163,8 +138,75 @@ static void begin(struct call *call, enum function function, MPI_Comm comm, int 
     call->root = root;
     call->world = NULL;
     call->bytes = 0;
+    call->op = call->dtype = NONE;
     call->error = MPI_SUCCESS;
+    call->choice = NULL;
+    call->is_in_trial = false;
     call->began = report_is_wanted ? report_now() : 0;
+}
+
+/* The last call of each function on this thread whose class had a choice, with predefined types: one that differs only in its buffers
+ * and root is not examined again. */
+static _Thread_local struct repeatable {
+    struct call call;
+    MPI_Datatype type;
+    MPI_Count count;
+    MPI_Op op;
+    unsigned freed;
+    int rank, ranks;
+    /* Where the block that this rank gets of itself begins. */
+    size_t own;
+} last[FUNCTIONS];
+
+/* Whether the buffers are valid, as far as the addresses say. */
+static bool are_buffers(const struct repeatable *same, const struct buffer *from, const struct buffer *to, int root)
+{
+    bool gets = same->call.function != REDUCE || same->rank == root;
+    if (gets && (to->address == NULL || to->address == MPI_IN_PLACE))
+        return false;
+    if (from == NULL || from->address == MPI_IN_PLACE)
+        return gets;
+    bool is_apart = from->address != NULL && from->address != (char *)to->address + same->own;
+    return is_apart && from->count == to->count && from->type == to->type;
+}
+
+/* Decides a call like the last one of its function; returns false if it is another. */
+static inline bool is_repeated(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to,
+                        MPI_Op op, int root)
+{
+    const struct repeatable *same = &last[function];
+    struct choice *choice = same->call.choice;
+    if (choice == NULL || same->call.comm != comm || same->count != to->count || same->type != to->type || same->op != op ||
+        same->freed != atomic_load_explicit(&worlds_freed, memory_order_relaxed))
+        return false;
+    if (root < 0 || root >= same->ranks || !are_buffers(same, from, to, root))
+        return false;
+    /* A call of MPI without a report needs no more than that, and should take no time. */
+    if (choice->left > 1 && choice->why != BY_UNISONO && !report_is_wanted) {
+        choice->left--;
+        call->why = choice->why;
+        call->error = MPI_SUCCESS;
+        call->is_in_trial = false;
+        return true;
+    }
+    *call = same->call;
+    call->root = root;
+    call->began = report_is_wanted ? report_now() : 0;
+    call->why = choose_again(call);
+    return true;
+}
+
+/* Notes a decision of `choose`. */
+static void note(const struct call *call, const struct buffer *to, MPI_Op op)
+{
+    if (call->choice == NULL || !is_chosen(call->why) || type_of(to->type) == NULL)
+        return;
+    const struct world *world = call->world;
+    struct repeatable *same = &last[call->function];
+    *same = (struct repeatable){ *call, to->type, to->count, op, atomic_load(&worlds_freed), world->rank, world->ranks, 0 };
+    same->call.is_in_trial = false;
+    if (call->function == ALLGATHER)
+        same->own = (size_t)world->rank * call->bytes;
 }
 
 bool is_accelerated(enum function function)
@@ -172,31 +214,35 @@ bool is_accelerated(enum function function)
     return settings.functions >> function & 1;
 }
 
-bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, struct buffer to, MPI_Op op,
+bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, const struct buffer *to, MPI_Op op,
                        int root)
 {
+    struct buffer given = { (void *)from, to->count, to->type };
+    if (is_repeated(call, function, comm, &given, to, op, root))
+        return call->why == BY_UNISONO;
     begin(call, function, comm, root);
     call->op = reduction_of(op);
     if (!is_accelerated(function) || (call->op != NONE && !(settings.reductions >> call->op & 1)))
         return leave(call, LEFT_BY_SETTING);
     if (call->op == NONE)
         return leave(call, OTHER_OPERATION);
-    const struct type *type = type_of(to.type);
+    const struct type *type = type_of(to->type);
     /* MPI decides whether it reduces the bits of a float, or its truth. */
     if (type == NULL || type->dtype == NONE || (type->is_float && call->op >= UNISONO_BIT_AND))
         return leave(call, OTHER_TYPE);
     if (type->is_float && !(settings.reductions & FLOATS))
         return leave(call, LEFT_BY_SETTING);
-    if (to.count == 0 || to.count == UNEQUAL)
-        return leave(call, to.count == 0 ? OF_NO_BYTES : UNEVEN);
-    struct buffer given = { (void *)from, to.count, to.type };
-    int error = error_in_reduction(function, given, to, comm, root);
+    if (to->count == 0 || to->count == UNEQUAL)
+        return leave(call, to->count == 0 ? OF_NO_BYTES : UNEVEN);
+    int error = error_in_reduction(function, given, *to, comm, root);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
     call->dtype = type->dtype;
     call->element_bytes = (size_t)type->size_bytes;
-    call->bytes = (size_t)to.count * call->element_bytes;
-    return decides(call, MPI_SUCCESS);
+    call->bytes = (size_t)to->count * call->element_bytes;
+    bool is_for_unisono = decides(call, MPI_SUCCESS);
+    note(call, to, op);
+    return is_for_unisono;
 }
 
 /* A call that moves `bytes` from or to each rank. */
@@ -207,11 +253,7 @@ static bool decides_bytes(struct call *call, size_t bytes, int late)
     call->dtype = UNISONO_U8;
     if (bytes == 0 && call->function != BARRIER)
         return leave(call, OF_NO_BYTES);
-    if (!decides(call, late))
-        return false;
-    /* MPI packs and unpacks no more at once. */
-    size_t all = call->function == BCAST ? bytes : bytes * (size_t)call->world->ranks;
-    return all <= INT_MAX || leave(call, TOO_LARGE);
+    return decides(call, late);
 }
 
 bool decides_barrier(struct call *call, MPI_Comm comm)
@@ -220,23 +262,35 @@ bool decides_barrier(struct call *call, MPI_Comm comm)
     return is_accelerated(BARRIER) ? decides_bytes(call, 0, MPI_SUCCESS) : leave(call, LEFT_BY_SETTING);
 }
 
-bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, struct buffer to, int root)
+/* The class of the error in the buffers of a call that moves values; and `late`, that of one which MPI detects only while it moves
+ * them. */
+static int error_in_move(const struct call *call, const struct buffer *from, const struct buffer *to, int *late)
 {
+    int error = from == NULL ? error_in(*to) : error_in_both(*from, *to);
+    if (error != MPI_SUCCESS || from == NULL)
+        return error;
+    struct buffer own = *to;
+    /* Only where the answer matters, since the rank takes a call of MPI. */
+    if (call->function == ALLGATHER && ALIAS_ERRORS[ALLGATHER] != MPI_SUCCESS)
+        own.address = (char *)to->address + (size_t)place_in(call->comm).rank * (size_t)to->count * (size_t)size_of(to->type);
+    *late = error_of_length(*from, own);
+    return error_of_alias(call->function, *from, own);
+}
+
+bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to, int root)
+{
+    int late = MPI_SUCCESS;
+    if (is_repeated(call, function, comm, from, to, MPI_OP_NULL, root))
+        return call->why == BY_UNISONO;
     begin(call, function, comm, root);
     if (!is_accelerated(function))
         return leave(call, LEFT_BY_SETTING);
-    int error = from == NULL ? error_in(to) : error_in_both(*from, to);
+    int error = error_in_move(call, from, to, &late);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
-    size_t bytes = (size_t)to.count * (size_t)size_of(to.type);
-    if (from == NULL)
-        return decides_bytes(call, bytes, MPI_SUCCESS);
-    struct buffer own = to;
-    /* Only where the answer matters, since the rank takes a call of MPI. */
-    if (function == ALLGATHER && ALIAS_ERRORS[function] != MPI_SUCCESS)
-        own.address = (char *)to.address + (size_t)place_in(comm).rank * bytes;
-    error = error_of_alias(function, *from, own);
-    return error == MPI_SUCCESS ? decides_bytes(call, bytes, error_of_length(*from, own)) : refuse(call, error);
+    bool is_for_unisono = decides_bytes(call, (size_t)to->count * (size_t)size_of(to->type), late);
+    note(call, to, MPI_OP_NULL);
+    return is_for_unisono;
 }
 
 /* Unisono's blocks are equal, so the shorter ones are filled up: not if that makes much of nothing. */

@@ -6,6 +6,7 @@
 
 int MPI_Init(int *argc, char ***argv)
 {
+    bind_mpi();
     int code = PMPI_Init(argc, argv);
     if (code == MPI_SUCCESS)
         worlds_begin();
@@ -14,6 +15,7 @@ int MPI_Init(int *argc, char ***argv)
 
 int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 {
+    bind_mpi();
     int code = PMPI_Init_thread(argc, argv, required, provided);
     if (code == MPI_SUCCESS)
         worlds_begin();
@@ -25,8 +27,7 @@ int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
 
 static int by_mpi(const struct call *call, int code)
 {
-    if (report_is_wanted)
-        report_call(call);
+    call_ended(call);
     return code;
 }
 

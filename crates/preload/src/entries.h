@@ -3,7 +3,8 @@
 int MPI(Allreduce)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
 {
     struct call call;
-    if (decides_reduction(&call, ALLREDUCE, comm, from, (struct buffer){ to, count, type }, op, 0))
+    struct buffer into = { to, count, type };
+    if (decides_reduction(&call, ALLREDUCE, comm, from, &into, op, 0))
         return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
     return BY_MPI(call, PMPI(Allreduce)(from, to, count, type, op, comm));
 }
@@ -11,7 +12,8 @@ int MPI(Allreduce)(const void *from, void *to, COUNT count, MPI_Datatype type, M
 int MPI(Reduce)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm)
 {
     struct call call;
-    if (decides_reduction(&call, REDUCE, comm, from, (struct buffer){ to, count, type }, op, root))
+    struct buffer into = { to, count, type };
+    if (decides_reduction(&call, REDUCE, comm, from, &into, op, root))
         return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
     return BY_MPI(call, PMPI(Reduce)(from, to, count, type, op, root, comm));
 }
@@ -19,7 +21,8 @@ int MPI(Reduce)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_
 int MPI(Reduce_scatter_block)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
 {
     struct call call;
-    if (decides_reduction(&call, REDUCE_SCATTER_BLOCK, comm, from, (struct buffer){ to, count, type }, op, 0))
+    struct buffer into = { to, count, type };
+    if (decides_reduction(&call, REDUCE_SCATTER_BLOCK, comm, from, &into, op, 0))
         return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
     return BY_MPI(call, PMPI(Reduce_scatter_block)(from, to, count, type, op, comm));
 }
@@ -43,7 +46,7 @@ int MPI(Reduce_scatter)(const void *from, void *to, const COUNT counts[], MPI_Da
 {
     struct call call;
     struct buffer part = { to, MPI(same_count)(counts, comm), type };
-    if (decides_reduction(&call, REDUCE_SCATTER, comm, from, part, op, 0))
+    if (decides_reduction(&call, REDUCE_SCATTER, comm, from, &part, op, 0))
         return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
     return BY_MPI(call, PMPI(Reduce_scatter)(from, to, counts, type, op, comm));
 }
@@ -52,7 +55,7 @@ int MPI(Bcast)(void *buffer, COUNT count, MPI_Datatype type, int root, MPI_Comm 
 {
     struct call call;
     struct buffer values = { buffer, count, type };
-    if (decides_move(&call, BCAST, comm, NULL, values, root))
+    if (decides_move(&call, BCAST, comm, NULL, &values, root))
         return move_broadcast(&call, values);
     return BY_MPI(call, PMPI(Bcast)(buffer, count, type, root, comm));
 }
@@ -62,7 +65,7 @@ int MPI(Allgather)(const void *from, COUNT from_count, MPI_Datatype from_type, v
 {
     struct call call;
     struct buffer given = { (void *)from, from_count, from_type }, gotten = { to, to_count, to_type };
-    if (decides_move(&call, ALLGATHER, comm, &given, gotten, 0))
+    if (decides_move(&call, ALLGATHER, comm, &given, &gotten, 0))
         return move_all_gather(&call, given, gotten);
     return BY_MPI(call, PMPI(Allgather)(from, from_count, from_type, to, to_count, to_type, comm));
 }
@@ -72,7 +75,7 @@ int MPI(Alltoall)(const void *from, COUNT from_count, MPI_Datatype from_type, vo
 {
     struct call call;
     struct buffer given = { (void *)from, from_count, from_type }, gotten = { to, to_count, to_type };
-    if (decides_move(&call, ALLTOALL, comm, &given, gotten, 0))
+    if (decides_move(&call, ALLTOALL, comm, &given, &gotten, 0))
         return move_all_to_all(&call, given, gotten);
     return BY_MPI(call, PMPI(Alltoall)(from, from_count, from_type, to, to_count, to_type, comm));
 }

@@ -34,16 +34,14 @@ static int class_of(const char *text)
 
 int refused(const struct call *call)
 {
-    if (report_is_wanted)
-        report_call(call);
+    call_ended(call);
     PMPI_Comm_call_errhandler(call->comm, call->error);
     return call->error;
 }
 
 int result_of(const struct call *call, int code)
 {
-    if (report_is_wanted)
-        report_call(call);
+    call_ended(call);
     if (code == UNISONO_OK)
         return MPI_SUCCESS;
     int error = code == UNISONO_ERROR_MEMORY ? MPI_ERR_NO_MEM : class_of(unisono_last_error());

@@ -2,6 +2,7 @@
 
 #include "accelerate.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,28 @@ static bool is_first_rank(void)
     return true;
 }
 
+/* Returns whether functions of MPI are visible to this library. If it is linked with MPI, they are. The library for MPICH in wheels is not: it serves
+ * MPICH and its children, whose libraries have several names, and calls the one that the program has loaded. */
+static bool is_mpi_visible(void)
+{
+    void *program = dlopen(NULL, RTLD_LAZY);
+    return program != NULL && dlsym(program, "PMPI_Init") != NULL;
+}
+
+void bind_mpi(void)
+{
+    const char *const names[] = { "libmpi.so.12", "libmpich.so.12" };
+    if (is_mpi_visible())
+        return;
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+        if (dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL) != NULL)
+            return;
+    }
+    fprintf(stderr, "unisono: the program has loaded neither %s nor %s, of MPICH: for Open MPI, preload %s instead of %s\n", names[0], names[1],
+            OTHER, OWN);
+    exit(1);
+}
+
 /* Runs before main: the program, which has done nothing yet, is executed again without this library if its MPI is another one.
  * MPI_Get_library_version takes no handles and may be called before MPI_Init. */
 __attribute__((constructor)) static void check_family(int argc, char **argv)
@@ -56,6 +79,8 @@ __attribute__((constructor)) static void check_family(int argc, char **argv)
     (void)argc;
     char version[VERSION_BYTES] = "", program[PATH_BYTES] = "";
     int length;
+    if (!is_mpi_visible())
+        return;
     PMPI_Get_library_version(version, &length);
     bool is_open_mpi = strncmp(version, "Open MPI", strlen("Open MPI")) == 0;
     if (is_open_mpi == IS_FOR_OPEN_MPI)

@@ -11,8 +11,7 @@ static int cannot(const struct call *call, int error)
 {
     bool is_memory = error == MPI_ERR_NO_MEM;
     unisono_fail(call->world->unisono, is_memory ? "a rank has no memory to pack values" : "a rank cannot pack the values that it sends");
-    if (report_is_wanted)
-        report_call(call);
+    call_ended(call);
     if (is_memory)
         PMPI_Comm_call_errhandler(call->comm, error);
     return error;
@@ -45,7 +44,7 @@ int move_broadcast(struct call *call, struct buffer buffer)
     return ended(call, code, &values);
 }
 
-/* What carries out a call from one buffer to another. */
+/* The function that carries out a call from one buffer to another. */
 typedef int carrier(const struct call *call, const void *from, void *to);
 
 static int moved(struct call *call, struct buffer from, struct buffer to, carrier *carry)

@@ -1,5 +1,4 @@
-/* The report: who carried out which calls, why, and how long they took, on rank 0; and how long MPI takes for what Unisono carried
- * out. */
+/* The report, on rank 0: who carried out which calls, why, how long they took, and what trials measured. */
 
 #include "accelerate.h"
 
@@ -9,46 +8,36 @@
 #include <string.h>
 #include <time.h>
 
-enum { SIZE_CLASSES = 48, TRIES = 7 };
-
-/* Calls of one function, on as many ranks, of about the same size, with the same fate. */
-struct row {
-    int function, why, ranks, size_class;
-    long calls;
-    double seconds;
-    /* The size of the last one, for a comparison with MPI. */
-    long bytes;
-    struct row *next;
-};
-
 bool report_is_wanted;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct row *rows;
 
-static const char *const WHYS_TOLD[WHYS] = {
-    "unisono",
-    "MPI: UNISONO_ACCELERATE leaves it to MPI",
-    "MPI: there are no elements",
-    "MPI: it is larger than 2 GiB",
-    "MPI: the ranks' counts are too different",
-    "MPI: the type is not one that Unisono reduces",
-    "MPI: the operation is not one of Unisono's",
-    "MPI: an intercommunicator",
-    "MPI: one rank",
-    "MPI: the ranks are on several nodes",
-    "MPI: ranks of another MPI_COMM_WORLD",
-    "MPI: Unisono did not start",
-    "MPI: Unisono gains too little at this size",
-    "MPI: not a valid call",
+static const char *const REASONS[WHYS] = {
+    [BY_UNISONO] = "unisono",
+    [LEFT_BY_SETTING] = "MPI: UNISONO_ACCELERATE leaves it to MPI",
+    [OF_NO_BYTES] = "MPI: there are no elements",
+    [TOO_LARGE] = "MPI: it is larger than 2 GiB",
+    [UNEVEN] = "MPI: the ranks' counts are too different",
+    [OTHER_TYPE] = "MPI: the type is not one that Unisono reduces",
+    [OTHER_OPERATION] = "MPI: the operation is not one of Unisono's",
+    [INTERCOMMUNICATOR] = "MPI: an intercommunicator",
+    [ONE_RANK] = "MPI: one rank",
+    [SEVERAL_NODES] = "MPI: the ranks are on several nodes",
+    [OTHER_PROCESSES] = "MPI: ranks of another MPI_COMM_WORLD",
+    [NOT_STARTED] = "MPI: Unisono did not start",
+    [NOT_NAMED] = "MPI: UNISONO_ACCELERATE does not name it",
+    [INVALID] = "MPI: not a valid call",
+    [FEW_CALLS] = "MPI: too few calls for a trial",
+    [IN_TRIAL] = "both: the trial has not ended",
+    [FASTER_BY_MPI] = "MPI: Unisono was not faster in the trial",
+    [NOT_RECORDED] = "MPI: no recorded decision names Unisono",
 };
 
 void report_begin(void)
 {
     const char *text = getenv("UNISONO_ACCELERATE_REPORT");
-    int wanted = text != NULL && strcmp(text, "1") == 0;
-    PMPI_Allreduce(MPI_IN_PLACE, &wanted, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    report_is_wanted = wanted;
+    report_is_wanted = text != NULL && strcmp(text, "1") == 0;
 }
 
 double report_now(void)
@@ -58,31 +47,29 @@ double report_now(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* The number of bits of a size. */
-static int size_class_of(size_t bytes)
+/* Calls that either side could carry out have one row, whose reason is that of the last one. */
+static int fate_of(const struct row *row)
 {
-    int bits = 0;
-    for (; bytes != 0; bytes >>= 1)
-        bits++;
-    return bits < SIZE_CLASSES ? bits : SIZE_CLASSES - 1;
+    return is_chosen(row->why) ? BY_UNISONO : row->why;
 }
 
 static int compare(const struct row *a, const struct row *b)
 {
-    if (a->function != b->function)
-        return a->function - b->function;
-    if (a->ranks != b->ranks)
-        return a->ranks - b->ranks;
-    return a->size_class != b->size_class ? a->size_class - b->size_class : a->why - b->why;
+    const int differences[] = {
+        a->class.function - b->class.function, a->class.op - b->class.op,     a->class.dtype - b->class.dtype,
+        a->ranks - b->ranks,                   a->class.size - b->class.size, fate_of(a) - fate_of(b),
+    };
+    for (size_t i = 0; i < sizeof(differences) / sizeof(*differences); i++)
+        if (differences[i] != 0)
+            return differences[i];
+    return 0;
 }
 
-void report_call(const struct call *call)
+/* The row of a call, made at its first one. The lock is held. */
+static struct row *row_of(const struct call *call, enum why why)
 {
-    struct row key = { .function = call->function, .why = call->why };
-    double seconds = report_now() - call->began;
-    key.ranks = call->world == NULL ? 0 : call->world->ranks;
-    key.size_class = size_class_of(call->bytes);
-    pthread_mutex_lock(&lock);
+    struct row key = { .ranks = call->world == NULL ? 0 : call->world->ranks, .why = why };
+    key.class = (struct class){ call->function, call->op, call->dtype, size_of_class(call->bytes) };
     struct row **place = &rows;
     while (*place != NULL && compare(*place, &key) < 0)
         place = &(*place)->next;
@@ -92,133 +79,60 @@ void report_call(const struct call *call)
         row->next = *place;
         *place = row;
     }
-    (*place)->calls++;
-    (*place)->seconds += seconds;
-    (*place)->bytes = (long)call->bytes;
+    return *place;
+}
+
+void report_call(const struct call *call, double now)
+{
+    pthread_mutex_lock(&lock);
+    struct row *row = row_of(call, call->why);
+    /* A trial's decision stays, also while another communicator's trial goes on. */
+    if (row->trial[MPI_SIDE] == 0)
+        row->why = call->is_in_trial ? IN_TRIAL : call->why;
+    row->calls[call->why == BY_UNISONO ? UNISONO_SIDE : MPI_SIDE]++;
+    row->seconds += now - call->began;
     pthread_mutex_unlock(&lock);
 }
 
-/* A call on scratch buffers, by MPI (`PMPI_`) or by Unisono (`MPI_`). */
-#define MAKE(prefix)                                                                          \
-    switch (row->function) {                                                                  \
-    case ALLREDUCE:                                                                           \
-        prefix##Allreduce(from, to, floats, MPI_FLOAT, MPI_SUM, comm);                        \
-        break;                                                                                \
-    case REDUCE:                                                                              \
-        prefix##Reduce(from, to, floats, MPI_FLOAT, MPI_SUM, 0, comm);                        \
-        break;                                                                                \
-    case BCAST:                                                                               \
-        prefix##Bcast(from, bytes, MPI_BYTE, 0, comm);                                        \
-        break;                                                                                \
-    case REDUCE_SCATTER:                                                                      \
-    case REDUCE_SCATTER_BLOCK:                                                                \
-        prefix##Reduce_scatter_block(from, to, floats, MPI_FLOAT, MPI_SUM, comm);             \
-        break;                                                                                \
-    case ALLGATHER:                                                                           \
-    case ALLGATHERV:                                                                          \
-        prefix##Allgather(from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, comm);                  \
-        break;                                                                                \
-    case ALLTOALL:                                                                            \
-        prefix##Alltoall(from, bytes, MPI_BYTE, to, bytes, MPI_BYTE, comm);                   \
-        break;                                                                                \
-    default:                                                                                  \
-        prefix##Barrier(comm);                                                                \
-    }
-
-/* Seconds of a call, on this rank. */
-static double timed(const struct row *row, char *from, char *to, MPI_Comm comm, bool is_by_mpi)
+void report_trial(const struct call *call, enum why why, const double trial[SIDES])
 {
-    int bytes = (int)row->bytes, floats = (bytes + (int)sizeof(float) - 1) / (int)sizeof(float);
-    PMPI_Barrier(comm);
-    double began = report_now();
-    if (is_by_mpi)
-        MAKE(PMPI_)
-    else
-        MAKE(MPI_)
-    return report_now() - began;
+    pthread_mutex_lock(&lock);
+    struct row *row = row_of(call, why);
+    row->why = why;
+    row->chosen = why == BY_UNISONO ? UNISONO_SIDE : MPI_SIDE;
+    memcpy(row->trial, trial, sizeof(row->trial));
+    pthread_mutex_unlock(&lock);
 }
 
-static int ascending(const void *a, const void *b)
+const struct row *report_rows(void)
 {
-    double difference = *(const double *)a - *(const double *)b;
-    return (difference > 0) - (difference < 0);
+    return rows;
 }
 
-/* The medians of both, in seconds; 0 if they would need too much memory. */
-struct medians {
-    double by_unisono, by_mpi;
-};
-
-static struct medians measured_on(const struct row *row, MPI_Comm comm)
+static void print(const struct row *row)
 {
-    bool has_blocks = row->function != ALLREDUCE && row->function != REDUCE && row->function != BCAST;
-    size_t bytes = ((size_t)row->bytes + sizeof(float)) * (has_blocks ? (size_t)row->ranks : 1);
-    char *from = calloc(1, bytes), *to = calloc(1, bytes);
-    int has_memory = from != NULL && to != NULL && row->bytes < 1L << 30;
-    double by_unisono[TRIES] = { 0 }, by_mpi[TRIES] = { 0 };
-    PMPI_Allreduce(MPI_IN_PLACE, &has_memory, 1, MPI_INT, MPI_MIN, comm);
-    for (int try = -2; has_memory && try < TRIES; try++) {
-        by_unisono[try < 0 ? 0 : try] = timed(row, from, to, comm, false);
-        by_mpi[try < 0 ? 0 : try] = timed(row, from, to, comm, true);
-    }
-    free(from);
-    free(to);
-    qsort(by_unisono, TRIES, sizeof(*by_unisono), ascending);
-    qsort(by_mpi, TRIES, sizeof(*by_mpi), ascending);
-    return (struct medians){ by_unisono[TRIES / 2], by_mpi[TRIES / 2] };
-}
-
-/* The medians on the first ranks of MPI_COMM_WORLD, as many as the calls had. All ranks call it. */
-static struct medians measured(const struct row *row)
-{
-    int own;
-    PMPI_Comm_rank(MPI_COMM_WORLD, &own);
-    MPI_Comm comm;
-    PMPI_Comm_split(MPI_COMM_WORLD, own < row->ranks ? 0 : MPI_UNDEFINED, own, &comm);
-    if (comm == MPI_COMM_NULL)
-        return (struct medians){ 0, 0 };
-    struct medians medians = measured_on(row, comm);
-    PMPI_Comm_free(&comm);
-    return medians;
-}
-
-static void print(const struct row *row, struct medians medians)
-{
-    char size[32], ranks[16] = "", both[64] = "";
-    snprintf(size, sizeof(size), row->size_class == 0 ? "0" : "< %ld", 1L << row->size_class);
+    char size[32], ranks[16] = "", class[32] = "", trial[64] = "";
+    snprintf(size, sizeof(size), row->class.size == 0 ? "0" : "< %ld", 1L << row->class.size);
     if (row->ranks > 0)
         snprintf(ranks, sizeof(ranks), "%d", row->ranks);
-    if (medians.by_mpi > 0)
-        snprintf(both, sizeof(both), "%.2f %12.2f", medians.by_unisono * 1e6, medians.by_mpi * 1e6);
-    fprintf(stderr, "unisono: %-21s %5s %12s %9ld %12.2f %25s  %s\n", FUNCTION_NAMES[row->function], ranks, size, row->calls,
-            row->seconds / (double)row->calls * 1e6, both, WHYS_TOLD[row->why]);
+    if (row->class.op != NONE)
+        snprintf(class, sizeof(class), "%s %s", REDUCTION_NAMES[row->class.op],
+                 row->class.dtype == NONE ? "" : DTYPE_NAMES[row->class.dtype]);
+    if (row->trial[MPI_SIDE] > 0)
+        snprintf(trial, sizeof(trial), "%.2f %11.2f", row->trial[UNISONO_SIDE] * 1e6, row->trial[MPI_SIDE] * 1e6);
+    long calls = row->calls[UNISONO_SIDE] + row->calls[MPI_SIDE];
+    fprintf(stderr, "unisono: %-21s %-9s %5s %12s %9ld %9ld %12.2f %23s  %s\n", FUNCTION_NAMES[row->class.function], class, ranks,
+            size, row->calls[UNISONO_SIDE], row->calls[MPI_SIDE], row->seconds / (double)calls * 1e6, trial, REASONS[row->why]);
 }
 
 void report_print(void)
 {
-    if (!report_is_wanted)
-        return;
-    /* What follows are not the program's calls. */
-    report_is_wanted = false;
     int rank;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (rank == 0)
-        fprintf(stderr, "unisono: %-21s %5s %12s %9s %12s %12s %12s  %s\n", "function", "ranks", "bytes", "calls", "us per call",
-                "by unisono", "by MPI", "carried out by");
-    struct row *next = rows;
-    for (;;) {
-        struct row row = { .function = FUNCTIONS };
-        if (rank == 0 && next != NULL)
-            row = *next;
-        PMPI_Bcast(&row, sizeof(row), MPI_BYTE, 0, MPI_COMM_WORLD);
-        if (row.function == FUNCTIONS)
-            return;
-        struct medians medians = { 0, 0 };
-        if (row.why == BY_UNISONO)
-            medians = measured(&row);
-        if (rank == 0) {
-            print(&row, medians);
-            next = next->next;
-        }
-    }
+    if (!report_is_wanted || rank != 0)
+        return;
+    fprintf(stderr, "unisono: %-21s %-9s %5s %12s %9s %9s %12s %11s %11s  %s\n", "function", "", "ranks", "bytes", "unisono", "MPI",
+            "us per call", "unisono us", "MPI us", "chosen");
+    for (const struct row *row = rows; row != NULL; row = row->next)
+        print(row);
 }

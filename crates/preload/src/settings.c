@@ -10,18 +10,18 @@ const char *const FUNCTION_NAMES[FUNCTIONS] = {
     "allreduce", "reduce", "bcast", "reduce_scatter", "reduce_scatter_block", "allgather", "allgatherv", "alltoall", "barrier",
 };
 
-/* What a setting names besides functions: reductions, and those of floating-point numbers. */
-static const struct {
-    const char *name;
-    unsigned bit;
-} REDUCTION_NAMES[] = {
-    { "sum", 1U << UNISONO_SUM }, { "prod", 1U << UNISONO_PRODUCT }, { "min", 1U << UNISONO_MIN },
-    { "max", 1U << UNISONO_MAX }, { "band", 1U << UNISONO_BIT_AND }, { "bor", 1U << UNISONO_BIT_OR },
-    { "bxor", 1U << UNISONO_BIT_XOR }, { "land", 1U << UNISONO_LOGICAL_AND }, { "lor", 1U << UNISONO_LOGICAL_OR },
-    { "lxor", 1U << UNISONO_LOGICAL_XOR }, { "floats", FLOATS },
+const char *const REDUCTION_NAMES[REDUCTIONS] = {
+    [UNISONO_SUM] = "sum",         [UNISONO_PRODUCT] = "prod",     [UNISONO_MIN] = "min",          [UNISONO_MAX] = "max",
+    [UNISONO_BIT_AND] = "band",    [UNISONO_BIT_OR] = "bor",       [UNISONO_BIT_XOR] = "bxor",     [UNISONO_LOGICAL_AND] = "land",
+    [UNISONO_LOGICAL_OR] = "lor",  [UNISONO_LOGICAL_XOR] = "lxor",
 };
 
-enum { REDUCTIONS = sizeof(REDUCTION_NAMES) / sizeof(*REDUCTION_NAMES) };
+const char *const DTYPE_NAMES[DTYPES] = {
+    [UNISONO_F32] = "f32", [UNISONO_F64] = "f64", [UNISONO_F16] = "f16", [UNISONO_BF16] = "bf16", [UNISONO_I32] = "i32",
+    [UNISONO_I64] = "i64", [UNISONO_U8] = "u8",   [UNISONO_U32] = "u32", [UNISONO_U64] = "u64",
+};
+
+static const char FIXED[] = "fixed:", OF_FLOATS[] = "floats";
 
 /* Adds a name to the functions or reductions. Returns false if there is no such name. */
 static bool add(struct settings *settings, const char *name)
@@ -31,37 +31,35 @@ static bool add(struct settings *settings, const char *name)
             settings->functions |= 1U << function;
             return true;
         }
-    for (int i = 0; i < REDUCTIONS; i++)
-        if (strcmp(name, REDUCTION_NAMES[i].name) == 0) {
-            settings->reductions |= REDUCTION_NAMES[i].bit;
+    for (int op = 0; op < REDUCTIONS; op++)
+        if (REDUCTION_NAMES[op] != NULL && strcmp(name, REDUCTION_NAMES[op]) == 0) {
+            settings->reductions |= 1U << op;
             return true;
         }
+    if (strcmp(name, OF_FLOATS) == 0) {
+        settings->reductions |= FLOATS;
+        return true;
+    }
     return false;
 }
 
 static void refuse(const char *name)
 {
-    fprintf(stderr, "unisono: UNISONO_ACCELERATE names `%s`: it is `off`, or names of what to accelerate, or names of what to leave to "
-                    "MPI, each with a minus, separated by commas; the names are", name);
+    fprintf(stderr, "unisono: UNISONO_ACCELERATE names `%s`: it is `off`, or `%sFILE`, or names of what to accelerate, or names of what "
+                    "to leave to MPI, each with a minus, separated by commas; the names are", name, FIXED);
     for (int function = 0; function < FUNCTIONS; function++)
         fprintf(stderr, " %s", FUNCTION_NAMES[function]);
-    for (int i = 0; i < REDUCTIONS; i++)
-        fprintf(stderr, " %s", REDUCTION_NAMES[i].name);
-    fputc('\n', stderr);
+    for (int op = 0; op < REDUCTIONS; op++)
+        if (REDUCTION_NAMES[op] != NULL)
+            fprintf(stderr, " %s", REDUCTION_NAMES[op]);
+    fprintf(stderr, " %s\n", OF_FLOATS);
 }
 
-/* The setting of this rank; false if it is not valid, which is said. */
-static bool read_own(struct settings *settings)
+/* The setting of this rank; false if it is not valid, which is reported. */
+static bool read_names(struct settings *settings, const char *text)
 {
-    const char *text = getenv("UNISONO_ACCELERATE");
-    const struct settings all = { (1U << FUNCTIONS) - 1, 0, ~0U };
-    *settings = all;
-    if (text == NULL || *text == '\0')
-        return true;
-    struct settings chosen = { 0, 0, 0 }, left = { 0, 0, 0 };
-    *settings = chosen;
-    if (strcmp(text, "off") == 0)
-        return true;
+    const struct settings all = *settings;
+    struct settings chosen = { 0 }, left = { 0 };
     bool is_valid = true;
     char *names = strdup(text), *rest = NULL;
     for (char *name = strtok_r(names, ", ", &rest); name != NULL; name = strtok_r(NULL, ", ", &rest)) {
@@ -78,19 +76,54 @@ static bool read_own(struct settings *settings)
         chosen.functions = all.functions;
     if ((chosen.reductions & ~FLOATS) == 0)
         chosen.reductions = all.reductions;
-    *settings = (struct settings){ chosen.functions & ~left.functions, chosen.named, (chosen.reductions | FLOATS) & ~left.reductions };
+    settings->functions = chosen.functions & ~left.functions;
+    settings->named = chosen.named;
+    settings->reductions = (chosen.reductions | FLOATS) & ~left.reductions;
     return is_valid;
+}
+
+/* Whether this rank's number is that of all ranks. */
+static bool is_agreed(uint64_t own)
+{
+    uint64_t both[] = { own, ~own };
+    PMPI_Allreduce(MPI_IN_PLACE, both, 2, MPI_UINT64_T, MPI_MIN, MPI_COMM_WORLD);
+    return both[0] == ~both[1];
+}
+
+/* Ends the job: all ranks call it. By MPI_Abort, MPICH's mpirun may lose what was written before. */
+static void end(void)
+{
+    PMPI_Finalize();
+    exit(2);
 }
 
 struct settings settings_agreed(void)
 {
-    struct settings own;
-    unsigned of_all[4] = { read_own(&own), own.functions, own.named, own.reductions };
-    PMPI_Allreduce(MPI_IN_PLACE, of_all, 4, MPI_UNSIGNED, MPI_BAND, MPI_COMM_WORLD);
-    if (!of_all[0]) {
-        /* By MPI_Abort, MPICH's mpirun may lose what was written before. */
-        PMPI_Finalize();
-        exit(2);
+    const char *text = getenv("UNISONO_ACCELERATE"), *file = NULL;
+    struct settings own = { .functions = (1U << FUNCTIONS) - 1, .reductions = ~0U };
+    bool is_valid = true;
+    uint64_t decisions = 0;
+    if (text == NULL)
+        text = "";
+    if (strcmp(text, "off") == 0) {
+        own.functions = 0;
+    } else if (strncmp(text, FIXED, strlen(FIXED)) == 0) {
+        own.is_fixed = 1;
+        file = text + strlen(FIXED);
+        decisions = record_read(file);
+        is_valid = decisions != 0;
+    } else if (*text != '\0') {
+        is_valid = read_names(&own, text);
     }
-    return (struct settings){ of_all[1], of_all[2], of_all[3] };
+    is_valid = record_begin() && is_valid;
+    unsigned of_all[] = { is_valid, own.functions, own.named, own.reductions };
+    PMPI_Allreduce(MPI_IN_PLACE, of_all, 4, MPI_UNSIGNED, MPI_BAND, MPI_COMM_WORLD);
+    if (!of_all[0])
+        end();
+    if (!is_agreed(decisions)) {
+        if (file != NULL)
+            fprintf(stderr, "unisono: the decisions in `%s` are not those of all ranks: copy one file to all nodes\n", file);
+        end();
+    }
+    return (struct settings){ of_all[1], of_all[2], of_all[3], own.is_fixed };
 }

@@ -1,10 +1,9 @@
-/* Worlds of Unisono, each an attribute of a communicator. A communicator has none until its first call that is for Unisono; its copies
- * have their own; freeing it frees its world. */
+/* Worlds of Unisono, each an attribute of a communicator. A communicator has none until its first call that could be Unisono's; its
+ * copies have their own; freeing it frees its world. */
 
 #include "accelerate.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +19,9 @@ static MPI_Group of_job = MPI_GROUP_NULL, of_node = MPI_GROUP_NULL;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct world *worlds;
 
-/* What a thread looked up last, and how many communicators had been freed by then: a handle may be used again. */
-static atomic_uint freed;
+atomic_uint worlds_freed;
+
+/* The communicator that a thread looked up last, and how many communicators had been freed by then. */
 static _Thread_local struct {
     MPI_Comm comm;
     struct world *world;
@@ -43,7 +43,7 @@ static int comm_is_freed(MPI_Comm comm, int keyval, void *attribute, void *extra
 {
     (void)comm, (void)keyval, (void)extra;
     struct world *world = attribute;
-    atomic_fetch_add(&freed, 1);
+    atomic_fetch_add(&worlds_freed, 1);
     pthread_mutex_lock(&lock);
     for (struct world **place = &worlds; *place != NULL; place = &(*place)->next)
         if (*place == world) {
@@ -52,6 +52,7 @@ static int comm_is_freed(MPI_Comm comm, int keyval, void *attribute, void *extra
         }
     pthread_mutex_unlock(&lock);
     leave(world);
+    choices_free(world->choices);
     free(world);
     return MPI_SUCCESS;
 }
@@ -62,7 +63,10 @@ static int process_ends(MPI_Comm comm, int keyval, void *attribute, void *extra)
 {
     (void)comm, (void)keyval, (void)attribute, (void)extra;
     report_print();
+    record_write();
     atomic_store(&is_ready, false);
+    /* No thread may use a world that it looked up before. */
+    atomic_fetch_add(&worlds_freed, 1);
     for (struct world *world = worlds; world != NULL; world = world->next)
         leave(world);
     progress_end();
@@ -111,8 +115,9 @@ static bool is_within(MPI_Comm comm, int ranks, MPI_Group group)
     return is;
 }
 
-/* Starts Unisono among ranks of one machine, or on none of them. */
-static enum why start_on(struct world *world, MPI_Comm comm)
+/* No communicator is made for that: Open MPI makes one by non-blocking collectives on `comm`, which crash after the program's own have
+ * failed. */
+void world_start(struct world *world, MPI_Comm comm)
 {
     unisono_settings settings = { 0 };
     /* MPI waits for ever, so a program may. */
@@ -122,18 +127,17 @@ static enum why start_on(struct world *world, MPI_Comm comm)
     /* The lowest rank that could not. */
     int failed = code == UNISONO_OK ? world->ranks : world->rank;
     PMPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, comm);
-    if (failed == world->ranks)
-        return BY_UNISONO;
+    world->why = failed == world->ranks ? BY_UNISONO : NOT_STARTED;
+    if (world->why == BY_UNISONO)
+        return;
     if (failed == world->rank)
         snprintf(world->error, sizeof(world->error), "%s", unisono_last_error());
     PMPI_Bcast(world->error, sizeof(world->error), MPI_CHAR, failed, comm);
     leave(world);
-    return NOT_STARTED;
 }
 
-/* Starts a world, if the communicator can have one. No communicator is made for that: Open MPI makes one by non-blocking collectives
- * on `comm`, which crash after the program's own have failed. */
-static enum why start(struct world *world, MPI_Comm comm)
+/* Whether a communicator can have a world: FEW_CALLS if it can. No rank waits for another here. */
+static enum why place(struct world *world, MPI_Comm comm)
 {
     int is_inter;
     PMPI_Comm_test_inter(comm, &is_inter);
@@ -145,14 +149,14 @@ static enum why start(struct world *world, MPI_Comm comm)
         return ONE_RANK;
     if (!is_within(comm, world->ranks, of_job))
         return OTHER_PROCESSES;
-    return is_within(comm, world->ranks, of_node) ? start_on(world, comm) : SEVERAL_NODES;
+    return is_within(comm, world->ranks, of_node) ? FEW_CALLS : SEVERAL_NODES;
 }
 
 static struct world *new_world(MPI_Comm comm)
 {
     struct world *world = allocated(sizeof(*world));
-    *world = (struct world){ 0 };
-    world->why = start(world, comm);
+    *world = (struct world){ .ranks = 1 };
+    world->why = place(world, comm);
     pthread_mutex_lock(&lock);
     world->next = worlds;
     worlds = world;
@@ -173,14 +177,14 @@ static struct world *looked_up(MPI_Comm comm)
     progress_of_this_thread();
     last.comm = comm;
     last.world = world;
-    last.freed = atomic_load(&freed);
+    last.freed = atomic_load(&worlds_freed);
     return world;
 }
 
 /* Whether a communicator is the last one of this thread. */
 static bool is_last(MPI_Comm comm)
 {
-    return last.world != NULL && last.comm == comm && last.freed == atomic_load_explicit(&freed, memory_order_relaxed);
+    return last.world != NULL && last.comm == comm && last.freed == atomic_load_explicit(&worlds_freed, memory_order_relaxed);
 }
 
 struct world *world_of(MPI_Comm comm)
@@ -197,7 +201,7 @@ struct place place_in(MPI_Comm comm)
     int is_inter;
     if (comm == MPI_COMM_NULL || !atomic_load_explicit(&is_ready, memory_order_relaxed))
         return none;
-    if (is_last(comm) && last.world->unisono != NULL)
+    if (is_last(comm))
         return (struct place){ last.world->rank, last.world->ranks };
     if (PMPI_Comm_test_inter(comm, &is_inter) != MPI_SUCCESS)
         return none;

@@ -24,7 +24,7 @@ static int sum_of(int value, MPI_Comm comm)
     return sum;
 }
 
-/* What a program attaches to a communicator is copied as before. */
+/* Attributes of a program's communicator are copied as before. */
 static int copies;
 
 static int copied(MPI_Comm comm, int keyval, void *extra, void *value, void *copy, int *flag)
@@ -115,7 +115,7 @@ static void threads(void)
     }
 }
 
-/* What is not valid is MPI's to refuse. */
+/* MPI refuses invalid calls. */
 static void errors(void)
 {
     MPI_Comm comm;
@@ -309,7 +309,7 @@ static struct rlimit without_memory(void)
     return limit;
 }
 
-/* The same if it lacks only for the blocks that a rank gets. */
+/* Tests a lack of memory for the blocks that a rank gets. */
 static void no_memory_for_blocks(MPI_Errhandler handler, MPI_Datatype pair, const char *from)
 {
     enum { COUNT = 1 << 22 };

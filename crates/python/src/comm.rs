@@ -39,7 +39,7 @@ pub(crate) struct Comm {
     /// The number of ranks.
     #[pyo3(get)]
     size: usize,
-    /// What connects the ranks: "shm", "tcp" or both.
+    /// The link between ranks: "shm", "tcp" or both.
     #[pyo3(get)]
     transport: &'static str,
     /// The rank that each rank had before `shrink`; empty if that did not return this communicator.
@@ -265,7 +265,7 @@ impl Comm {
     #[pyo3(signature = (minimum_ranks=None))]
     fn shrink(&self, py: Python<'_>, minimum_ranks: Option<usize>) -> PyResult<Self> {
         self.owner.check().map_err(argument)?;
-        // What has ended this communicator does not end the next one.
+        // The end of this communicator does not end the next one.
         let shrunk = interruptible(py, &Ended::default(), || {
             drop(self.levels.lock().unwrap_or_else(PoisonError::into_inner).take());
             let failed = self.lock().take();

@@ -1,4 +1,4 @@
-//! What ends a call before its time: Ctrl-C, and `fail` on another thread.
+//! Early ends of a call: Ctrl-C, and `fail` on another thread.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, OnceLock};
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use super::error::raised;
 
-/// How often a waiting thread lets Python run its signal handlers: for that it takes the interpreter's lock.
+/// The interval at which a waiting thread lets Python run its signal handlers: for that it takes the interpreter's lock.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// The cause for which a communicator ends, if one of its threads has said so.
@@ -20,9 +20,9 @@ static MAIN: OnceLock<ThreadId> = OnceLock::new();
 
 thread_local! {
     static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
-    /// What a signal handler has raised during the current call.
+    /// The exception that a signal handler has raised during the current call.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
-    /// Why the communicator of the current call ends.
+    /// The reason why the communicator of the current call ends.
     static ENDED: RefCell<Option<Ended>> = const { RefCell::new(None) };
 }
 

@@ -39,7 +39,7 @@ impl<T: Element> DerefMut for Kept<T> {
     }
 }
 
-/// A call in flight, whatever its buffer is.
+/// A call in flight, independent of its buffer.
 pub(crate) trait InFlight: Send {
     fn is_done(&self) -> bool;
     fn wait_for(&self, timeout: Duration) -> bool;

@@ -1,4 +1,4 @@
-//! How worlds start.
+//! The start of worlds.
 
 use std::path::PathBuf;
 

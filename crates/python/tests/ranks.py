@@ -16,6 +16,9 @@ DEADLINE_S = 120
 IS_DEEP = os.environ.get("UNISONO_TEST_DEEP") == "1"
 # As if ranks were on two machines.
 TWO_NODES = {"UNISONO_NETWORK": "tcp", "UNISONO_NODES": "1,1"}
+# When a call fails, PyTorch's flight recorder imports 800 modules to write the lines of the program, before the call returns its error:
+# for 15 s on a busy machine.
+QUICK_DUMPS = {"TORCH_INCLUDE_STACK_TRACE": "0"}
 # The first lines of a program on numpy arrays.
 PRELUDE = """
 import numpy as np
@@ -56,6 +59,7 @@ def start(program: str, ranks: int, folder: str, **environment: str) -> list[sub
             "UNISONO_BOOTSTRAP_DIR": f"{folder}/world",
             "UNISONO_FLIGHT_DIR": folder,
             "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
+            **QUICK_DUMPS,
             "STORE": f"{folder}/store",
             "OMP_NUM_THREADS": "1",
         }
@@ -104,6 +108,7 @@ def output_of(command: list[str], folder: Path, deadline_s: float = DEADLINE_S, 
         "OMP_NUM_THREADS": "1",
         "UNISONO_FLIGHT_DIR": str(folder),
         "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
+        **QUICK_DUMPS,
     }
     # Into a file: what a program leaves behind may keep a pipe open.
     with (folder / "output").open("w+") as output:

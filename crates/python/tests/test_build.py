@@ -1,6 +1,9 @@
 """The cache of compiled backends."""
 
 import os
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -34,3 +37,28 @@ def test_a_backend_that_a_program_loads_is_in_use() -> None:
     os.utime(backend, (0, 0))
     load()
     assert time.time() - backend.stat().st_mtime < 60
+
+
+def test_a_prebuilt_backend_is_loaded_and_none_is_compiled(tmp_path: Path) -> None:
+    from unisono.torch.build import _folder, backend_name, load
+
+    load()
+    package = tmp_path / "unisono_torch"
+    shutil.copytree(_folder(), package / backend_name())
+    # A process loads one backend: its operators have one definition.
+    program = "from unisono.torch.build import load; print(load().__file__)"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    ended = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.stdout == f"{package / backend_name() / '_backend.so'}\n", ended
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_prebuilt_backend_of_another_pytorch_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from unisono.torch.build import _prebuilt
+
+    (tmp_path / "unisono_torch" / "torch-2.0").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert _prebuilt() is None
+    assert "has no backend for PyTorch 2" in capfd.readouterr().err

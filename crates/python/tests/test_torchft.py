@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ranks import IS_DEEP
+from ranks import IS_DEEP, QUICK_DUMPS
 
 pytest.importorskip("torch", minversion="2.15")
 pytest.importorskip("torchft")
@@ -82,6 +82,8 @@ def trained(folder: Path, kills: int) -> list[str]:
             "OMP_NUM_THREADS": "1",
             "UNISONO_FLIGHT_DIR": str(folder),
             "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/calls-of-rank-",
+            # Otherwise a replica whose peer was killed would be away for longer than the limit of the others.
+            **QUICK_DUMPS,
         }
         return subprocess.Popen(command, env=variables, stdout=outputs[replica].open("w"), stderr=subprocess.DEVNULL, text=True)
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import unittest
 
-# What we do not offer, and why; matched with the whole name of a test.
+# Tests of features that Unisono does not offer, with the reasons; matched with the whole name of a test.
 NOT_OFFERED = {
     r"test_.*sparse.*": "all-reduces of sparse tensors",
     r"test_(isend|send_recv.*)_(autograd|torch)_profiler": "gloo's asynchronous events in profiles",

@@ -1,10 +1,13 @@
 //! Drives messages.
 //!
-//! Every thread that waits for a message drives all of them. A thread of their own drives the non-blocking ones meanwhile. Messages are not in the flight recorder,
-//! which holds calls that all ranks number in the same way; a wait for one shows only in the error that ends it.
+//! Every thread that waits for a message drives all of them. While no thread waits, a thread of their own drives the non-blocking ones.
+//! Messages are not in the flight recorder, which holds calls that all ranks number in the same way; a wait for one shows only in the error that
+//! ends it.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use unisono_collectives::Rank;
 
@@ -14,6 +17,12 @@ use crate::error::{Error, Result};
 use crate::status::{FailureReport, StatusBoard, panicked};
 use crate::transport::{Deadlines, Waiting};
 
+/// The interval at which the thread for messages checks whether a thread of the program waits, which then drives them. Where ranks
+/// outnumber cores, a thread that polled beside it would take the core from the rank that it waits for.
+const CHECK_INTERVAL: Duration = Duration::from_micros(500);
+/// The number of these checks without a message before the thread sleeps. To wake it up takes longer than to start a message.
+const IDLE_CHECKS: u32 = 20;
+
 /// The messages of a rank. Clones refer to the same ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Messages(Arc<Common>);
@@ -22,6 +31,8 @@ pub(crate) struct Messages(Arc<Common>);
 struct Common {
     status: StatusBoard,
     spins: u32,
+    /// The number of threads of the program that drive messages.
+    waiting: AtomicUsize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -30,14 +41,15 @@ struct Common {
 struct State {
     messages: PointToPoint,
     thread: Option<JoinHandle<()>>,
+    is_asleep: bool,
     ends: bool,
 }
 
 impl Messages {
     pub(in crate::transport) fn new(messages: PointToPoint) -> Self {
         let (status, spins) = (messages.status().clone(), messages.spins());
-        let state = Mutex::new(State { messages, thread: None, ends: false });
-        Self(Arc::new(Common { status, spins, state, changed: Condvar::new() }))
+        let state = Mutex::new(State { messages, thread: None, is_asleep: false, ends: false });
+        Self(Arc::new(Common { status, spins, waiting: AtomicUsize::new(0), state, changed: Condvar::new() }))
     }
 
     pub(crate) fn set_failure_report(&self, report: Arc<dyn FailureReport>) {
@@ -64,7 +76,7 @@ impl Messages {
         let tickets = [received, sent];
         let mut results = [None, None];
         let mut waiting = Waiting::new(self.0.spins, &Deadlines::NEVER, &self.0.status);
-        self.0.drive(&mut waiting, is_alone, |messages| {
+        self.0.drive_for_program(&mut waiting, is_alone, |messages| {
             for (result, ticket) in results.iter_mut().zip(tickets) {
                 if result.is_none() {
                     *result = ticket.and_then(|ticket| messages.take_ended(ticket));
@@ -108,7 +120,10 @@ impl Messages {
         }
         drop(state);
         self.begin(options, buffer, parts, on_end);
-        self.0.changed.notify_all();
+        let state = self.0.lock();
+        if state.is_asleep && !state.messages.is_idle() {
+            self.0.changed.notify_all();
+        }
         Ok(())
     }
 
@@ -130,7 +145,7 @@ impl Messages {
     /// Drives all messages until `is_done` returns true.
     pub(crate) fn drive_until(&self, is_done: &dyn Fn() -> bool) {
         let mut waiting = Waiting::new(self.0.spins, &Deadlines::NEVER, &self.0.status);
-        self.0.drive(&mut waiting, false, |_| (!is_done()).then_some(None));
+        self.0.drive_for_program(&mut waiting, false, |_| (!is_done()).then_some(None));
     }
 
     /// Ends all messages, because rank `first` has failed.
@@ -208,20 +223,51 @@ impl Common {
         }
     }
 
-    /// Drives the messages without a waiting thread.
+    /// As [`Common::drive`], on a thread of the program.
+    fn drive_for_program(
+        &self,
+        waiting: &mut Waiting<'_>,
+        is_alone: bool,
+        left: impl FnMut(&mut PointToPoint) -> Option<Option<u64>>,
+    ) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _ends = EndsWaiting(self);
+        self.drive(waiting, is_alone, left);
+    }
+
+    /// Drives messages while no thread of the program does.
     fn serve(&self) {
-        loop {
-            let mut state = self.lock();
-            while state.messages.is_idle() {
-                if state.ends {
-                    return;
-                }
+        let is_left = || self.waiting.load(Ordering::Relaxed) == 0;
+        let mut state = self.lock();
+        let mut idle_checks = 0;
+        while !(state.ends && state.messages.is_idle()) {
+            if idle_checks == IDLE_CHECKS {
+                (idle_checks, state.is_asleep) = (0, true);
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.is_asleep = false;
+                continue;
             }
-            drop(state);
-            let mut waiting = Waiting::new(self.spins, &Deadlines::NEVER, &self.status).in_background();
-            self.drive(&mut waiting, false, |messages| (!messages.is_idle()).then_some(None));
+            state =
+                self.changed.wait_timeout(state, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+            idle_checks = if state.messages.is_idle() { idle_checks + 1 } else { 0 };
+            if idle_checks == 0 && is_left() {
+                drop(state);
+                let mut waiting = Waiting::new(self.spins, &Deadlines::NEVER, &self.status).in_background();
+                self.drive(&mut waiting, false, |messages| {
+                    (!messages.is_idle() && is_left()).then_some(None)
+                });
+                state = self.lock();
+            }
         }
+    }
+}
+
+/// Counts a thread that drives no longer when it is dropped: a function of the program that runs during waits may panic.
+struct EndsWaiting<'a>(&'a Common);
+
+impl Drop for EndsWaiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

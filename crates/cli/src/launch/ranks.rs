@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGUSR1};
 use signal_hook::iterator::Signals;
-use tempfile::TempDir;
 use unisono::config::{BOOTSTRAP_DIR, JOIN};
 
 use super::super::STOPPED;
 use super::super::family::{Member, POLL, TO_END, code, how};
-use super::say;
+use super::{Directory, say};
 
 /// The ranks of this machine in their world.
 #[derive(Debug)]
@@ -32,7 +31,7 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) enum Meeting {
     /// On one machine.
-    Directory(TempDir),
+    Directory(Directory),
     /// On the first of several.
     Master { host: String, port: u16 },
 }

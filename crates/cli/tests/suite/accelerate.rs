@@ -1,5 +1,8 @@
 //! Installs what `unisono accelerate` preloads as a user would, and runs MPI programs under it, over Open MPI and MPICH.
 
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -11,12 +14,14 @@ use unisono_testing::suite::Test;
 
 use crate::UNISONO;
 
+mod choice;
+
 /// A build that takes longer hangs.
 const TO_BUILD: Duration = Duration::from_secs(300);
 /// A program that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
 const MPIS: [&str; 2] = ["openmpi", "mpich"];
-/// Makes every function go through Unisono at every size.
+/// Makes every function go through Unisono from the first call.
 const ALL: &str =
     "allreduce,reduce,bcast,reduce_scatter,reduce_scatter_block,allgather,allgatherv,alltoall,barrier";
 
@@ -28,10 +33,15 @@ struct Installed {
 
 pub(crate) fn tests() -> Vec<Test> {
     type Run = fn(&Installed, &'static str);
-    let tests: [(&str, Run); 11] = [
+    let tests: [(&str, Run); 16] = [
         ("every_call_gives_what_mpi_gives", every_call),
         ("the_setting_chooses", setting),
-        ("calls_without_a_gain_are_left_to_mpi", left_to_mpi),
+        ("ranks_agree_on_trials", choice::ranks_agree),
+        ("recorded_decisions_are_replayed", choice::replay),
+        ("unusable_records_of_decisions_are_refused", choice::unusable_records),
+        ("few_calls_start_no_world", choice::few_calls),
+        ("a_slow_mpi_is_not_chosen", choice::slow_mpi),
+        ("a_slow_unisono_is_not_chosen", choice::slow_unisono),
         ("pending_calls_progress_during_a_wait", progress),
         ("communicators_come_and_go", communicators),
         ("a_mismatch_is_an_error_of_mpi", mismatch),
@@ -48,18 +58,22 @@ pub(crate) fn tests() -> Vec<Test> {
             if mpi == "openmpi" || at < 2 { test } else { test.deep() }
         })
     };
-    MPIS.into_iter().flat_map(of_mpi).collect()
+    let unlinked = Test::new("a_library_that_is_linked_with_no_mpi_runs_over_mpich", unlinked);
+    MPIS.into_iter().flat_map(of_mpi).chain([unlinked]).collect()
+}
+
+/// Builds the libraries and installs them.
+fn install(prefix: &Path, options: &[&OsStr]) {
+    let mut install = Command::new(root().join("scripts/install-preload"));
+    let (target, profile) = launch::target_and_profile();
+    install.arg("--prefix").arg(prefix).args(["--profile", &profile, "--with", SAME_FEATURES]).args(options);
+    install.env("CARGO_TARGET_DIR", target);
+    launch::run(install, TO_BUILD).expect_success();
 }
 
 impl Installed {
     fn new() -> Self {
-        let prefix = shared::folder("preload", |prefix| {
-            let mut install = Command::new(root().join("scripts/install-preload"));
-            let (target, profile) = launch::target_and_profile();
-            install.arg("--prefix").arg(prefix).args(["--profile", &profile, "--with", SAME_FEATURES]);
-            install.env("CARGO_TARGET_DIR", target);
-            launch::run(install, TO_BUILD).expect_success();
-        });
+        let prefix = shared::folder("preload", |prefix| install(prefix, &[]));
         Self { prefix, programs: tempfile::tempdir().unwrap() }
     }
 
@@ -129,14 +143,6 @@ fn every_call(installed: &Installed, mpi: &'static str) {
             assert!(reports(&ended, function, by), "{function} is not carried out by{by}: {ended:?}");
         }
     }
-}
-
-fn left_to_mpi(installed: &Installed, mpi: &'static str) {
-    let mut command = installed.accelerate(mpi, 2, &installed.c(mpi, "calls.c"), &[]);
-    command.env_remove("UNISONO_ACCELERATE");
-    let ended = is_right(launch::run(command, DEADLINE), 2);
-    assert!(reports(&ended, "allreduce", "  unisono"), "{ended:?}");
-    assert!(reports(&ended, "bcast", "gains too little at this size"), "{ended:?}");
 }
 
 fn progress(installed: &Installed, mpi: &'static str) {
@@ -229,4 +235,25 @@ fn other_mpi(installed: &Installed, mpi: &'static str) {
 // Without a report, for which the library makes communicators at the end.
 fn alone(installed: &Installed, mpi: &'static str) {
     preload(installed, mpi, mpi, 3, "alone.c");
+}
+
+/// The library for MPICH as wheels have it: it calls the MPI that the program has loaded, or a module of the program.
+fn unlinked() {
+    let programs = tempfile::tempdir().unwrap();
+    let compiler = programs.path().join("mpicc");
+    let includes = "$(mpicc.mpich -show | tr ' ' '\\n' | grep '^-I')";
+    fs::write(&compiler, format!("#!/bin/sh\nexec cc {includes} \"$@\" -Wl,-z,lazy\n")).unwrap();
+    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
+    let installed = Installed { prefix: programs.path().join("prefix"), programs };
+    install(&installed.prefix, &["--mpicc".as_ref(), compiler.as_ref()]);
+    let program = installed.c("mpich", "calls.c");
+    let module =
+        installed.build("mpicc.mpich", "calls.c", &["-shared", "-fPIC", "-D_POSIX_C_SOURCE=200809L"]);
+    let host = installed.build("cc", "module.c", &["-Wall"]);
+    let module = module.display().to_string();
+    for (program, arguments) in [(&program, &[][..]), (&host, &[module.as_str()][..])] {
+        let ended = is_right(launch::run(installed.accelerate("mpich", 2, program, arguments), DEADLINE), 2);
+        assert!(reports(&ended, "allreduce", "  unisono"), "{ended:?}");
+    }
+    no_mpi(&installed, "mpich");
 }

@@ -17,9 +17,9 @@ import numpy as np
 from . import init
 from .comm import Comm
 
-# How long one figure of one column is measured, and of how many it is the median.
+# The time for one figure of one column, and the number of figures whose median is shown.
 _ROUND_S, _ROUNDS = 0.05, 9
-# How long the other ranks may go on once one has failed: they say why by themselves, unless they wait for something else than ranks.
+# The time that other ranks may continue after one has failed: they report the cause themselves, unless they wait for something else than ranks.
 _LAST_WORDS_S = 5
 _UNITS = {"K": 10, "M": 20, "G": 30}
 

@@ -90,7 +90,7 @@ def _communicators() -> dict[str, CpuCommunicator]:
 
     communicators = {"unisono": group.device_communicator, "gloo": by_vllm("gloo")}
     if all(in_the_same_node_as(group.cpu_group)):
-        # vLLM names its shared memory after it, under this launcher always alike: a run that was killed would leave the name in use.
+        # vLLM names its shared memory after it, under this launcher always the same: a run that was killed would leave the name in use.
         os.environ["VLLM_DIST_IDENT"] = os.environ["MASTER_PORT"]
         shared = by_vllm(group.unique_name)
         # vLLM has no shared memory of its own for every processor.

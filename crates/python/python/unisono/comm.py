@@ -357,7 +357,7 @@ class Comm(Streams):
 
     def leave(self, error: BaseException | None) -> None:
         """Closes the communicator; other ranks hear of an error that ends this one."""
-        # It may be closed or lost already, or a forked child's copy of its parent's: then there is nobody to tell.
+        # It may be closed or lost already, or a forked child's copy of its parent's: then no rank needs a report.
         with contextlib.suppress(Exception):
             if error is not None and not isinstance(error, _unisono.UnisonoError):
                 self.fail(f"{type(error).__name__}: {error}")

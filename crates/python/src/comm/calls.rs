@@ -1,4 +1,4 @@
-//! Calls of collectives, whatever the type of their elements.
+//! Calls of collectives, for elements of any type.
 
 use std::num::NonZero;
 

@@ -1,4 +1,4 @@
-"""Compiles the backend for the installed PyTorch, when it is first used."""
+"""Finds the backend for the installed PyTorch in the package `unisono-torch`, or compiles it when it is first used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from importlib.machinery import ExtensionFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
@@ -27,25 +27,15 @@ from .. import _unisono
 _NAME = "_backend"
 _SOURCES = Path(__file__).parent / "cpp"
 _FLAGS = ["-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w", f"-DTORCH_EXTENSION_NAME={_NAME}"]
-# How long the compiler may take, and with it the wait of other ranks of the machine for the one that compiles.
+# The time limit of the compiler, and of the wait of other ranks of the machine for the one that compiles.
 _DEADLINE_S = 900
-# How long a backend is kept that no program loads.
+# The time after which a backend that no program loads is removed.
 _KEPT_S = 30 * 24 * 3600
 
 
 def load() -> ModuleType:
     """The compiled backend."""
-    path = _folder() / f"{_NAME}.so"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(path.parent / "lock"):
-            # Another rank may have compiled it meanwhile.
-            if not path.exists():
-                _compile(path)
-                _remove_unused(path.parent.parent)
-    # Marks it as in use. A user who may not write to the folder cannot do that, and removes nothing from it either.
-    with contextlib.suppress(OSError):
-        os.utime(path)
+    path = _prebuilt() or _cached()
     # The backend calls the functions of unisono.h, which the package's own module has.
     ctypes.CDLL(_unisono.__file__, mode=ctypes.RTLD_GLOBAL)
     loader = ExtensionFileLoader(_NAME, str(path))
@@ -56,17 +46,50 @@ def load() -> ModuleType:
     return module
 
 
+def _prebuilt() -> Path | None:
+    """The backend of the package `unisono-torch`, if that is installed and has one."""
+    package = find_spec("unisono_torch")
+    if package is None or package.submodule_search_locations is None:
+        return None
+    folder = Path(package.submodule_search_locations[0])
+    path = folder / backend_name() / f"{_NAME}.so"
+    if path.exists():
+        return path
+    print(f"unisono: {folder} has no backend for PyTorch {torch.__version__}, this Python and this version of unisono", file=sys.stderr)
+    return None
+
+
+def _cached() -> Path:
+    """The backend in the user's cache, which is compiled unless it is there."""
+    path = _folder() / f"{_NAME}.so"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _lock(path.parent / "lock"):
+            # Another rank may have compiled it meanwhile.
+            if not path.exists():
+                compile_backend(path)
+                _remove_unused(path.parent.parent)
+    # Marks it as in use. A user who may not write to the folder cannot do that, and removes nothing from it either.
+    with contextlib.suppress(OSError):
+        os.utime(path)
+    return path
+
+
 def _sources() -> dict[str, bytes]:
     sources = {file.name: file.read_bytes() for file in sorted(_SOURCES.glob("*.[ch]pp"))}
     return sources | {"unisono.h": _unisono.HEADER.encode()}
 
 
-def _folder() -> Path:
-    """Where the backend for this PyTorch, this Python and these sources is kept."""
+def backend_name() -> str:
+    """The name of the backend for this PyTorch, this Python and these sources."""
     parts = [torch.__version__, sysconfig.get_config_var("EXT_SUFFIX"), *_FLAGS, *map(str, _sources().items())]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{key}"
+
+
+def _folder() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "unisono" / f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{key}"
+    return cache / "unisono" / backend_name()
 
 
 @contextlib.contextmanager
@@ -85,7 +108,8 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
-def _compile(path: Path) -> None:
+def compile_backend(path: Path) -> None:
+    """Compiles the backend to a file."""
     compiler = shlex.split(os.environ.get("CXX", "c++"))
     if shutil.which(compiler[0]) is None:
         raise RuntimeError(

@@ -14,7 +14,7 @@ from ..comm import Comm
 from ..compressor import Compressor
 from ..start import from_store
 
-# A group that is made anew is another one, whatever its name.
+# A group that is made anew is another one, even of the same name.
 _worlds: weakref.WeakKeyDictionary[dist.ProcessGroup, Comm] = weakref.WeakKeyDictionary()
 
 

@@ -180,7 +180,7 @@ class Group : public c10d::Backend {
   unisono_comm* calls() const { return world_->calls(); }
 
  private:
-  // What process groups of this process there are, to be left when it ends.
+  // The process groups of this process, which it leaves when it ends.
   static std::set<Group*>& alive() {
     static std::set<Group*> groups;
     return groups;

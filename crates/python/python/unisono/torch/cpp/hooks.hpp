@@ -85,7 +85,7 @@ class HookedWork : public c10d::Work {
   }
 
  private:
-  // What a hook throws must not replace the error of the call.
+  // An exception of a hook must not replace the error of the call.
   void run_failed() const {
     try {
       hooks_.failed.run();

@@ -30,7 +30,7 @@ inline void check(int code) {
   C10_THROW_ERROR(DistBackendError, text);
 }
 
-// What ends waits before their time: an end that another thread declares, and what a signal handler of Python's raises, such as
+// Early ends of waits: one that another thread declares, and an exception of a Python signal handler, such as
 // KeyboardInterrupt, since a wait on Python's main thread runs them.
 class Waits {
  public:

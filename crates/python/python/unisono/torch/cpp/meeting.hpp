@@ -1,4 +1,4 @@
-// How ranks meet at a key-value store: their own, or one that a rank serves.
+// The meeting of ranks at a key-value store: their own, or one that a rank serves.
 #pragma once
 
 #include <netdb.h>

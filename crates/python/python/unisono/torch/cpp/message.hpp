@@ -20,7 +20,7 @@ class Message final : public HookedWork {
   void* data() const { return buffer_.data_ptr(); }
 
   bool isCompleted() override {
-    // Whoever waits completes it.
+    // The waiting thread completes it.
     const std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
     if (turn.owns_lock() && !is_done_) {
       int is_done = 0;
@@ -85,7 +85,7 @@ class Messages {
     return std::all_of(kept_.begin(), kept_.end(), [](const auto& message) { return message->isCompleted(); });
   }
 
-  // Waits for all, whatever becomes of them.
+  // Waits for all, successful or not.
   void settle() {
     for (const auto& message : kept_) {
       while (!message->isCompleted()) std::this_thread::yield();

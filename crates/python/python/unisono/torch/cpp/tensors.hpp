@@ -61,7 +61,7 @@ inline at::ScalarType widened(at::ScalarType type) {
   }
 }
 
-// How elements that are only moved are called: `width` elements of type `dtype` for each. They are bytes where the library has no such
+// The type of elements that are only moved: `width` elements of type `dtype` for each. They are bytes where the library has no such
 // type.
 struct Moved {
   explicit Moved(at::ScalarType type) : dtype(dtype_of(type)) {
@@ -100,7 +100,7 @@ inline int reduction(const c10d::ReduceOp& op, const Tensors& tensors) {
   return kNumbers[kind];
 }
 
-// Copies the elements of one tensor to another with as many, whatever their shapes are.
+// Copies the elements of one tensor to another with as many, of any shapes.
 inline void assign(const at::Tensor& to, const at::Tensor& from) {
   if (to.is_contiguous() && from.is_contiguous() && to.scalar_type() == from.scalar_type()) {
     if (to.data_ptr() != from.data_ptr()) unisono_copy(to.data_ptr(), from.data_ptr(), from.nbytes());

@@ -1,0 +1,164 @@
+//! Which of MPI and Unisono carries out a class of calls: trials, and recorded decisions.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use unisono_testing::launch::{self, Ended};
+
+use super::{DEADLINE, Installed, is_right, mpirun};
+
+/// A row of the report: a class of calls.
+#[derive(Debug)]
+struct Row<'a> {
+    function: &'a str,
+    by_unisono: u64,
+    by_mpi: u64,
+    has_trial: bool,
+    chosen: &'a str,
+}
+
+/// The rows of calls that either could carry out.
+fn rows(ended: &Ended) -> Vec<Row<'_>> {
+    let rows = ended.stderr.lines().filter_map(|line| line.strip_prefix("unisono: "));
+    rows.filter_map(row).filter(|row| row.function != "barrier").collect()
+}
+
+/// The fields of a row stand after the size class, which follows `<`.
+fn row(text: &str) -> Option<Row<'_>> {
+    let (before, after) = text.split_once(" < ")?;
+    let (numbers, chosen) = after.trim_start().rsplit_once("  ")?;
+    let numbers: Vec<_> = numbers.split_whitespace().collect();
+    Some(Row {
+        function: before.split_whitespace().next()?,
+        by_unisono: numbers.get(1)?.parse().ok()?,
+        by_mpi: numbers.get(2)?.parse().ok()?,
+        has_trial: numbers.len() == 6,
+        chosen,
+    })
+}
+
+/// A run of `choices.c` with a report and the given variables; a rank pauses up to `pause_us` before a call.
+fn choices(
+    installed: &Installed,
+    mpi: &str,
+    ranks: usize,
+    (calls, pause_us): (u32, u32),
+    set: &[(&str, &str)],
+) -> Command {
+    let program = installed.c(mpi, "choices.c");
+    let mut command =
+        installed.accelerate(mpi, ranks, &program, &[&calls.to_string(), &pause_us.to_string()]);
+    command.env_remove("UNISONO_ACCELERATE").envs(set.iter().copied());
+    command
+}
+
+fn run(installed: &Installed, mpi: &str, ranks: usize, calls: (u32, u32), set: &[(&str, &str)]) -> Ended {
+    is_right(launch::run(choices(installed, mpi, ranks, calls, set), DEADLINE), ranks)
+}
+
+/// The rounds after which every class has had a trial: after 31 calls of its communicator, and 24 of its own, of which every fourth
+/// is on another communicator and every third has its size.
+const TRIED: u32 = 120;
+
+pub(super) fn ranks_agree(installed: &Installed, mpi: &'static str) {
+    // Ranks of MPICH that outnumber the cores take their turns late.
+    let ranks = if mpi == "mpich" { 2 } else { 4 };
+    let ended = run(installed, mpi, ranks, (TRIED, 300), &[]);
+    let rows = rows(&ended);
+    assert!(rows.len() == 21 && rows.iter().all(|row| row.has_trial), "{rows:#?}");
+    assert!(rows.iter().all(|row| row.by_unisono >= 12 && row.by_mpi >= 12), "{rows:#?}");
+    // A class is tried again after a thousand calls.
+    run(installed, mpi, 2, (4400, 0), &[]);
+}
+
+pub(super) fn few_calls(installed: &Installed, mpi: &'static str) {
+    let ended = run(installed, mpi, 2, (4, 0), &[]);
+    let rows = rows(&ended);
+    assert!(!rows.is_empty(), "{ended:?}");
+    for row in rows {
+        assert!(row.by_unisono == 0 && row.chosen == "MPI: too few calls for a trial", "{row:?}");
+    }
+}
+
+/// Compiles `delay.c`, and runs the program with it behind the library.
+pub(super) fn slow_mpi(installed: &Installed, mpi: &'static str) {
+    let delay = installed.build(&format!("mpicc.{mpi}"), "delay.c", &["-shared", "-fPIC"]);
+    let program = installed.c(mpi, "choices.c");
+    let behind = r#"LD_PRELOAD=$LD_PRELOAD:$0 exec "$@""#;
+    // All-reduces alone, of which MPI carries out each check too.
+    let arguments = ["-c", behind, delay.to_str().unwrap(), program.to_str().unwrap(), "140", "0", "1"];
+    let mut command = installed.accelerate(mpi, 2, Path::new("sh"), &arguments);
+    command.env_remove("UNISONO_ACCELERATE");
+    let ended = is_right(launch::run(command, DEADLINE), 2);
+    let rows = rows(&ended);
+    assert!(rows.len() == 3 && rows.iter().all(|row| row.has_trial && row.chosen == "unisono"), "{ended:?}");
+}
+
+pub(super) fn slow_unisono(installed: &Installed, mpi: &'static str) {
+    let ended = run(installed, mpi, 2, (TRIED, 0), &[("UNISONO_CHAOS", "seed=7,delay_us=20000,lose=0")]);
+    let by_mpi = "MPI: Unisono was not faster in the trial";
+    assert!(rows(&ended).iter().all(|row| row.has_trial && row.chosen == by_mpi), "{ended:?}");
+}
+
+pub(super) fn replay(installed: &Installed, mpi: &'static str) {
+    let file = installed.programs.path().join("decisions");
+    let path = file.to_str().unwrap();
+    run(installed, mpi, 2, (TRIED, 0), &[("UNISONO_ACCELERATE_RECORD", path)]);
+    let text = fs::read_to_string(&file).unwrap();
+    assert_eq!(text.lines().count(), 2 + 21, "{text}");
+    // Each class is carried out by one side from the first call, even if the other one is faster.
+    let setting = format!("fixed:{path}");
+    for (from, to) in [("unisono", "unisono"), (" mpi\n", " unisono\n"), (" unisono\n", " mpi\n")] {
+        let changed = text.replace(from, to);
+        fs::write(&file, &changed).unwrap();
+        let ended = run(installed, mpi, 2, (9, 0), &[("UNISONO_ACCELERATE", &setting)]);
+        let by_unisono = rows(&ended).iter().filter(|row| row.by_mpi == 0 && row.chosen == "unisono").count();
+        let by_mpi = rows(&ended).iter().filter(|row| row.by_unisono == 0 && row.chosen != "unisono").count();
+        assert_eq!(by_unisono, changed.matches(" unisono\n").count(), "{ended:?}\n{changed}");
+        assert_eq!(by_unisono + by_mpi, 21, "{ended:?}");
+    }
+    // A class that the file lacks is MPI's.
+    let lines: Vec<_> = text.lines().collect();
+    fs::write(&file, format!("{}\n{}\n", lines[0], lines.last().unwrap())).unwrap();
+    let ended = run(installed, mpi, 2, (9, 0), &[("UNISONO_ACCELERATE", &setting)]);
+    assert!(rows(&ended).iter().all(|row| row.by_unisono == 0), "{ended:?}");
+}
+
+pub(super) fn unusable_records(installed: &Installed, mpi: &'static str) {
+    let file = installed.programs.path().join("decisions");
+    let path = file.to_str().unwrap();
+    let setting = format!("fixed:{path}");
+    let set = [("UNISONO_ACCELERATE", setting.as_str())];
+    let refused = |set: &[(&str, &str)], text: &str| {
+        let ended = launch::run(choices(installed, mpi, 2, (1, 0), set), DEADLINE);
+        assert!(!ended.status.success() && ended.stderr.contains(text), "{ended:?}");
+    };
+    refused(&set, "cannot read the decisions in");
+    let whole = "# unisono accelerate: function, reduction, type, ranks, bytes below, carried out by\n\
+                 allreduce sum i32 2 8 unisono\nend\n";
+    fs::write(&file, whole).unwrap();
+    run(installed, mpi, 2, (1, 0), &set);
+    for (from, to) in
+        [("end\n", ""), ("sum", "sums"), ("# unisono", "#"), (" 8 ", " 9 "), ("unisono\ne", "unisono x\ne")]
+    {
+        fs::write(&file, whole.replacen(from, to, 1)).unwrap();
+        refused(&set, &format!("the decisions in `{path}` are damaged"));
+    }
+    fs::write(&file, whole).unwrap();
+    refused(
+        &[("UNISONO_ACCELERATE_RECORD", "/nowhere/decisions")],
+        "cannot record decisions in `/nowhere/decisions`",
+    );
+    // Ranks that read different files.
+    fs::write(format!("{path}.1"), whole.replace("i32", "i64")).unwrap();
+    let program = installed.c(mpi, "choices.c");
+    let own = format!(
+        "case ${{OMPI_COMM_WORLD_RANK-$PMI_RANK}} in 1) export UNISONO_ACCELERATE={setting}.1 ;; esac; exec \"$@\""
+    );
+    let mut command = mpirun(mpi, 2);
+    command.args(["sh", "-c", &own, "sh", crate::UNISONO, "accelerate", "--libraries"]);
+    command.arg(installed.prefix.join("lib/unisono")).arg(program).args(["1", "0"]).envs(set);
+    let ended = launch::run(command, DEADLINE);
+    assert!(!ended.status.success() && ended.stderr.contains("are not those of all ranks"), "{ended:?}");
+}

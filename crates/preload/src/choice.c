@@ -1,0 +1,192 @@
+/* MPI or Unisono: the faster one in a trial within the program, for each class of calls of a communicator.
+ *
+ * A trial is made of calls of the program, in runs by one side. All ranks count the same calls, and decide by the same times, so they
+ * decide the same. A call takes from the arrival of its last rank to the departure of its last: what ranks wait for one that is late is
+ * not counted. The clock is the machine's, on which all ranks of a world run. */
+
+#include "accelerate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    /* A communicator with fewer calls does not pay for a world, which takes milliseconds to start. */
+    CALLS_BEFORE_START = 32,
+    /* The first call of a run does not count: ranks may still be in the last run's. */
+    RUNS = 8,
+    RUN_CALLS = 3,
+    TRIAL_CALLS = RUNS * RUN_CALLS,
+    SAMPLES = RUNS * (RUN_CALLS - 1),
+    /* A class is tried again after about 1000 calls, 10 000 and so on, since the machine may have been busy. */
+    FIRST_RETRIAL = 1000,
+    RETRIAL_FACTOR = 10,
+    CLASSES = REDUCTIONS * DTYPES,
+    /* The index in sorted times: the shortest may be a chance. */
+    SECOND = 1,
+};
+
+/* In doubt the side remains, at first MPI: the other one must take less than this part of its time. */
+static const double CLEARLY_FASTER = 0.97;
+
+enum { ARRIVAL, DEPARTURE, MOMENTS };
+
+/* When this rank came and went; in the end, when the last rank did. */
+struct samples {
+    int calls;
+    double moments[MOMENTS][SAMPLES];
+};
+
+/* The choices of a communicator: a row of sizes for each function, reduction and type, made at its first call. */
+struct choices {
+    struct choice *rows[FUNCTIONS][CLASSES];
+};
+
+int size_of_class(size_t bytes)
+{
+    int bits = bytes == 0 ? 0 : 64 - __builtin_clzll(bytes);
+    return bits < SIZES ? bits : SIZES - 1;
+}
+
+/* Both sides have the same number of runs, also among those at which a root that moves on with every call is back. */
+static enum side side_of_run(int run)
+{
+    return __builtin_parity((unsigned)run) ? UNISONO_SIDE : MPI_SIDE;
+}
+
+static struct choice *new_row(const struct world *world, const struct call *call)
+{
+    struct choice *row = allocated(SIZES * sizeof(*row));
+    for (int size = 0; size < SIZES; size++) {
+        row[size] = (struct choice){ .why = FASTER_BY_MPI, .left = 1, .next = FIRST_RETRIAL };
+        row[size].class = (struct class){ call->function, call->op, call->dtype, size };
+        if (settings.is_fixed) {
+            row[size].left = UINT64_MAX;
+            row[size].why = record_has(&row[size].class, world->ranks) ? BY_UNISONO : NOT_RECORDED;
+        }
+    }
+    return row;
+}
+
+static struct choice *choice_of(const struct call *call, struct world *world)
+{
+    if (world->choices == NULL) {
+        world->choices = allocated(sizeof(*world->choices));
+        memset(world->choices, 0, sizeof(*world->choices));
+    }
+    int class = call->op == NONE ? 0 : call->op * DTYPES + call->dtype;
+    struct choice **row = &world->choices->rows[call->function][class];
+    if (*row == NULL)
+        *row = new_row(world, call);
+    return *row + size_of_class(call->bytes);
+}
+
+static enum why choose_in_trial(struct call *call, struct choice *choice)
+{
+    call->is_in_trial = true;
+    call->began = report_now();
+    return side_of_run(choice->samples->calls / RUN_CALLS) == UNISONO_SIDE ? BY_UNISONO : IN_TRIAL;
+}
+
+static void begin_trial(struct choice *choice)
+{
+    choice->samples = allocated(sizeof(*choice->samples));
+    choice->samples->calls = 0;
+    choice->left = 0;
+}
+
+static enum why started(struct world *world, MPI_Comm comm)
+{
+    if (world->unisono == NULL)
+        world_start(world, comm);
+    return world->why;
+}
+
+enum why choose(struct call *call)
+{
+    struct world *world = call->world;
+    if (settings.named >> call->function & 1)
+        return started(world, call->comm);
+    if (!settings.is_fixed && world->unisono == NULL) {
+        if (++world->first_calls < CALLS_BEFORE_START)
+            return FEW_CALLS;
+        if (started(world, call->comm) != BY_UNISONO)
+            return world->why;
+    }
+    struct choice *choice = call->choice = choice_of(call, world);
+    if (choice->left == 1)
+        begin_trial(choice);
+    if (choice->left == 0)
+        return choose_in_trial(call, choice);
+    choice->left--;
+    return choice->why == BY_UNISONO ? started(world, call->comm) : choice->why;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double difference = *(const double *)a - *(const double *)b;
+    return (difference > 0) - (difference < 0);
+}
+
+/* The times of a side, in ascending order, from the moments of all ranks. */
+static void sort_times(const struct samples *samples, enum side side, double times[SAMPLES / SIDES])
+{
+    size_t count = 0;
+    for (int i = 0; i < SAMPLES; i++)
+        if (side_of_run(i / (RUN_CALLS - 1)) == side)
+            times[count++] = samples->moments[DEPARTURE][i] - samples->moments[ARRIVAL][i];
+    qsort(times, count, sizeof(*times), ascending);
+}
+
+/* Whether times are clearly those of a faster side: the median is below nearly all of the other's. If other programs disturb the calls,
+ * that is rare by chance. */
+static bool are_clearly_shorter(const double times[SAMPLES / SIDES], const double others[SAMPLES / SIDES])
+{
+    return times[SAMPLES / SIDES / 2] < CLEARLY_FASTER * others[SECOND];
+}
+
+/* Decides by the moments of all ranks, which get them here. */
+static void decide(const struct call *call, struct choice *choice)
+{
+    struct samples *samples = choice->samples;
+    double times[SIDES][SAMPLES / SIDES];
+    PMPI_Allreduce(MPI_IN_PLACE, samples->moments, MOMENTS * SAMPLES, MPI_DOUBLE, MPI_MAX, call->comm);
+    for (enum side side = 0; side < SIDES; side++)
+        sort_times(samples, side, times[side]);
+    free(samples);
+    choice->samples = NULL;
+    if (are_clearly_shorter(times[UNISONO_SIDE], times[MPI_SIDE]))
+        choice->why = BY_UNISONO;
+    else if (are_clearly_shorter(times[MPI_SIDE], times[UNISONO_SIDE]))
+        choice->why = FASTER_BY_MPI;
+    choice->left = choice->next;
+    choice->next *= RETRIAL_FACTOR;
+    report_trial(call, choice->why, (const double[SIDES]){ times[MPI_SIDE][SECOND], times[UNISONO_SIDE][SECOND] });
+}
+
+void trial_call_ended(const struct call *call, double now)
+{
+    struct choice *choice = call->choice;
+    struct samples *samples = choice->samples;
+    int run = samples->calls / RUN_CALLS, in_run = samples->calls % RUN_CALLS;
+    if (in_run > 0) {
+        int sample = run * (RUN_CALLS - 1) + in_run - 1;
+        samples->moments[ARRIVAL][sample] = call->began;
+        samples->moments[DEPARTURE][sample] = now;
+    }
+    if (++samples->calls == TRIAL_CALLS)
+        decide(call, choice);
+}
+
+void choices_free(struct choices *choices)
+{
+    if (choices == NULL)
+        return;
+    for (int function = 0; function < FUNCTIONS; function++)
+        for (int class = 0; class < CLASSES; class++) {
+            struct choice *row = choices->rows[function][class];
+            for (int size = 0; row != NULL && size < SIZES; size++)
+                free(row[size].samples);
+            free(row);
+        }
+    free(choices);
+}

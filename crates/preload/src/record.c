@@ -1,0 +1,206 @@
+/* Decisions in a file: one line for each class of calls and number of ranks, so that a later run makes the same ones. */
+
+#include "accelerate.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The first and the last line, which show that the file is complete. */
+static const char FIRST_LINE[] = "# unisono accelerate: function, reduction, type, ranks, bytes below, carried out by\n";
+static const char LAST_LINE[] = "end\n";
+static const char *const SIDE_NAMES[SIDES] = { [MPI_SIDE] = "mpi", [UNISONO_SIDE] = "unisono" };
+
+struct decision {
+    struct class class;
+    int ranks;
+    enum side side;
+};
+
+/* The decisions to replay. */
+static struct decision *decisions;
+static size_t count;
+
+/* Where rank 0 writes, or NULL. */
+static FILE *record;
+
+static bool is_same(const struct decision *decision, const struct class *class, int ranks)
+{
+    const struct class *own = &decision->class;
+    bool is_same_call = own->function == class->function && own->op == class->op && own->dtype == class->dtype;
+    return is_same_call && own->size == class->size && decision->ranks == ranks;
+}
+
+bool record_has(const struct class *class, int ranks)
+{
+    for (size_t i = 0; i < count; i++)
+        if (is_same(&decisions[i], class, ranks))
+            return decisions[i].side == UNISONO_SIDE;
+    return false;
+}
+
+/* The number of a name, or NONE: also of what has no name, a single `-`. */
+static int number_of(const char *name, const char *const names[], int all)
+{
+    for (int number = 0; number < all; number++)
+        if (names[number] != NULL && strcmp(names[number], name) == 0)
+            return number;
+    return NONE;
+}
+
+static const char *name_of(int number, const char *const names[])
+{
+    return number == NONE ? "-" : names[number];
+}
+
+/* Whether a line of the file is a decision, which it becomes. */
+static bool is_parsed(const char *line, struct decision *decision)
+{
+    char function[32], op[32], dtype[32], side[32];
+    long below;
+    int end = 0;
+    int fields = sscanf(line, "%31s %31s %31s %d %ld %31s\n%n", function, op, dtype, &decision->ranks, &below, side, &end);
+    if (fields != 6 || line[end] != '\0' || below < 1 || decision->ranks < 2)
+        return false;
+    decision->class = (struct class){
+        number_of(function, FUNCTION_NAMES, FUNCTIONS),
+        number_of(op, REDUCTION_NAMES, REDUCTIONS),
+        number_of(dtype, DTYPE_NAMES, DTYPES),
+        size_of_class((size_t)below - 1),
+    };
+    int named = number_of(side, SIDE_NAMES, SIDES);
+    decision->side = named == UNISONO_SIDE ? UNISONO_SIDE : MPI_SIDE;
+    bool is_known = (decision->class.op != NONE || strcmp(op, "-") == 0) && decision->class.dtype != NONE;
+    return is_known && decision->class.function != NONE && named != NONE && (below & (below - 1)) == 0;
+}
+
+/* A number that depends on every byte (FNV-1a), and is not 0. */
+static uint64_t hash(uint64_t so_far, const char *text)
+{
+    for (; *text != '\0'; text++)
+        so_far = (so_far ^ (unsigned char)*text) * 0x100000001b3;
+    return so_far | 1;
+}
+
+uint64_t record_read(const char *name)
+{
+    char line[256] = "";
+    uint64_t all = 0xcbf29ce484222325;
+    FILE *file = fopen(name, "re");
+    if (file == NULL) {
+        fprintf(stderr, "unisono: cannot read the decisions in `%s`: %s\n", name, strerror(errno));
+        return 0;
+    }
+    int number = 1;
+    bool is_valid = fgets(line, sizeof(line), file) != NULL && strcmp(line, FIRST_LINE) == 0;
+    while (is_valid && fgets(line, sizeof(line), file) != NULL && strcmp(line, LAST_LINE) != 0) {
+        number++;
+        decisions = realloc(decisions, (count + 1) * sizeof(*decisions));
+        is_valid = decisions != NULL && is_parsed(line, &decisions[count]);
+        count += is_valid;
+        all = hash(all, line);
+    }
+    is_valid = is_valid && strcmp(line, LAST_LINE) == 0 && fgetc(file) == EOF;
+    fclose(file);
+    if (!is_valid)
+        fprintf(stderr, "unisono: the decisions in `%s` are damaged after line %d: write them anew by UNISONO_ACCELERATE_RECORD\n", name,
+                number);
+    return is_valid ? all : 0;
+}
+
+bool record_begin(void)
+{
+    int rank;
+    const char *name = getenv("UNISONO_ACCELERATE_RECORD");
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank != 0 || name == NULL || *name == '\0')
+        return true;
+    record = fopen(name, "we");
+    if (record == NULL)
+        fprintf(stderr, "unisono: cannot record decisions in `%s`: %s\n", name, strerror(errno));
+    return record != NULL;
+}
+
+/* The decisions of this rank's trials, and their number. */
+static struct decision *own_decisions(int *own)
+{
+    *own = 0;
+    for (const struct row *row = report_rows(); row != NULL; row = row->next)
+        *own += row->trial[MPI_SIDE] > 0;
+    struct decision *all = allocated((size_t)(*own + 1) * sizeof(*all)), *next = all;
+    for (const struct row *row = report_rows(); row != NULL; row = row->next)
+        if (row->trial[MPI_SIDE] > 0)
+            *next++ = (struct decision){ row->class, row->ranks, row->chosen };
+    return all;
+}
+
+/* Adds decisions of another rank. Where communicators have decided otherwise, MPI carries out the calls of both. */
+static void add(struct decision decision)
+{
+    for (size_t i = 0; i < count; i++)
+        if (is_same(&decisions[i], &decision.class, decision.ranks)) {
+            decisions[i].side = decision.side < decisions[i].side ? decision.side : decisions[i].side;
+            return;
+        }
+    decisions[count++] = decision;
+}
+
+/* The decisions of all ranks, one rank after the other, on rank 0; and their number. */
+static struct decision *gathered(int *all)
+{
+    int rank, ranks, own;
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    struct decision *mine = own_decisions(&own);
+    int *bytes = allocated(2 * sizeof(int) * (size_t)ranks), *starts = bytes + ranks, own_bytes = own * (int)sizeof(*mine);
+    PMPI_Gather(&own_bytes, 1, MPI_INT, bytes, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    int next = 0;
+    for (int other = 0; rank == 0 && other < ranks; other++) {
+        starts[other] = next;
+        next += bytes[other];
+    }
+    struct decision *of_all = allocated((size_t)next + 1);
+    PMPI_Gatherv(mine, own_bytes, MPI_BYTE, of_all, bytes, starts, MPI_BYTE, 0, MPI_COMM_WORLD);
+    free(mine);
+    free(bytes);
+    *all = next / (int)sizeof(*of_all);
+    return of_all;
+}
+
+static void write_decision(const struct decision *decision)
+{
+    const struct class *class = &decision->class;
+    fprintf(record, "%s %s %s %d %ld %s\n", FUNCTION_NAMES[class->function], name_of(class->op, REDUCTION_NAMES),
+            name_of(class->dtype, DTYPE_NAMES), decision->ranks, 1L << class->size, SIDE_NAMES[decision->side]);
+}
+
+/* Writes decisions, and those that were replayed. */
+static void write_all(const struct decision *of_all, int all)
+{
+    struct decision *both = allocated((count + (size_t)all + 1) * sizeof(*both));
+    if (count > 0)
+        memcpy(both, decisions, count * sizeof(*both));
+    free(decisions);
+    decisions = both;
+    for (int i = 0; i < all; i++)
+        add(of_all[i]);
+    fputs(FIRST_LINE, record);
+    for (size_t i = 0; i < count; i++)
+        write_decision(&decisions[i]);
+    fputs(LAST_LINE, record);
+    if (fclose(record) != 0)
+        fprintf(stderr, "unisono: the decisions are not recorded: %s\n", strerror(errno));
+}
+
+void record_write(void)
+{
+    int is_wanted = record != NULL, all;
+    PMPI_Bcast(&is_wanted, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    if (!is_wanted)
+        return;
+    struct decision *of_all = gathered(&all);
+    if (record != NULL)
+        write_all(of_all, all);
+    free(of_all);
+}

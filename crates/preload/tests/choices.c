@@ -1,0 +1,105 @@
+/* Calls of many classes, often enough for a choice, on ranks that come at different times; compared with what MPI gives. A wait that does
+ * not end shows that ranks have chosen differently.
+ *
+ *     choices ROUNDS LARGEST_PAUSE_US [FUNCTIONS]
+ */
+
+#include <mpi.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static int rank, ranks;
+
+static void check(bool is_right, const char *what, int count)
+{
+    if (is_right)
+        return;
+    fprintf(stderr, "rank %d: %s of %d is wrong\n", rank, what, count);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+/* Each rank has its own numbers. */
+static unsigned own_state;
+
+static void pause_at_random(long most_us)
+{
+    if (most_us == 0)
+        return;
+    own_state = own_state * 1664525 + 1013904223;
+    struct timespec time = { 0, (long)(own_state >> 8) % (most_us * 1000) };
+    nanosleep(&time, NULL);
+}
+
+/* An allgather, a reduction or any other call, by the library (MPI_) or by MPI (PMPI_). */
+#define CALL(prefix, to)                                                           \
+    switch (call % 7) {                                                            \
+    case 0:                                                                        \
+        prefix##Allreduce(from, to, count, MPI_INT, MPI_SUM, comm);                \
+        break;                                                                     \
+    case 1:                                                                        \
+        prefix##Allreduce(from, to, count, MPI_INT, MPI_MAX, comm);                \
+        break;                                                                     \
+    case 2:                                                                        \
+        prefix##Reduce(from, to, count, MPI_INT, MPI_SUM, root, comm);             \
+        break;                                                                     \
+    case 3:                                                                        \
+        prefix##Bcast(to, count, MPI_INT, root, comm);                             \
+        break;                                                                     \
+    case 4:                                                                        \
+        prefix##Allgather(from, count, MPI_INT, to, count, MPI_INT, comm);         \
+        break;                                                                     \
+    case 5:                                                                        \
+        prefix##Alltoall(from, count, MPI_INT, to, count, MPI_INT, comm);          \
+        break;                                                                     \
+    default:                                                                       \
+        prefix##Reduce_scatter_block(from, to, count, MPI_INT, MPI_MIN, comm);     \
+    }
+
+static const char *const NAMES[7] = { "sum", "maximum", "reduce", "broadcast", "all-gather", "all-to-all", "reduce-scatter" };
+
+static void make(int call, int root, int count, MPI_Comm comm)
+{
+    int size, own;
+    MPI_Comm_size(comm, &size);
+    MPI_Comm_rank(comm, &own);
+    size_t all = (size_t)(count * size);
+    int *from = malloc(all * sizeof(int)), *ours = malloc(all * sizeof(int)), *theirs = malloc(all * sizeof(int));
+    for (size_t i = 0; i < all; i++) {
+        from[i] = (int)i + 31 * rank;
+        ours[i] = theirs[i] = own == root ? (int)i : -1;
+    }
+    CALL(MPI_, ours)
+    CALL(PMPI_, theirs)
+    check(memcmp(ours, theirs, all * sizeof(int)) == 0, NAMES[call % 7], count);
+    free(from), free(ours), free(theirs);
+}
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    if (argc < 3)
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    int rounds = atoi(argv[1]), functions = argc > 3 ? atoi(argv[3]) : 7;
+    long pause_us = atol(argv[2]);
+    const int counts[] = { 1, 100, 3000 };
+    own_state = (unsigned)rank;
+    MPI_Comm all, reversed;
+    MPI_Comm_dup(MPI_COMM_WORLD, &all);
+    MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &reversed);
+    for (int i = 0; i < rounds; i++)
+        for (int call = 0; call < functions; call++) {
+            pause_at_random(pause_us);
+            make(call, i % ranks, counts[(i + call) % 3], i % 4 == 3 ? reversed : all);
+        }
+    MPI_Comm_free(&all);
+    MPI_Comm_free(&reversed);
+    if (rank == 0)
+        printf("%d ranks: all right\n", ranks);
+    MPI_Finalize();
+    return 0;
+}
