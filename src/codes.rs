@@ -61,6 +61,12 @@ impl Codes {
         (self.0 >> (32 + 8 * place)) as u8
     }
 
+    /// Returns the places of the operation and of the method in the lists of all; a barrier follows the operations, and a message has no method.
+    #[inline]
+    pub(crate) fn kind(self) -> (usize, usize) {
+        ((self.byte(0) & !(WIDE | CUSTOM)).into(), self.byte(3).into())
+    }
+
     /// The name of the operation, `barrier`, or `message`; `?` for an unknown code.
     pub(crate) fn operation(self) -> &'static str {
         let flags = if self.byte(0) == u8::MAX { 0 } else { WIDE | CUSTOM };

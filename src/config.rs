@@ -11,21 +11,25 @@ use crate::error::{Error, Result};
 use crate::system::private_path;
 
 mod bootstrap;
+mod chaos;
 mod constants;
 mod cores;
 mod interfaces;
 mod launcher;
 mod links;
+mod observe;
 mod preload;
 mod variables;
 
 pub use bootstrap::{bootstrap_folder, joins};
 pub(crate) use bootstrap::{job, rendezvous, secret};
+pub(crate) use chaos::Chaos;
 pub(crate) use constants::Constants;
 pub use cores::share_cores;
 pub(crate) use interfaces::Interfaces;
 pub use launcher::{Launcher, Starter, tf_config};
 pub(crate) use links::{Inside, KernelCopies, Network};
+pub(crate) use observe::Metrics;
 pub use preload::{ACCELERATE_REPORT, PRELOAD, find_program, preloaded};
 pub use variables::warn_of_unread_settings;
 
@@ -81,36 +85,6 @@ const DEFAULT_SEGMENT_BYTES: usize = 256 * 1024;
 /// Segments are multiples of a cache line, and so of elements.
 const SEGMENT_UNIT_BYTES: usize = 64;
 
-/// The faults that a transport injects.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Chaos {
-    /// The random seed.
-    pub(crate) seed: u64,
-    /// The maximum delay of a message.
-    pub(crate) delay_us: u64,
-    /// The probability, for each message, that its link is cut.
-    pub(crate) lose: f64,
-}
-
-impl Chaos {
-    /// Parses `seed=7,delay_us=200,lose=0.001`, or a part of it.
-    fn read(text: &str) -> Option<Self> {
-        let mut chaos = Self::default();
-        for setting in text.split(',') {
-            let (name, value) = setting.split_once('=')?;
-            match name.trim() {
-                "seed" => chaos.seed = value.trim().parse().ok()?,
-                "delay_us" => chaos.delay_us = value.trim().parse().ok()?,
-                "lose" => {
-                    chaos.lose = value.trim().parse().ok().filter(|lose| (0.0..=1.0).contains(lose))?;
-                }
-                _ => return None,
-            }
-        }
-        Some(chaos)
-    }
-}
-
 /// The effect of a rank's failure on the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnFailure {
@@ -150,6 +124,9 @@ pub(crate) struct Config {
     pub(crate) constants: Constants,
     pub(crate) warnings: bool,
     pub(crate) chaos: Option<Chaos>,
+    pub(crate) metrics: Option<Metrics>,
+    /// The folder for traces.
+    pub(crate) trace: Option<PathBuf>,
     pub(crate) on_failure: OnFailure,
 }
 
@@ -177,6 +154,8 @@ impl Default for Config {
             constants: Constants::default(),
             warnings: true,
             chaos: None,
+            metrics: None,
+            trace: None,
             on_failure: OnFailure::default(),
         }
     }
@@ -241,6 +220,8 @@ impl Config {
             config.chaos = Some(Chaos::read(&text).ok_or_else(|| wrong(CHAOS, &text, expected))?);
         }
         config.watchdog = one_of(value, WATCHDOG, [("auto", true), ("off", false)], config.watchdog)?;
+        config.metrics = value(observe::METRICS, "text")?.as_deref().map(Metrics::read).transpose()?;
+        config.trace = value(observe::TRACE, "a folder")?.as_deref().map(observe::trace).transpose()?;
         config.algorithm = value(ALGORITHM, "the name of an algorithm")?;
         config.constants = Constants::set_to(value(TUNING, constants::EXPECTED)?, &variable);
         Ok(config)

@@ -51,6 +51,7 @@ mod method;
 #[cfg(feature = "nccl")]
 #[allow(unsafe_code, reason = "a C library, on CUDA memory")]
 pub mod nccl;
+mod observe;
 mod record;
 mod request;
 mod run;
@@ -59,6 +60,7 @@ pub mod size;
 pub mod status;
 mod sync;
 mod system;
+pub mod trace;
 #[allow(unsafe_code, reason = "memory is shared with other threads and with MPI")]
 mod transport;
 pub mod tuning;

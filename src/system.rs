@@ -8,10 +8,12 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::size;
 
+mod clock;
 mod memory;
 mod network;
 mod process;
 
+pub(crate) use clock::now_ns;
 pub use memory::{AvailableMemory, MemoryLimit};
 #[cfg(any(feature = "mpi", feature = "ucx"))]
 pub(crate) use network::has_rdma;

@@ -19,6 +19,7 @@ use unisono_collectives::Rank;
 use crate::config::OnFailure;
 use crate::control::{Gathered, Outcome};
 use crate::error::{Error, Result};
+use crate::observe::flush;
 use crate::status::{FailureReport, Guard, Guarded, StatusBoard, dump, dump_all};
 use crate::system::{FAILED, say};
 
@@ -180,6 +181,7 @@ impl Drop for Watchdog {
         // The job ends, before this process can do anything else.
         if self.of_process.as_ref().is_some_and(|status| status.failed().is_some()) {
             self.reports.iter().for_each(|report| report.aborted());
+            flush();
             signal_hook::low_level::exit(FAILED);
         }
     }
@@ -292,6 +294,7 @@ impl Rounds {
             self.reports.iter().for_each(|report| report.aborted());
         }
         if is_over {
+            flush();
             signal_hook::low_level::exit(FAILED);
         }
     }

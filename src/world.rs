@@ -12,6 +12,7 @@ use crate::communicator::Communicator;
 use crate::config::{Config, OnFailure};
 use crate::constants;
 use crate::error::{Error, Result};
+use crate::observe::{Observer, next_world};
 use crate::transport::{Bootstrap, Fabric};
 use crate::watchdog::{Card, Cards, Hub, Kind, Watched, watch};
 
@@ -69,7 +70,20 @@ fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Com
     for (comm, report) in world.iter_mut().zip(reports) {
         comm.guard(Arc::clone(&guard), report);
     }
+    let name = next_world();
+    world.iter_mut().try_for_each(|comm| observe(comm, &name))?;
     Ok(world)
+}
+
+/// Counts and records the calls of a communicator of a new world, if the settings ask for it.
+fn observe(comm: &mut Communicator, name: &Arc<str>) -> Result<()> {
+    let rank = comm.rank();
+    // Whatever nodes were declared.
+    let local_rank = comm.transport_of_engine().topology().local_rank(rank);
+    let world = (rank, comm.ranks());
+    let observer = Observer::of_world(comm.config(), Arc::clone(name), world, local_rank)?;
+    observer.into_iter().for_each(|observer| comm.status().set_observer(observer));
+    Ok(())
 }
 
 /// Runs `main` on `ranks` threads, each with its communicator of a new world, and returns the results, rank 0 first.
@@ -131,6 +145,7 @@ fn over_processes(mut transport: Fabric, config: &Config) -> Result<Communicator
     let hub = hub(&comm, config, &mut card);
     let cards = gathered(&mut comm, &card)?;
     watch_over(&mut comm, (cards, hub, controls), config)?;
+    observe(&mut comm, &next_world())?;
     comm.begin();
     Ok(comm)
 }
@@ -160,7 +175,8 @@ fn meet(
     let words = |card: &Vec<u8>| card.chunks_exact(8).map(word).collect();
     let cards = read_cards(&cards.iter().map(words).collect::<Vec<_>>())?;
     let config = comm.config().clone();
-    watch_over(comm, (cards, None, controls), &config)
+    watch_over(comm, (cards, None, controls), &config)?;
+    observe(comm, &next_world())
 }
 
 /// Rank 0's port for the other nodes, if there are any and a failure ends the job; otherwise no rank opens a port.

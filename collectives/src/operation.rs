@@ -112,6 +112,17 @@ impl Operation {
         matches!(self, Self::ReduceScatter | Self::AllGather | Self::Gather { .. } | Self::Scatter { .. })
     }
 
+    /// Returns the ratio of bus bandwidth to array bandwidth, by the definitions of nccl-tests.
+    pub fn bus_factor(self, ranks: usize) -> f64 {
+        let ranks = ranks as f64;
+        match self {
+            Self::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+            Self::AllToAll => (ranks - 1.0) / ranks,
+            _ if self.has_parts() => (ranks - 1.0) / ranks,
+            _ => 1.0,
+        }
+    }
+
     /// Returns whether values are reduced, or only moved.
     pub fn reduces(self) -> bool {
         matches!(

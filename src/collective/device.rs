@@ -101,7 +101,7 @@ impl Engine {
         };
         // The host's part, which may end before the GPU's.
         if self.topology.ranks() > 1 {
-            self.status.end(done.is_ok());
+            self.status.end(done.is_ok(), call.size_bytes());
         }
         done?;
         Ok(Ran { method, why, link: method.link(self.transport.name()) })

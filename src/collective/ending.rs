@@ -4,6 +4,7 @@ use unisono_collectives::Rank;
 
 use super::Engine;
 use crate::error::{Error, Result};
+use crate::observe::flush;
 use crate::status::{FirstFailure, dump_failed, panicked};
 
 impl Engine {
@@ -11,13 +12,17 @@ impl Engine {
     #[inline]
     pub(crate) fn settle<R>(&mut self, ended: Result<R>) -> Result<R> {
         match ended {
-            Ok(_) | Err(Error::Unsupported(_)) => ended,
+            Ok(_) => ended,
             Err(error) => Err(self.failed_of(error)),
         }
     }
 
     #[cold]
     fn failed_of(&mut self, error: Error) -> Error {
+        self.status.call_failed(error.code());
+        if matches!(error, Error::Unsupported(_)) {
+            return error;
+        }
         let rank = self.transport.rank();
         let (first, cause) = match &error {
             Error::Aborted { by, cause, .. } => (*by, cause.clone()),
@@ -38,6 +43,7 @@ impl Engine {
         if self.failure.is_none() {
             self.transport.fail(first, &cause);
             dump_failed(&self.status, &cause);
+            self.flush();
             self.close(first, cause);
         }
     }
@@ -48,6 +54,13 @@ impl Engine {
             let rank = self.transport.rank();
             self.transport.fail(rank, cause);
             self.close(rank, cause.to_owned());
+        }
+    }
+
+    /// Writes metrics and traces, if there are any.
+    fn flush(&self) {
+        if self.status.observer().is_some_and(|observer| observer.is_of_world()) {
+            flush();
         }
     }
 
@@ -98,6 +111,7 @@ impl Drop for Engine {
         if let Some((first, cause)) = self.messages.failure() {
             self.lose(first, cause);
         }
+        self.flush();
     }
 }
 

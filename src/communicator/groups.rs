@@ -118,7 +118,12 @@ impl Communicator {
 
     fn config_of_group(&mut self, members: &[Rank]) -> Config {
         self.groups += 1;
-        self.config_among(members, &format!("group-{}-of-rank-{}", self.groups, members[0]))
+        self.config_among(members, &self.name_of_group(members))
+    }
+
+    /// Returns the name of the latest group, identical on all its ranks.
+    fn name_of_group(&self, members: &[Rank]) -> String {
+        format!("group-{}-of-rank-{}", self.groups, members[0])
     }
 
     /// The settings of a communicator of these ranks, without the warnings that the world has already printed. Its flight recorder files
@@ -154,6 +159,9 @@ impl Communicator {
         controls: Vec<(Rank, OwnedFd)>,
     ) -> Result<()> {
         self.status.set_parent(world.status.clone(), ranks.clone());
+        if let Some(observer) = world.status.observer() {
+            self.status.set_observer(observer.of_group(&world.name_of_group(&ranks), &ranks));
+        }
         let Some((guard, of_world)) = &world.guard else { return Ok(()) };
         let watched = Arc::clone(guard).of_group(&self.status, &ranks, controls);
         let failed = |cause| Error::Launch(format!("cannot watch over a group: {cause}"));

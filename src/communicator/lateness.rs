@@ -137,6 +137,10 @@ impl Communicator {
             busy: Duration::from_micros(of_rank[0]),
             waited: Duration::from_micros(of_rank[1]),
         };
-        Ok(Lateness { ranks: micros.chunks_exact(2).map(times).collect() })
+        let lateness = Lateness { ranks: micros.chunks_exact(2).map(times).collect() };
+        if let (Some(observer), Some((straggler, _))) = (self.status.observer(), lateness.straggler()) {
+            observer.straggler(straggler);
+        }
+        Ok(lateness)
     }
 }

@@ -10,7 +10,7 @@ pub(super) const PREFIX: &str = "UNISONO_";
 const OF_TESTS: &str = "UNISONO_TEST_";
 
 /// The variables that the library and its tests read.
-const KNOWN: [&str; 26] = [
+const KNOWN: [&str; 28] = [
     super::ALGORITHM,
     super::BOOTSTRAP_DIR,
     super::CHAOS,
@@ -19,6 +19,8 @@ const KNOWN: [&str; 26] = [
     super::interfaces::INTERFACE,
     super::JOIN,
     super::KERNEL_COPIES,
+    super::observe::METRICS,
+    super::observe::TRACE,
     super::WATCHDOG,
     super::NCCL,
     super::NETWORK,

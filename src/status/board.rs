@@ -10,27 +10,28 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
-use super::ring::{Ring, Slot};
+use super::ring::Ring;
 use super::sheet::{Row, Sheet, hash};
 use super::time::{now_us, seconds_between};
 use crate::codes::Codes;
 use crate::error::{Error, Result};
 use crate::memory::Pages;
+use crate::observe::Observer;
 use crate::record::{Doing, Record, Stage, State};
 use crate::system;
+use crate::system::now_ns;
 
 mod endings;
 mod guard;
+mod recording;
 mod survivors;
 mod waits;
 
 pub(crate) use endings::FirstFailure;
 pub(crate) use guard::{Guard, Guarded};
+pub(crate) use recording::Recording;
 pub(crate) use survivors::Gone;
-use waits::this_thread;
 
-/// The size from which a call takes so long that the cost of reading the clock does not matter.
-const LONG_BYTES: usize = 16 << 10;
 /// The precision of [`StatusBoard::about_now`].
 const TICK_US: u64 = 1000;
 
@@ -46,6 +47,7 @@ pub(crate) struct StatusBoard {
     parent: Arc<OnceLock<Parent>>,
     /// The guard of this rank, for as long as its communicator holds it.
     guard: Arc<OnceLock<Weak<dyn Guard>>>,
+    observer: Arc<OnceLock<Arc<Observer>>>,
 }
 
 /// The status board of a group's world.
@@ -92,8 +94,8 @@ impl StatusBoard {
         let (sheet, members) = (Arc::new(sheet), members.into());
         let first = Self::view(sheet, members, 0);
         let view = |position| {
-            let (parent, guard) = Default::default();
-            let status = Self { position, parent, guard, ..first.clone() };
+            let (parent, guard, observer) = Default::default();
+            let status = Self { position, parent, guard, observer, ..first.clone() };
             status.enter().map_err(memory)?;
             Ok(status)
         };
@@ -120,8 +122,8 @@ impl StatusBoard {
     }
 
     fn view(sheet: Arc<Sheet>, members: Arc<[Rank]>, position: usize) -> Self {
-        let (flight_dir, parent, guard) = Default::default();
-        Self { sheet, members, position, flight_dir, parent, guard }
+        let (flight_dir, parent, guard, observer) = Default::default();
+        Self { sheet, members, position, flight_dir, parent, guard, observer }
     }
 
     /// Initialises this rank's row.
@@ -208,7 +210,12 @@ impl StatusBoard {
 
     /// Reads the clock for all users of [`StatusBoard::about_now`]; microseconds.
     pub(crate) fn tick(&self) -> u64 {
-        let (now, tick) = (now_us(), &self.sheet.head().tick);
+        self.tick_at(now_ns())
+    }
+
+    /// The same, given what the clock shows, in nanoseconds.
+    fn tick_at(&self, now_ns: u64) -> u64 {
+        let (now, tick) = (now_ns / 1000, &self.sheet.head().tick);
         // The line is in the caches of all ranks, and should stay there.
         if now > tick.load(Ordering::Relaxed) + TICK_US {
             tick.store(now, Ordering::Relaxed);
@@ -289,40 +296,10 @@ impl StatusBoard {
         hash
     }
 
-    /// Records that this rank starts a call.
-    #[inline]
-    pub(crate) fn begin(
-        &self,
-        sequence: u64,
-        count: u64,
-        codes: Codes,
-        label: u64,
-        size_bytes: usize,
-    ) -> Recording<'_> {
-        let is_long = size_bytes >= LONG_BYTES;
-        let now = if is_long { self.tick() } else { self.about_now() };
-        self.own().thread.store(this_thread(), Ordering::Relaxed);
-        let slot = self.ring().begin(sequence, count, codes.bits(), label, (now, is_long));
-        Recording { status: self, slot }
-    }
-
     /// Records the current step of the call.
     #[inline]
     pub(crate) fn at_step(&self, phase: usize, step: usize) {
         self.ring().at_step(phase, step);
-    }
-
-    /// Records which rank the call waits for, and how much longer than at the last check.
-    pub(crate) fn waits_for(&self, other: Rank, more: Duration) {
-        let row = self.own();
-        row.waited.store(row.waited.load(Ordering::Relaxed) + more.as_micros() as u64, Ordering::Relaxed);
-        row.ring.waits_for(other, self.tick());
-    }
-
-    /// Records how the latest call ended.
-    #[cfg(any(test, feature = "nccl"))]
-    pub(crate) fn end(&self, is_done: bool) {
-        Recording { status: self, slot: self.ring().newest() }.end(is_done);
     }
 
     /// Announces a call of this rank that a vendor carries out, given a hash of all calls up to it. Returns its number, from 1.
@@ -365,23 +342,6 @@ impl StatusBoard {
     #[inline]
     fn own(&self) -> &Row {
         self.sheet.row(self.position)
-    }
-}
-
-/// A call that is being recorded.
-#[derive(Debug)]
-#[must_use]
-pub(crate) struct Recording<'a> {
-    status: &'a StatusBoard,
-    slot: &'a Slot,
-}
-
-impl Recording<'_> {
-    /// Records how the call ended.
-    #[inline]
-    pub(crate) fn end(self, is_done: bool) {
-        self.slot
-            .end(is_done, |is_timed| if is_timed { self.status.tick() } else { self.status.about_now() });
     }
 }
 

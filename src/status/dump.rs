@@ -203,7 +203,7 @@ mod tests {
         };
         statuses.iter().for_each(|status| {
             begin(status, 0);
-            status.end(true);
+            status.end(true, call.size_bytes());
         });
         begin(&statuses[0], 1);
         statuses[0].at_step(1, 5);

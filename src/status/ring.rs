@@ -37,6 +37,28 @@ pub(super) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 64);
 
 impl Slot {
+    /// Returns the sequence number, the codes and the label of the call.
+    pub(super) fn call(&self) -> (u64, Codes, u64) {
+        let codes = Codes::of_bits(self.codes.load(Ordering::Relaxed));
+        (self.sequence.load(Ordering::Relaxed), codes, self.label.load(Ordering::Relaxed))
+    }
+
+    /// Returns when the call began, in microseconds.
+    pub(super) fn began(&self) -> u64 {
+        self.began.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether the clock was read at the start of the call.
+    #[cfg(any(test, feature = "nccl"))]
+    pub(super) fn is_timed(&self) -> bool {
+        self.progress.load(Ordering::Relaxed) as u8 & TIMED != 0
+    }
+
+    /// Returns whether the clock was read because the call had to wait.
+    pub(super) fn has_waited(&self) -> bool {
+        self.progress.load(Ordering::Relaxed) as u8 & WAITED != 0
+    }
+
     /// Records how and when the call ended. Returns whether the clock was read during it.
     #[inline]
     pub(super) fn end(&self, is_done: bool, now: impl FnOnce(bool) -> u64) {

@@ -1,11 +1,10 @@
 //! The clock of recorded times.
 
-use rustix::time::{ClockId, clock_gettime};
+use crate::system::now_ns;
 
 /// The system clock, which is the same for all processes of a node.
 pub(super) fn now_us() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
+    now_ns() / 1000
 }
 
 /// The time between two moments, in microseconds of the system clock; 0 if the first is unknown.

@@ -27,7 +27,7 @@ pub(crate) use driver::Messages;
 pub(crate) use flight::{Parts, Received, Sent};
 use links::Links;
 pub(crate) use operation::Options;
-use operation::{OnEnd, Operation, Receive, Send};
+use operation::{OnEnd, Operation, Receive, SEND, Send};
 
 /// The messages of a rank that are under way.
 pub(super) struct PointToPoint {
@@ -152,7 +152,7 @@ impl PointToPoint {
         let number = self.peers[to].sent;
         self.peers[to].sent += 1;
         let header = Header::of_message(options.dtype, bytes.len(), (options.tag, options.label), number);
-        let call = self.begin(options, header, ("send", number), on_end);
+        let call = self.begin(options, header, (SEND, number), on_end);
         let ticket = call.ticket;
         if let Some(aborted) = self.aborted() {
             self.end(call, Err(aborted));
@@ -216,8 +216,9 @@ impl PointToPoint {
     ) -> Operation {
         self.begun += 1;
         self.pending += 1;
+        let is_send = operation == SEND;
         let operation = options.operation.unwrap_or(operation);
-        Operation::new(self.begun, header, (operation, number), options.deadlines, on_end)
+        Operation::new(self.begun, (header, is_send), (operation, number), options.deadlines, on_end)
     }
 
     /// The number of the next receive from a rank.

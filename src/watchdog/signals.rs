@@ -7,6 +7,8 @@ use signal_hook::SigId;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 
+use crate::observe::flush;
+
 /// The signals received by a watchdog.
 #[derive(Debug)]
 pub(super) struct Signals {
@@ -96,6 +98,7 @@ fn is_free(signal: i32) -> bool {
 
 /// Ends this process by the default effect of the signal.
 pub(super) fn end_by(signal: i32) -> ! {
+    flush();
     let _ = signal_hook::low_level::emulate_default_handler(signal);
     signal_hook::low_level::exit(128 + signal)
 }

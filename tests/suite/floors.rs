@@ -22,7 +22,7 @@ const FLOORS: [(&str, &[&str]); 15] = [
     ("calls", &["method", "call", "codes"]),
     ("settings", &["config"]),
     ("memory", &["memory"]),
-    ("status", &["status"]),
+    ("status", &["observe", "status"]),
     ("links", &["transport"]),
     ("executor", &["executor"]),
     ("GPUs", &["gpu", "nccl", "device"]),
@@ -32,7 +32,7 @@ const FLOORS: [(&str, &[&str]); 15] = [
     ("watchdog", &["watchdog"]),
     ("worlds", &["world", "run"]),
     // `lib` is what the library shows, `internals` what it shows to the workspace's other crates and to benches.
-    ("outside", &["lib", "internals"]),
+    ("outside", &["lib", "internals", "trace"]),
 ];
 
 /// Arrows that go down the floors, and still must not be.

@@ -26,6 +26,7 @@ mod mismatch;
 mod mpi;
 #[cfg(feature = "nccl")]
 mod nccl;
+mod observe;
 mod plans;
 mod point_to_point;
 mod processes;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         Module::with_roles("mpi", mpi::tests, mpi::play),
         #[cfg(feature = "nccl")]
         Module::with_roles("nccl", nccl::tests, nccl::play),
+        Module::with_roles("observe", observe::tests, observe::play),
         Module::new("plans", plans::tests),
         Module::new("point_to_point", point_to_point::tests),
         Module::with_roles("processes", processes::tests, processes::play),

@@ -39,6 +39,7 @@ mod progress;
 mod serve_data;
 mod simulate;
 mod supervise;
+mod trace;
 #[cfg(feature = "candle")]
 mod train;
 mod tune;
@@ -112,6 +113,8 @@ enum Command {
     /// Plot benchmark results as SVG
     #[cfg(feature = "plot")]
     Plot(plot::Args),
+    /// Merge the ranks' traces of UNISONO_TRACE into one file for Perfetto
+    Trace(trace::Args),
     /// Prove algorithms correct for every rank of many world sizes
     Verify(verify::Args),
     /// Measure this machine to tune the cost model behind `auto`
@@ -196,6 +199,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Launch(args) => return launch::run(&args),
         #[cfg(feature = "plot")]
         Command::Plot(args) => plot::run(&args)?,
+        Command::Trace(args) => trace::run(&args)?,
         Command::Verify(args) => return Ok(verify::run(&args)),
         Command::Tune(args) => tune::run(&args)?,
         Command::Simulate(args) => simulate::run(&args)?,

@@ -14,7 +14,7 @@ use super::share::{Share, StepReport};
 use super::trace::{Lane, Recorder};
 use crate::compare;
 use crate::error::TrainError;
-use unisono::Communicator;
+use unisono::{Communicator, trace};
 
 mod averages;
 mod passes;
@@ -286,9 +286,14 @@ impl<R: Replica> Mirror<R> {
         began: Instant,
         ended: Instant,
     ) {
-        if let Some(recorder) = self.recorder.as_mut().filter(|_| !self.backend.is_gpu()) {
-            recorder.span(lane, name(&self.replica), began, ended);
+        if self.backend.is_gpu() || self.recorder.is_none() && !trace::is_on() {
+            return;
         }
+        let name = name(&self.replica).into();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.span(lane, name.clone(), began, ended);
+        }
+        trace::record(name, began, ended);
     }
 
     /// Returns the replica.

@@ -302,6 +302,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         if let Some(recorder) = self.mirror.recorder() {
             recorder.span(Lane::Input, "input", waits_since, waits_since + input);
         }
+        unisono::trace::record("input", waits_since, waits_since + input);
         let (ranks, policy) = (self.world.replicas().ranks(), self.settings.out_of_data);
         let asks = [self.settings.stop.is_asked(), self.is_save_due()];
         let [asks_to_stop, asks_to_save] = self.world.any(asks)?;

@@ -12,6 +12,14 @@ use crate::transport::{Failure, Outgoing, clock};
 impl PointToPoint {
     /// Ends an operation.
     pub(super) fn end(&mut self, call: Operation, result: Result<Rank>) {
+        if let Some(observer) = self.status.observer() {
+            match &result {
+                Ok(_) => observer.message(call.is_send, call.header.size_bytes()),
+                // A blocking call reports its error itself.
+                Err(error) if !call.is_blocking() => observer.failed(error.code()),
+                Err(_) => {}
+            }
+        }
         self.pending -= 1;
         match call.on_end {
             Some(on_end) => self.finished.push((on_end, result)),

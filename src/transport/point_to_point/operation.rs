@@ -11,6 +11,9 @@ use crate::record::POINT_TO_POINT;
 use crate::transport::waiting::AWAKE;
 use crate::transport::{Deadlines, Header};
 
+/// The name of a send.
+pub(super) const SEND: &str = "send";
+
 /// Called with the other rank when an operation has ended.
 pub(crate) type OnEnd = Box<dyn FnOnce(Result<Rank>) + std::marker::Send>;
 
@@ -31,6 +34,7 @@ pub(super) struct Operation {
     /// The number among those of this rank.
     pub(super) ticket: u64,
     pub(super) header: Header,
+    pub(super) is_send: bool,
     pub(super) operation: &'static str,
     /// The number among the messages to or from the other rank.
     pub(super) number: u64,
@@ -54,12 +58,12 @@ struct Times {
 impl Operation {
     pub(super) fn new(
         ticket: u64,
-        header: Header,
+        (header, is_send): (Header, bool),
         (operation, number): (&'static str, u64),
         deadlines: Deadlines,
         on_end: Option<OnEnd>,
     ) -> Self {
-        Self { ticket, header, operation, number, deadlines, times: None, on_end }
+        Self { ticket, header, is_send, operation, number, deadlines, times: None, on_end }
     }
 
     pub(super) fn is_blocking(&self) -> bool {

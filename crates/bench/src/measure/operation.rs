@@ -62,14 +62,7 @@ impl Operation {
 
     /// The ratio of bus bandwidth to array bandwidth, by the definitions of nccl-tests.
     pub(super) fn bus_factor(self, ranks: usize) -> f64 {
-        let Some(collective) = self.collective() else { return 0.0 };
-        let ranks = ranks as f64;
-        match collective {
-            Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
-            Collective::AllToAll => (ranks - 1.0) / ranks,
-            _ if collective.has_parts() => (ranks - 1.0) / ranks,
-            _ => 1.0,
-        }
+        self.collective().map_or(0.0, |collective| collective.bus_factor(ranks))
     }
 }
 

@@ -9,7 +9,7 @@ use unisono_testing::{suite::Test, tests};
 
 use crate::UNISONO;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "accelerate",
     "bench",
     "bench-step",
@@ -24,6 +24,7 @@ const COMMANDS: [&str; 17] = [
     "serve-data",
     "simulate",
     "supervise",
+    "trace",
     "train",
     "tune",
     "verify",

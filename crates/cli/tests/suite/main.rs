@@ -23,6 +23,7 @@ mod runs;
 mod saved;
 #[cfg(feature = "service")]
 mod service;
+mod trace;
 #[cfg(all(feature = "mpi", feature = "candle"))]
 mod train;
 #[cfg_attr(not(feature = "candle"), allow(dead_code, reason = "the tests of restarts use all of it"))]
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         #[cfg(all(feature = "candle", feature = "mpi", feature = "plot", feature = "service"))]
         Module::new("documents", documents::tests),
         Module::new("launcher", launcher::tests),
+        Module::new("trace", trace::tests),
         #[cfg(feature = "mpi")]
         Module::new("cli", cli::tests),
         #[cfg(feature = "mpi")]

@@ -1,0 +1,139 @@
+//! `unisono trace`: merges the traces of all ranks into one file, in which flows connect each call of the ranks.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use clap::Args as ClapArgs;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Failure;
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Args {
+    /// Directory of the traces: trace-rank-0.json, …
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// File to write, for Perfetto or chrome://tracing [default: DIR/trace.json]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// The parts of an event that determine its flow.
+#[derive(Debug, Deserialize)]
+struct Event {
+    pid: usize,
+    ts: Option<f64>,
+    args: Option<Arguments>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Arguments {
+    call: Option<String>,
+}
+
+/// The starts of the same call on its ranks, in their order.
+#[derive(Debug, Default)]
+struct Call {
+    id: usize,
+    starts: Vec<(f64, usize)>,
+}
+
+impl Call {
+    /// Returns whether a flow leads to this rank, and from it. A flow leads from each rank to the one that starts next.
+    fn flows(&self, rank: usize) -> (bool, bool) {
+        let ends = [self.starts.first(), self.starts.last()];
+        let [is_first, is_last] = ends.map(|end| end.is_some_and(|&(_, of)| of == rank));
+        (!is_first, !is_last)
+    }
+}
+
+pub(super) fn run(args: &Args) -> Result<(), Failure> {
+    let files = files(&args.folder)?;
+    let (mut calls, mut first_us) = (BTreeMap::<String, Call>::new(), f64::INFINITY);
+    for file in &files {
+        events(file, |event: Event| {
+            let Some(ts) = event.ts else { return Ok(()) };
+            first_us = first_us.min(ts);
+            if let Some(name) = event.args.and_then(|args| args.call) {
+                let id = calls.len() + 1;
+                calls.entry(name).or_insert(Call { id, starts: Vec::new() }).starts.push((ts, event.pid));
+            }
+            Ok(())
+        })?;
+    }
+    calls.values_mut().for_each(|call| call.starts.sort_by(|one, other| one.0.total_cmp(&other.0)));
+    let output = args.output.clone().unwrap_or_else(|| args.folder.join("trace.json"));
+    let cannot_write =
+        |error: io::Error| Failure::BadInput(format!("cannot write `{}`: {error}", output.display()));
+    let mut merged = BufWriter::new(File::create(&output).map_err(cannot_write)?);
+    let mut before = "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n";
+    for file in &files {
+        events(file, |mut event: Value| {
+            connect(&mut event, &calls, first_us);
+            write!(merged, "{}{event}", std::mem::replace(&mut before, ",\n")).map_err(cannot_write)
+        })?;
+    }
+    merged.write_all(b"\n]}\n").and_then(|()| merged.flush()).map_err(cannot_write)?;
+    println!("{}: {} ranks; open it at https://ui.perfetto.dev", output.display(), files.len());
+    Ok(())
+}
+
+/// Makes the first event of the trace start at 0, and connects the calls of ranks.
+fn connect(event: &mut Value, calls: &BTreeMap<String, Call>, first_us: f64) {
+    let Some(ts) = event["ts"].as_f64() else { return };
+    event["ts"] = json!(ts - first_us);
+    let call = event["args"]["call"].as_str().and_then(|name| calls.get(name));
+    if let (Some(call), Some(rank)) = (call, event["pid"].as_u64()) {
+        let (flow_in, flow_out) = call.flows(rank as usize);
+        if flow_in || flow_out {
+            event["bind_id"] = json!(format!("{:#x}", call.id));
+            event["flow_in"] = json!(flow_in);
+            event["flow_out"] = json!(flow_out);
+        }
+    }
+}
+
+/// Returns the traces in a folder, by rank.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let unreadable = |error| Failure::BadInput(format!("cannot read `{}`: {error}", folder.display()));
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let rank = name.strip_prefix("trace-rank-").and_then(|name| name.strip_suffix(".json"));
+        if let Some(rank) = rank.and_then(|rank| rank.parse::<usize>().ok()) {
+            files.insert(rank, path);
+        }
+    }
+    if files.is_empty() {
+        return Err(Failure::BadInput(format!(
+            "there are no traces (trace-rank-0.json, …) in `{}`",
+            folder.display()
+        )));
+    }
+    Ok(files.into_values().collect())
+}
+
+/// Reads the events of a file, each of which is a line.
+fn events<E: for<'de> Deserialize<'de>>(
+    file: &Path,
+    mut each: impl FnMut(E) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let bad =
+        |why: String| Failure::BadInput(format!("`{}` is not the trace of a rank: {why}", file.display()));
+    let lines = BufReader::new(File::open(file).map_err(|error| bad(error.to_string()))?).lines();
+    let mut is_complete = false;
+    for (number, line) in lines.enumerate().skip(1) {
+        let line = line.map_err(|error| bad(error.to_string()))?;
+        if line == "]}" {
+            is_complete = true;
+            break;
+        }
+        let event = serde_json::from_str(line.trim_end_matches(','));
+        each(event.map_err(|error| bad(format!("line {}: {error}", number + 1)))?)?;
+    }
+    if is_complete { Ok(()) } else { Err(bad("it is cut off".to_owned())) }
+}

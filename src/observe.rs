@@ -1,0 +1,158 @@
+//! Metrics and traces of calls, for Prometheus (`UNISONO_METRICS`) and Perfetto (`UNISONO_TRACE`).
+//!
+//! Each communicator has an [`Observer`], to which its flight recorder reports every call that ends. Without these variables there is
+//! none, and a call tests one pointer. The [`hub`] of the process collects the counters and events of all observers, and exports them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+use crate::codes::Codes;
+use crate::config::Config;
+use crate::error::{ErrorCode, Result};
+
+mod counters;
+mod hub;
+mod serve;
+mod spans;
+mod text;
+mod timeline;
+mod totals;
+
+use counters::{Counters, Message, Timing};
+pub(crate) use hub::{flush, next_world};
+pub use spans::{Span, is_on, record, span};
+use timeline::Timeline;
+
+/// A call that has ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    pub(crate) sequence: u64,
+    pub(crate) codes: Codes,
+    pub(crate) size_bytes: usize,
+    /// Nanoseconds of the system clock; `None` if the clock was not read.
+    pub(crate) times_ns: Option<(u64, u64)>,
+    /// True if the clock was read for no other reason than [`Observer::times_next`].
+    pub(crate) is_sample: bool,
+}
+
+/// Counts and records the calls of one communicator.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    /// The rank in the world.
+    rank: Rank,
+    /// The name of the communicator, identical on all its ranks.
+    name: Arc<str>,
+    /// The rank in the world of each rank, in a group.
+    of_world: Option<Box<[Rank]>>,
+    counters: Option<Counters>,
+    timeline: Option<Arc<Timeline>>,
+}
+
+impl Observer {
+    /// Returns the observer of a rank of a new world of this [name](next_world), if the settings ask for one. `local_rank` is the rank of this
+    /// process in its node.
+    ///
+    /// # Errors
+    /// [`Error::Setting`](crate::Error::Setting) if the folder cannot be made, or the address cannot be bound.
+    pub(crate) fn of_world(
+        config: &Config,
+        name: Arc<str>,
+        (rank, ranks): (Rank, usize),
+        local_rank: Rank,
+    ) -> Result<Option<Arc<Self>>> {
+        if config.metrics.is_none() && config.trace.is_none() {
+            return Ok(None);
+        }
+        hub::start(config, local_rank)?;
+        let counters = config.metrics.is_some().then(|| Counters::new(ranks));
+        let timeline = config.trace.is_some().then(|| hub::timeline(rank));
+        Ok(Some(hub::keep(Self { rank, name, of_world: None, counters, timeline })))
+    }
+
+    /// Returns the observer of a group of ranks of this communicator.
+    pub(crate) fn of_group(&self, name: &str, ranks: &[Rank]) -> Arc<Self> {
+        let of_world = ranks.iter().map(|&rank| self.in_world(rank)).collect();
+        hub::keep(Self {
+            rank: self.rank,
+            name: format!("{}/{name}", self.name).into(),
+            of_world: Some(of_world),
+            counters: self.counters.as_ref().map(|_| Counters::new(ranks.len())),
+            timeline: self.timeline.clone(),
+        })
+    }
+
+    /// Returns the number in the world of a rank of this communicator.
+    fn in_world(&self, rank: Rank) -> Rank {
+        self.of_world.as_ref().map_or(rank, |ranks| ranks[rank])
+    }
+
+    /// Returns whether its communicator is a world, and not a group of one.
+    pub(crate) fn is_of_world(&self) -> bool {
+        self.of_world.is_none()
+    }
+
+    /// Returns whether the clock is to be read at the start and end of the next call, if it is a short one.
+    #[inline]
+    pub(crate) fn times_next(&self, codes: Codes) -> bool {
+        self.timeline.is_some() || self.counters.as_ref().is_some_and(|counters| counters.times_next(codes))
+    }
+
+    /// Counts and records a call without an error. `label` is its name.
+    pub(crate) fn ended(&self, ended: &Ended, label: impl FnOnce() -> Option<String>) {
+        let Ended { codes, size_bytes, times_ns, is_sample, .. } = *ended;
+        if let Some(counters) = &self.counters {
+            let duration = times_ns.map(|(began, ended)| ended.saturating_sub(began));
+            let timing = match duration {
+                Some(ns) if is_sample => Timing::Sample(ns),
+                Some(ns) => Timing::Alone(ns),
+                None => Timing::Unknown,
+            };
+            counters.count(codes, size_bytes, timing);
+        }
+        if let (Some(timeline), Some(times_ns)) = (&self.timeline, times_ns) {
+            timeline.call(&self.name, ended, times_ns, label());
+        }
+    }
+
+    /// Counts a message that was sent or received.
+    pub(crate) fn message(&self, is_sent: bool, size_bytes: usize) {
+        if let Some(counters) = &self.counters {
+            counters.message(if is_sent { Message::Sent } else { Message::Received }, size_bytes);
+        }
+    }
+
+    /// Counts time spent waiting for another rank.
+    pub(crate) fn waited(&self, other: Rank, time: Duration) {
+        if let Some(counters) = &self.counters {
+            counters.wait(other, time);
+        }
+    }
+
+    /// Counts that a comparison of all ranks has found a straggler.
+    pub(crate) fn straggler(&self, rank: Rank) {
+        if let Some(counters) = &self.counters {
+            counters.straggler(rank);
+        }
+    }
+
+    /// Counts an error of a call.
+    pub(crate) fn failed(&self, code: ErrorCode) {
+        if let Some(counters) = &self.counters {
+            counters.failure(code);
+        }
+    }
+}
+
+/// Writes a file under a temporary name first, so that a reader never sees a part of it.
+fn replace(path: &Path, contents: &[u8]) -> std::io::Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let part = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let written = std::fs::write(&part, contents).and_then(|()| std::fs::rename(&part, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    written
+}

@@ -1,0 +1,190 @@
+//! The counters of one communicator.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use unisono_collectives::{Operation, Rank};
+
+use crate::codes::Codes;
+use crate::error::ErrorCode;
+use crate::method::Method;
+
+/// One of this many short calls of a kind is timed, since reading the clock twice takes longer than all other work of a counter. A
+/// prime number: programs repeat sequences of calls.
+const SAMPLE: u64 = 13;
+/// The number of upper bounds of the histogram: 1 µs, 4 µs, 16 µs and so on. One more bucket has no bound.
+pub(super) const BOUNDS: u32 = 13;
+/// Barriers follow the operations.
+const OPERATIONS: usize = Operation::all(0).len() + 1;
+
+/// Returns the upper bound of a bucket, in microseconds.
+pub(super) fn bound_us(bucket: u32) -> u64 {
+    1 << (2 * bucket)
+}
+
+fn bucket(ns: u64) -> usize {
+    let us = ns.div_ceil(1000).max(1);
+    (u64::BITS - (us - 1).leading_zeros()).div_ceil(2).min(BOUNDS) as usize
+}
+
+/// The duration of a call.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Timing {
+    /// Represents all calls of its kind that were not timed since the last sample; nanoseconds.
+    Sample(u64),
+    /// Represents only itself: all calls of that length, or with such a wait, are timed.
+    Alone(u64),
+    Unknown,
+}
+
+/// The direction of a message.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Message {
+    Sent,
+    Received,
+}
+
+/// The counters of one operation by one algorithm. One thread at a time writes: the one that runs the communicator's calls.
+#[derive(Debug, Default)]
+pub(super) struct Cell {
+    pub(super) calls: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    /// The calls that no sample represents yet.
+    untimed: AtomicU64,
+    pub(super) seconds_ns: AtomicU64,
+    pub(super) buckets: [AtomicU64; BOUNDS as usize + 1],
+}
+
+/// Adds to a counter that only this thread writes now.
+#[inline]
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+}
+
+#[derive(Debug)]
+pub(super) struct Counters {
+    /// The number of ranks of the communicator.
+    pub(super) ranks: usize,
+    cells: Box<[Cell]>,
+    /// Calls and bytes of messages, by direction.
+    pub(super) messages: [[AtomicU64; 2]; 2],
+    /// Nanoseconds of waits, by the rank waited for.
+    pub(super) waits_ns: Box<[AtomicU64]>,
+    pub(super) stragglers: Box<[AtomicU64]>,
+    /// In the order of [`ErrorCode::ALL`].
+    pub(super) failures: [AtomicU64; ErrorCode::ALL.len()],
+}
+
+impl Counters {
+    pub(super) fn new(ranks: usize) -> Self {
+        let cells = (0..OPERATIONS * Method::ALL.len()).map(|_| Cell::default()).collect();
+        let by_rank = || (0..ranks).map(|_| AtomicU64::new(0)).collect();
+        let (messages, failures) = Default::default();
+        Self { ranks, cells, messages, waits_ns: by_rank(), stragglers: by_rank(), failures }
+    }
+
+    fn cell(&self, codes: Codes) -> Option<&Cell> {
+        let (operation, method) = codes.kind();
+        let methods = Method::ALL.len();
+        (method < methods).then(|| self.cells.get(operation * methods + method)).flatten()
+    }
+
+    #[inline]
+    pub(super) fn times_next(&self, codes: Codes) -> bool {
+        self.cell(codes).is_some_and(|cell| {
+            let untimed = cell.untimed.load(Ordering::Relaxed);
+            untimed + 1 >= SAMPLE || cell.calls.load(Ordering::Relaxed) == 0
+        })
+    }
+
+    #[inline]
+    pub(super) fn count(&self, codes: Codes, size_bytes: usize, timing: Timing) {
+        let Some(cell) = self.cell(codes) else { return };
+        add(&cell.calls, 1);
+        add(&cell.bytes, size_bytes as u64);
+        let (ns, weight) = match timing {
+            Timing::Unknown => return add(&cell.untimed, 1),
+            Timing::Alone(ns) => (ns, 1),
+            Timing::Sample(ns) => {
+                let untimed = cell.untimed.load(Ordering::Relaxed);
+                cell.untimed.store(0, Ordering::Relaxed);
+                (ns, untimed + 1)
+            }
+        };
+        add(&cell.seconds_ns, ns * weight);
+        add(&cell.buckets[bucket(ns)], weight);
+    }
+
+    pub(super) fn message(&self, message: Message, size_bytes: usize) {
+        let [calls, bytes] = &self.messages[message as usize];
+        calls.fetch_add(1, Ordering::Relaxed);
+        bytes.fetch_add(size_bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn wait(&self, other: Rank, time: Duration) {
+        self.waits_ns[other].fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn straggler(&self, rank: Rank) {
+        self.stragglers[rank].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn failure(&self, code: ErrorCode) {
+        if let Some(place) = ErrorCode::ALL.iter().position(|&known| known == code) {
+            self.failures[place].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the counters of each kind of call that was made: the name of its operation, that of its algorithm, the bus factor, and the cell.
+    pub(super) fn cells(&self) -> impl Iterator<Item = (&'static str, &'static str, f64, &Cell)> {
+        let methods = Method::ALL.len();
+        let made = self.cells.iter().enumerate().filter(|(_, cell)| cell.calls.load(Ordering::Relaxed) > 0);
+        made.map(move |(place, cell)| {
+            let (operation, method) = (Operation::all(0).get(place / methods).copied(), place % methods);
+            let name = operation.map_or(crate::record::BARRIER_NAME, Operation::name);
+            let factor = operation.map_or(0.0, |operation| operation.bus_factor(self.ranks));
+            (name, Method::ALL[method].name(), factor, cell)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unisono_collectives::Algorithm;
+
+    use super::*;
+    use crate::call::Call;
+    use crate::dtype::DType;
+    use crate::kernels::ReduceOp;
+
+    #[test]
+    fn a_duration_is_at_most_the_bound_of_its_bucket() {
+        for ns in [0, 1, 999, 1000, 1001, 4000, 4001, 16_000, 16_001, 1 << 30, 16_777_216_000] {
+            let found = bucket(ns) as u32;
+            let us = ns.div_ceil(1000);
+            assert!(us <= bound_us(found), "{ns} is in bucket {found}");
+            assert!(found == 0 || us > bound_us(found - 1), "{ns} is in bucket {found}");
+        }
+        assert_eq!(bucket(16_777_216_001), BOUNDS as usize);
+    }
+
+    #[test]
+    fn samples_represent_the_calls_that_were_not_timed() {
+        let counters = Counters::new(2);
+        let call = Call::all_reduce(DType::F32, ReduceOp::Sum, 2);
+        let codes = Codes::new(&call, Method::Algorithm(Algorithm::Ring));
+        let mut timed = 0;
+        for _ in 0..13 * 100 + 1 {
+            let timing = if counters.times_next(codes) { Timing::Sample(500) } else { Timing::Unknown };
+            timed += u64::from(matches!(timing, Timing::Sample(_)));
+            counters.count(codes, 8, timing);
+        }
+        counters.count(codes, 8, Timing::Alone(5_000_000));
+        let cells: Vec<_> = counters.cells().collect();
+        let [("all-reduce", "ring", factor, cell)] = cells[..] else { panic!("{cells:?}") };
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        assert_eq!((factor, of(&cell.calls), of(&cell.bytes)), (1.0, 1302, 8 * 1302));
+        assert_eq!((timed, of(&cell.seconds_ns)), (101, 1301 * 500 + 5_000_000));
+        assert_eq!((of(&cell.buckets[0]), of(&cell.buckets[bucket(5_000_000)])), (1301, 1));
+    }
+}

@@ -1,0 +1,190 @@
+//! The observers of this process, and the export of what they count.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use unisono_collectives::Rank;
+
+use super::serve::serve;
+use super::text::text;
+use super::timeline::Timeline;
+use super::totals::Totals;
+use super::{Observer, replace};
+use crate::config::{Config, Metrics};
+use crate::error::{Error, Result};
+use crate::system::say;
+
+/// The interval at which files of metrics are written.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+static HUB: Mutex<Hub> = Mutex::new(Hub::new());
+static TRACES: AtomicBool = AtomicBool::new(false);
+
+#[derive(Debug)]
+struct Hub {
+    /// The process that started it: one that it forks exports nothing.
+    process: u32,
+    metrics: Option<Metrics>,
+    /// The folder of traces.
+    trace: Option<PathBuf>,
+    live: Vec<Arc<Observer>>,
+    /// The sums of communicators that were dropped, by rank.
+    past: BTreeMap<Rank, Totals>,
+    timelines: BTreeMap<Rank, Arc<Timeline>>,
+    has_warned: bool,
+}
+
+impl Hub {
+    const fn new() -> Self {
+        Self {
+            process: 0,
+            metrics: None,
+            trace: None,
+            live: Vec::new(),
+            past: BTreeMap::new(),
+            timelines: BTreeMap::new(),
+            has_warned: false,
+        }
+    }
+
+    /// Returns the sums of all ranks of this process.
+    fn totals(&mut self) -> BTreeMap<Rank, Totals> {
+        // Only this list still has the observers of communicators that were dropped.
+        for dropped in self.live.extract_if(.., |observer| Arc::strong_count(observer) == 1) {
+            self.past.entry(dropped.rank).or_default().add(&dropped);
+        }
+        let mut totals = self.past.clone();
+        self.live.iter().for_each(|observer| totals.entry(observer.rank).or_default().add(observer));
+        totals
+    }
+
+    /// Writes the files of all ranks. The first error is reported.
+    fn write(&mut self, with_traces: bool) {
+        if self.process != std::process::id() {
+            return;
+        }
+        let mut written = Ok(());
+        if let Some(Metrics::Folder(folder)) = self.metrics.clone() {
+            for (rank, totals) in self.totals() {
+                let path = folder.join(format!("unisono-rank-{rank}.prom"));
+                let text = text(&BTreeMap::from([(rank, totals)]));
+                written =
+                    written.and(replace(&path, text.as_bytes()).map_err(|error| (folder.clone(), error)));
+            }
+        }
+        if let Some(folder) = self.trace.as_ref().filter(|_| with_traces) {
+            let all = self.timelines.values().map(|timeline| timeline.write(folder));
+            let all = all.fold(Ok(()), Result::and).map_err(|error| (folder.clone(), error));
+            written = written.and(all);
+        }
+        if let Err((folder, error)) = written
+            && !std::mem::replace(&mut self.has_warned, true)
+        {
+            say(&format!("unisono: cannot write metrics or traces to {}: {error}\n", folder.display()));
+        }
+    }
+}
+
+fn hub() -> MutexGuard<'static, Hub> {
+    HUB.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts the export that the settings ask for, unless this process has started one.
+pub(super) fn start(config: &Config, local_rank: Rank) -> Result<()> {
+    let mut hub = hub();
+    if hub.process != std::process::id() {
+        *hub = Hub { process: std::process::id(), ..Hub::new() };
+    }
+    if let Some(metrics) = config.metrics.as_ref().filter(|_| hub.metrics.is_none()) {
+        start_metrics(metrics, local_rank)?;
+        hub.metrics = Some(metrics.clone());
+    }
+    if let Some(folder) = config.trace.as_ref().filter(|_| hub.trace.is_none()) {
+        make(folder, "UNISONO_TRACE")?;
+        hub.trace = Some(folder.clone());
+        TRACES.store(true, Ordering::Release);
+    }
+    Ok(())
+}
+
+fn make(folder: &Path, variable: &str) -> Result<()> {
+    std::fs::create_dir_all(folder).map_err(|error| {
+        let folder = folder.display();
+        Error::Setting(format!(
+            "the environment variable {variable} is \"{folder}\": cannot create it: {error}"
+        ))
+    })
+}
+
+fn start_metrics(metrics: &Metrics, local_rank: Rank) -> Result<()> {
+    let run: Box<dyn FnOnce() + Send> = match metrics {
+        Metrics::Folder(folder) => {
+            make(folder, "UNISONO_METRICS")?;
+            Box::new(|| {
+                loop {
+                    std::thread::sleep(INTERVAL);
+                    hub().write(false);
+                }
+            })
+        }
+        Metrics::Http(host, first) => {
+            let refused = |why: String| {
+                let address = format!("{host}:{first}");
+                Error::Setting(format!(
+                    "the environment variable UNISONO_METRICS is \"{address}\": local rank {local_rank} cannot \
+                     listen there, at the port plus its number: {why}"
+                ))
+            };
+            let port = u16::try_from(usize::from(*first) + local_rank);
+            let port = port.map_err(|_| refused("there is no such port".to_owned()))?;
+            let bound = TcpListener::bind(format!("{host}:{port}"));
+            let listener = bound.map_err(|error| refused(error.to_string()))?;
+            Box::new(move || serve(&listener, || text(&hub().totals())))
+        }
+    };
+    let thread = std::thread::Builder::new().name("unisono-metrics".to_owned()).spawn(run);
+    thread
+        .map(drop)
+        .map_err(|cause| Error::Launch(format!("cannot start the thread of UNISONO_METRICS: {cause}")))
+}
+
+/// Returns the name of the next world of this process.
+pub(crate) fn next_world() -> Arc<str> {
+    static WORLDS: AtomicU64 = AtomicU64::new(0);
+    match WORLDS.fetch_add(1, Ordering::Relaxed) {
+        0 => "world".into(),
+        before => format!("world {}", before + 1).into(),
+    }
+}
+
+/// Includes the counters of an observer, also after it is dropped elsewhere.
+pub(super) fn keep(observer: Observer) -> Arc<Observer> {
+    let observer = Arc::new(observer);
+    hub().live.push(Arc::clone(&observer));
+    observer
+}
+
+/// Returns the timeline of a rank of this process.
+pub(super) fn timeline(rank: Rank) -> Arc<Timeline> {
+    Arc::clone(hub().timelines.entry(rank).or_insert_with(|| Timeline::new(rank)))
+}
+
+/// Returns whether there is a trace.
+#[inline]
+pub(super) fn traces() -> bool {
+    TRACES.load(Ordering::Relaxed)
+}
+
+/// Returns the timeline of the first rank of this process.
+pub(super) fn first_timeline() -> Option<Arc<Timeline>> {
+    hub().timelines.values().next().cloned()
+}
+
+/// Writes all files now: at the end of a world, and before a process ends after a failure.
+pub(crate) fn flush() {
+    hub().write(true);
+}
