@@ -4,21 +4,21 @@ use clap::{Args as ClapArgs, ValueEnum};
 #[cfg(feature = "nccl")]
 use unisono::Error;
 use unisono::select::InvalidChoice;
-use unisono::size::bytes;
 use unisono::{Algorithm, Choice, Communicator, DType, Memory, ReduceOp, Vendor};
 use unisono_bench::{Operation, Room, Settings, measure, room};
 use unisono_collectives::names::UnknownName;
 use unisono_compress::Compression;
 
 use super::Failure;
-use super::values::{named, whole};
+use super::output::Format;
+use super::values::{Sizes, named, sizes, whole};
 use super::world::World;
 
 mod rows;
 mod table;
 mod wire;
 
-use rows::{Format, Rows};
+use rows::Rows;
 
 /// What to benchmark, and how to print it.
 #[derive(Debug, ClapArgs)]
@@ -31,7 +31,7 @@ pub(super) struct Args {
     #[arg(long, default_value = "all-reduce", value_delimiter = ',')]
     #[arg(value_parser = named(["all"].into_iter().chain(Operation::ALL.map(Operation::name)), operations))]
     operation: Vec<Operations>,
-    /// Array sizes in bytes: from MIN to MAX, growing by FACTOR (2 if omitted); the suffixes K, M and G
+    /// Array sizes in bytes: one, or from MIN to MAX, growing by FACTOR (2 if omitted); the suffixes K, M and G
     /// mean 2^10, 2^20 and 2^30
     #[arg(long, value_name = "MIN:MAX[:FACTOR]", default_value = "8:16M", value_parser = sizes)]
     bytes: Sizes,
@@ -100,32 +100,8 @@ fn operations(name: &str) -> Result<Operations, UnknownName> {
     name.parse().map(|operation| Operations(vec![operation]))
 }
 
-#[derive(Debug, Clone, PartialEq)]
-struct Sizes(Vec<usize>);
-
 /// A benchmark stores the time of each iteration.
 const MOST_ITERATIONS: usize = 10_000_000;
-/// The largest array of a benchmark.
-const MOST_BYTES: usize = 1 << 34;
-
-fn sizes(text: &str) -> Result<Sizes, String> {
-    let expected =
-        || "expected MIN:MAX[:FACTOR] with 1 <= MIN <= MAX <= 16G and a FACTOR above 1, such as 8:16M:4";
-    let parts: Vec<_> = text.split(':').collect();
-    let (least, most, factor) = match parts[..] {
-        [one] => (one, one, "2"),
-        [least, most] => (least, most, "2"),
-        [least, most, factor] => (least, most, factor),
-        _ => return Err(expected().to_owned()),
-    };
-    let factor = factor.parse::<usize>().ok().filter(|&factor| factor > 1).ok_or_else(expected)?;
-    let (least, most) = (bytes(least).ok_or_else(expected)?, bytes(most).ok_or_else(expected)?);
-    if least < 1 || least > most || most > MOST_BYTES {
-        return Err(expected().to_owned());
-    }
-    let sizes = std::iter::successors(Some(least), |size| size.checked_mul(factor));
-    Ok(Sizes(sizes.take_while(|&size| size <= most).collect()))
-}
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !args.wire.is_empty() {
@@ -254,19 +230,4 @@ fn device_route(comm: &mut Communicator) -> Result<String, Failure> {
 #[cfg(not(feature = "nccl"))]
 fn device_route(_: &mut Communicator) -> Result<String, Failure> {
     Err(Failure::BadInput(format!("--memory device {}", super::features::needs(&["nccl"]))))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_read() {
-        assert_eq!(sizes("8:64").unwrap().0, [8, 16, 32, 64]);
-        assert_eq!(sizes("1K:20K:4").unwrap().0, [1024, 4096, 16384]);
-        assert_eq!(sizes("2M").unwrap().0, [2 << 20]);
-        for nonsense in ["", "8:4", "0:8", "8:16:1", "8:16:2:2", "8:1T", "x:8", "8:17G"] {
-            assert!(sizes(nonsense).unwrap_err().contains("MIN:MAX"), "{nonsense}");
-        }
-    }
 }

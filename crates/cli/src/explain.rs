@@ -1,14 +1,13 @@
 //! `unisono explain`: draws a schedule, or the programs that carry it out.
 
 use clap::{Args as ClapArgs, Subcommand};
-use unisono::size::bytes;
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::execution::{Capabilities, CompiledPlan};
 use unisono_collectives::model::Machine;
 use unisono_collectives::{explain, explain_programs, names};
 use unisono_steps::pipeline::PipelineSchedule;
 
-use super::values::{named, whole};
+use super::values::{Sizes, named, sizes, whole};
 use super::{Failure, speaks};
 
 /// What to draw.
@@ -32,9 +31,9 @@ pub(super) struct Args {
     /// Draw what each rank executes instead, one instruction after the other: over shared memory within a node, over the network between nodes
     #[arg(long)]
     program: bool,
-    /// Array size in bytes, such as 8K, of four-byte elements; with --program
-    #[arg(long, value_name = "N", default_value = "1M", requires = "program", value_parser = size_bytes)]
-    bytes: usize,
+    /// Array sizes in bytes, as for bench, of four-byte elements; with --program
+    #[arg(long, value_name = "MIN:MAX[:FACTOR]", default_value = "1M", requires = "program", value_parser = sizes)]
+    bytes: Sizes,
 }
 
 /// What is no collective.
@@ -62,11 +61,6 @@ const MOST_RANKS: usize = 1024;
 const MOST_STAGES: usize = 256;
 const ELEMENT_SIZE_BYTES: usize = 4;
 
-fn size_bytes(text: &str) -> Result<usize, String> {
-    let size_bytes = bytes(text).filter(|size_bytes| *size_bytes <= 1 << 40);
-    size_bytes.ok_or_else(|| "expected 0 to 1024G bytes, such as 100M".to_owned())
-}
-
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(Other::Pipeline(pipeline)) = &args.other {
         return draw_pipeline(pipeline);
@@ -87,13 +81,15 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         let name = algorithm.name();
         if args.program {
             let capabilities = Capabilities::of(&Machine::default(), &topology);
-            let count = args.bytes.div_ceil(ELEMENT_SIZE_BYTES);
             let compile = |rank| CompiledPlan::new(algorithm, operation, &topology, rank);
             let compiled: Vec<_> = (0..ranks).filter_map(compile).collect();
-            let program = |plan: &CompiledPlan| plan.program(count, ELEMENT_SIZE_BYTES, &capabilities);
-            let execution = compiled[0].execution(count, ELEMENT_SIZE_BYTES, &capabilities);
-            let programs: Vec<_> = compiled.iter().map(program).collect();
-            print!("{}", explain_programs(name, operation, &topology, execution, &programs));
+            for size_bytes in &args.bytes.0 {
+                let count = size_bytes.div_ceil(ELEMENT_SIZE_BYTES);
+                let program = |plan: &CompiledPlan| plan.program(count, ELEMENT_SIZE_BYTES, &capabilities);
+                let execution = compiled[0].execution(count, ELEMENT_SIZE_BYTES, &capabilities);
+                let programs: Vec<_> = compiled.iter().map(program).collect();
+                print!("{}", explain_programs(name, operation, &topology, execution, &programs));
+            }
         } else {
             print!("{}", explain(name, operation, &topology, &plans));
         }

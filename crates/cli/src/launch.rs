@@ -33,7 +33,7 @@ pub(super) struct Args {
     /// unisono train --strategy parameter-server --elastic
     #[arg(long, conflicts_with_all = ["nnodes", "node_rank"])]
     elastic: bool,
-    /// How often ranks are started again, in all, with --elastic
+    /// Restarts in all before going on without a rank, with --elastic
     #[arg(long, value_name = "N", requires = "elastic", default_value_t = 3)]
     max_restarts: u32,
     /// Time for the other ranks to exit by themselves after one has failed

@@ -122,16 +122,6 @@ enum Command {
     Supervise(supervise::Args),
 }
 
-/// Output format of results.
-#[cfg(feature = "candle")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Figures {
-    /// Human-readable text
-    Human,
-    /// One JSON object per line
-    Json,
-}
-
 /// Why a command did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {

@@ -22,10 +22,10 @@ use plan::Plan;
 /// The command, and how often to restart it.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Give up after N restarts in a row without a new checkpoint
+    /// Restarts in all before giving up
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole(0, u32::MAX))]
     max_restarts: u32,
-    /// Wait before a restart; doubles with every restart in a row, up to a minute
+    /// Wait before a restart; doubles with every restart without a new checkpoint, up to a minute
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = whole(0, LONGEST_S))]
     wait_s: u64,
     /// Time for the command to save a checkpoint and exit when asked to stop
@@ -71,7 +71,7 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
         return Ok(ExitCode::from(BAD_INPUT));
     }
     let mut newest = plan.newest_of_run();
-    let mut in_a_row = 0;
+    let (mut restarts, mut in_a_row) = (0, 0);
     loop {
         let command = match Member::start(plan.command()) {
             Ok(command) => command,
@@ -100,14 +100,15 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
         if saved > newest {
             (newest, in_a_row) = (saved, 0);
         }
-        if in_a_row == args.max_restarts {
-            say(&format!("{}; giving up after {in_a_row} restarts without a new checkpoint", how(status)));
+        if restarts == args.max_restarts {
+            say(&format!("{}; giving up after {restarts} restarts", how(status)));
             return Ok(ExitCode::from(code));
         }
         let wait = wait(Duration::from_secs(args.wait_s), in_a_row);
+        restarts += 1;
         in_a_row += 1;
         let (how, from, max) = (how(status), plan.from(), args.max_restarts);
-        say(&format!("{how}; restarting in {} s {from}: restart {in_a_row} of {max}", wait.as_secs()));
+        say(&format!("{how}; restarting in {} s {from}: restart {restarts} of {max}", wait.as_secs()));
         if is_asked_within(wait, &mut signals) {
             return Ok(stopped("asked to stop while nothing was running", &plan));
         }

@@ -1,21 +1,10 @@
 //! Output formats of benchmark rows.
 
-use clap::ValueEnum;
 use unisono::Communicator;
 use unisono_bench::{Row, Settings};
 
 use super::table::Table;
-use crate::output;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
-    /// Aligned columns
-    Table,
-    /// One JSON object per line
-    Json,
-    /// Comma-separated values with a header
-    Csv,
-}
+use crate::output::{self, Format};
 
 /// Writes rows to standard output.
 pub(super) enum Rows {

@@ -4,8 +4,8 @@ use unisono::Communicator;
 use unisono_bench::compressed::{Row, measure};
 use unisono_compress::Compression;
 
-use super::rows::Format;
 use crate::Failure;
+use crate::output::Format;
 
 /// A CSV column: its name, and its value for a row.
 type Column = (&'static str, fn(&Row) -> String);
