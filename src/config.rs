@@ -62,7 +62,8 @@ pub const BOOTSTRAP_DIR: &str = "UNISONO_BOOTSTRAP_DIR";
 /// Set to 1 by a launcher for a rank that it starts again, in a world that goes on without the process before it.
 pub const JOIN: &str = "UNISONO_JOIN";
 /// A secret that all ranks of several machines share, without which none is admitted where they meet.
-const SECRET: &str = "UNISONO_SECRET";
+/// The secret of a world over several machines; `unisono launch --hosts` sets it.
+pub const SECRET: &str = "UNISONO_SECRET";
 /// The constants of the cost model: `auto`, `default`, or a file written by `unisono tune`.
 const TUNING: &str = "UNISONO_TUNING";
 
@@ -330,6 +331,16 @@ pub fn settings() -> impl Iterator<Item = (String, String)> {
         .collect();
     settings.sort();
     settings.into_iter()
+}
+
+/// Returns the variables that ranks on other hosts need: all `UNISONO_…` variables, the secret too, and those with these names.
+///
+/// # Errors
+/// The name of a variable that is not set, or not Unicode.
+pub fn exported(names: &[String]) -> std::result::Result<Vec<(String, String)>, String> {
+    let settings = settings().map(|(name, _)| name);
+    let value = |name: String| std::env::var(&name).map(|value| (name.clone(), value)).map_err(|_| name);
+    settings.chain(names.iter().cloned()).map(value).collect()
 }
 
 /// Whether NCCL is configured to let several ranks share a GPU.

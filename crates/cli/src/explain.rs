@@ -69,13 +69,21 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         unreachable!("the command line requires an algorithm and its ranks");
     };
     if !(1..=ranks).contains(&args.nodes) {
-        return Err(Failure::BadInput(format!("{ranks} ranks do not fit on {} nodes", args.nodes)));
+        return Err(Failure::BadInput(format!(
+            "--nodes must be at most --ranks {ranks}, got `{}`",
+            args.nodes
+        )));
     }
     let sizes: Vec<_> = (0..args.nodes).map(|node| (ranks + node) / args.nodes).rev().collect();
     let topology = Topology::from_node_sizes(&sizes);
     let operation = args.operation;
     let Some(plans) = algorithm.plans(operation, &topology) else {
-        return Err(Failure::BadInput(format!("{algorithm} does not offer {operation}")));
+        let offers = |algorithm: &Algorithm| algorithm.plans(operation, &topology).is_some();
+        let others: Vec<_> = Algorithm::ALL.into_iter().filter(offers).map(Algorithm::name).collect();
+        return Err(Failure::BadInput(format!(
+            "{algorithm} does not offer {operation}; these do: {}",
+            others.join(", ")
+        )));
     };
     if speaks() {
         let name = algorithm.name();

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use super::family::{self, Member, POLL, TO_END, code};
+use super::family::{self, Member, POLL, TO_END, code, code_of_unstarted, is_unrunnable};
 use super::values::{LONGEST_S, whole};
 use super::{BAD_INPUT, STOPPED};
 
@@ -76,8 +76,8 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
         let command = match Member::start(plan.command()) {
             Ok(command) => command,
             Err(error) => {
-                say(&format!("cannot start {}: {error}", plan.program().display()));
-                return Ok(ExitCode::from(BAD_INPUT));
+                say(&format!("cannot run `{}`: {error}", plan.program().display()));
+                return Ok(ExitCode::from(code_of_unstarted(&error)));
             }
         };
         let Ended { status, was_asked } = watch(command, &mut signals, Duration::from_secs(args.grace_s))?;
@@ -90,6 +90,10 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
             BAD_INPUT => {
                 say("the command is invalid (exit code 2); not restarting");
                 return Ok(ExitCode::from(BAD_INPUT));
+            }
+            _ if is_unrunnable(code) => {
+                say(&format!("the command cannot be run (exit code {code}); not restarting"));
+                return Ok(ExitCode::from(code));
             }
             STOPPED => return Ok(stopped("the command stopped on request", &plan)),
             _ if was_asked => {

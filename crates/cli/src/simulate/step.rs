@@ -124,7 +124,7 @@ struct Row {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     args.cluster.topology()?;
     if args.batch_size == 0 || args.backward_ms == 0.0 {
-        let why = "the samples and the backward pass of a step must be above 0";
+        let why = "--batch-size and --backward-ms must be above 0";
         return Err(Failure::BadInput(why.to_owned()));
     }
     let model = args.model.read().map_err(Failure::BadInput)?;

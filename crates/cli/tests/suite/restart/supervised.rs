@@ -29,6 +29,7 @@ pub(crate) fn supervise_gives_up_or_does_not_begin() {
         ("echo x >> $1/runs; kill -9 $$", "2", 137, "giving up after 2 restarts"),
         ("echo x >> $1/runs; exit 3", "0", 3, "giving up after 0 restarts"),
         ("echo x >> $1/runs; exit 2", "5", 2, "the command is invalid"),
+        ("echo x >> $1/runs; exit 127", "5", 127, "cannot be run (exit code 127); not restarting"),
         ("echo x >> $1/runs; exit 75", "5", 75, "stopped on request"),
         ("echo x >> $1/runs; exit 0", "5", 0, ""),
     ] {
@@ -42,8 +43,8 @@ pub(crate) fn supervise_gives_up_or_does_not_begin() {
     }
     let missing = supervise(&[], &Command::new("/there/is/no/such/command"));
     let ended = launch::run(missing, Duration::from_secs(60));
-    assert_eq!(ended.status.code(), Some(2));
-    assert!(ended.stderr.contains("cannot start /there/is/no/such/command"), "{}", ended.stderr);
+    assert_eq!(ended.status.code(), Some(127));
+    assert!(ended.stderr.contains("cannot run `/there/is/no/such/command`"), "{}", ended.stderr);
 }
 
 /// Four runs that each save something new and fail, then two that do not.
