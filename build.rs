@@ -33,7 +33,7 @@ mod mpi {
     }
 }
 
-/// Binds NCCL: the machine's `nccl.h` or, if there is none or it is too old, our own.
+/// Binds NCCL: the machine's `nccl.h` or, if there is none or it is too old, Unisono's copy.
 #[cfg(feature = "nccl")]
 mod nccl {
     use std::env;
@@ -74,7 +74,7 @@ mod nccl {
         fs::write(&output, bindings).unwrap_or_else(|error| panic!("{}: {error}", output.display()));
     }
 
-    /// The header that the user chose; no other is tried.
+    /// Returns the header that the user chose; no other is tried.
     fn given() -> Option<(String, String)> {
         let folder = PathBuf::from(env::var_os(GIVEN)?);
         let bound = bound(&folder).unwrap_or_else(|reason| {
@@ -83,7 +83,7 @@ mod nccl {
         Some(bound)
     }
 
-    /// The first usable header on the machine. Unusable ones cause a warning.
+    /// Returns the first usable header on the machine. Unusable ones cause a warning.
     fn found() -> Option<(String, String)> {
         let folders = folders().into_iter().filter(|folder| folder.join("nccl.h").is_file());
         for folder in folders {
@@ -100,7 +100,7 @@ mod nccl {
         ("Unisono's own header".to_owned(), bindings)
     }
 
-    /// The folders in which NCCL's header may be installed.
+    /// Returns the folders in which NCCL's header may be installed.
     fn folders() -> Vec<PathBuf> {
         let below = |name| env::var_os(name).map(|home| PathBuf::from(home).join("include"));
         let mut folders: Vec<PathBuf> = below("NCCL_HOME").into_iter().collect();
@@ -116,7 +116,7 @@ mod nccl {
         folders
     }
 
-    /// The description of a header, and its bindings; or why it is unusable.
+    /// Returns the description of a header, and its bindings; or why it is unusable.
     fn bound(folder: &Path) -> Result<(String, String), String> {
         let header = folder.join("nccl.h");
         let text = fs::read_to_string(&header).map_err(|error| format!("{}: {error}", header.display()))?;

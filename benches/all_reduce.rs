@@ -8,7 +8,8 @@ use unisono::{Algorithm, ReduceOp};
 
 const RANKS: usize = 2;
 
-/// The time that rank 0 needs for this number of all-reduces, which alternate between these sizes. All ranks begin together.
+/// Returns the time that rank 0 needs for this number of all-reduces, which alternate between these sizes. All ranks begin
+/// together.
 fn time(algorithm: Algorithm, counts: &[usize], iterations: u64) -> Duration {
     let together = Barrier::new(RANKS);
     let times = unisono::threads(RANKS, |mut comm| {

@@ -33,7 +33,7 @@ impl Pages {
     }
 }
 
-/// The fastest time of one copy at each offset.
+/// Returns the fastest time of one copy at each offset.
 fn times(
     copy: fn(&mut [u8], &[u8]),
     length: usize,

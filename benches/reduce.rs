@@ -1,6 +1,6 @@
 //! The reduction kernels beside `memcpy` of as many bytes: `cargo bench --bench reduce`.
 //!
-//! What comes out is bytes of one array per second. A reduction reads two arrays and writes one, a copy reads
+//! The result is bytes of one array per second. A reduction reads two arrays and writes one, a copy reads
 //! one and writes one: out of the caches, about two thirds of a copy's rate is all there is.
 
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Array {
     }
 }
 
-/// The bytes of zero, or of one.
+/// Returns the bytes of zero, or of one.
 fn constant(dtype: DType, one: bool) -> Vec<u8> {
     let mut bytes = vec![0; dtype.size_bytes()];
     match dtype {
@@ -95,7 +95,7 @@ fn joints(criterion: &mut Criterion) {
     }
 }
 
-/// What a half format goes through while it is held in `f32`. The bytes are those of the half format.
+/// The conversions of a half format that is held in `f32`. The bytes are those of the half format.
 fn accumulators(criterion: &mut Criterion) {
     for (size_bytes, name) in SIZES_BYTES {
         let mut group = group(criterion, name, size_bytes);

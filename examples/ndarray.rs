@@ -65,7 +65,7 @@ fn train(comm: &mut Communicator) -> unisono::Result<()> {
     Ok(())
 }
 
-/// The weights of both layers, or their gradients.
+/// Returns the weights of both layers, or their gradients.
 fn layers(flat: &mut [f32]) -> (ArrayViewMut2<'_, f32>, ArrayViewMut2<'_, f32>) {
     let (first, second) = flat.split_at_mut(INPUTS * HIDDEN);
     let view = |rows, columns, values| {
@@ -74,7 +74,7 @@ fn layers(flat: &mut [f32]) -> (ArrayViewMut2<'_, f32>, ArrayViewMut2<'_, f32>) 
     (view(INPUTS, HIDDEN, first), view(HIDDEN, 1, second))
 }
 
-/// This rank's part of the samples, z = x y on a spiral.
+/// Returns this rank's part of the samples, z = x y on a spiral.
 fn own_samples(comm: &Communicator) -> (Array2<f32>, Array2<f32>) {
     let own = comm.own_part(SAMPLES);
     let sample = |row: usize| {

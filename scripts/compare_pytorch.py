@@ -30,7 +30,8 @@ from datetime import timedelta
 # MNIST's shape, and that of a text.
 PIXELS, CLASSES = 784, 10
 CONTEXT, CHARACTERS = 128, 65
-# How many batches are made beforehand and used in turn: data comes from memory, as in a training run, but not from cache.
+# The number of batches that are made beforehand and used in turn: data comes from memory, as in a training run, but not
+# from cache.
 BATCHES = 16
 WARM_UP_STEPS = 10
 
@@ -193,7 +194,7 @@ def train(rank, arguments, directory):
     }
     with open(f"{directory}/{rank}.json", "w") as file:
         json.dump(measured, file)
-    # Nobody takes its end of a connection away while another still trains.
+    # No rank takes its end of a connection away while another still trains.
     dist.barrier()
     dist.destroy_process_group()
 

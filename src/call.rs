@@ -31,12 +31,12 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call on `count` elements, with a reduction if the operation reduces.
+    /// Returns a call on `count` elements, with a reduction if the operation reduces.
     pub fn new(operation: Operation, op: Option<ReduceOp>, dtype: DType, count: usize) -> Self {
         Self { operation, op, dtype, count, width: 1 }
     }
 
-    /// The same call on elements of `width` values.
+    /// Returns the call with elements of `width` values.
     ///
     /// # Panics
     /// If elements of several values would be reduced other than by [`ReduceOp::custom_bytes`], if the values are not bytes, or if they
@@ -58,22 +58,22 @@ impl Call {
         Self { count: count / usize::from(width), width, ..self }
     }
 
-    /// An all-reduce of `count` elements.
+    /// Returns an all-reduce of `count` elements.
     pub fn all_reduce(dtype: DType, op: ReduceOp, count: usize) -> Self {
         Self::new(Operation::AllReduce, Some(op), dtype, count)
     }
 
-    /// An all-reduce of no elements: completes once all ranks have called it.
+    /// Returns an all-reduce of no elements: completes once all ranks have called it.
     pub fn barrier() -> Self {
         Self::all_reduce(DType::U8, ReduceOp::Max, 0)
     }
 
-    /// The parts of ranks: the `given` ones, or parts that differ by at most one element.
+    /// Returns the parts of ranks: the `given` ones, or parts that differ by at most one element.
     pub(crate) fn parts(&self, ranks: usize, given: Option<&Partition>) -> Partition {
         given.map_or_else(|| Partition::fair(self.count, ranks), Partition::clone)
     }
 
-    /// The elements that hold results on a rank when the call is done, given the parts of ranks.
+    /// Returns the elements that hold results on a rank when the call is done, given the parts of ranks.
     pub(crate) fn result_on(&self, rank: Rank, parts: &Partition) -> Range<usize> {
         match self.operation {
             Operation::ReduceScatter => parts.elements(Chunks::one(rank)),
@@ -83,12 +83,12 @@ impl Call {
         }
     }
 
-    /// The byte range of a range of elements.
+    /// Returns the byte range of a range of elements.
     pub(crate) fn bytes_of(&self, elements: Range<usize>) -> Range<usize> {
         scaled(elements, self.element_bytes())
     }
 
-    /// The type of elements, for messages.
+    /// Returns the type of elements, for messages.
     pub(crate) fn elements(&self) -> String {
         match self.width {
             1 => self.dtype.name().to_owned(),
@@ -96,12 +96,12 @@ impl Call {
         }
     }
 
-    /// The size of an element in bytes.
+    /// Returns the size of an element in bytes.
     pub(crate) fn element_bytes(&self) -> usize {
         usize::from(self.width) * self.dtype.size_bytes()
     }
 
-    /// The size of the buffer in bytes.
+    /// Returns the size of the buffer in bytes.
     pub fn size_bytes(&self) -> usize {
         self.count * self.element_bytes()
     }
@@ -125,7 +125,7 @@ impl Memory {
     /// The kinds in host memory.
     pub(crate) const HOST: [Self; 2] = [Self::Slice, Self::Registered];
 
-    /// The name on the command line and in every table.
+    /// Returns the name on the command line and in every table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Slice => "slice",
@@ -137,12 +137,12 @@ impl Memory {
 
 named!(Memory, "kind of memory");
 
-/// The byte range of a range of elements of this size.
+/// Returns the byte range of a range of elements of this size.
 pub(crate) fn scaled(elements: Range<usize>, size_bytes: usize) -> Range<usize> {
     elements.start * size_bytes..elements.end * size_bytes
 }
 
-/// How a call was carried out, on the host or on GPUs.
+/// The way in which a call was carried out, on the host or on GPUs.
 ///
 /// ```
 /// use unisono::{Algorithm, Method, ReduceOp, Why};
@@ -157,7 +157,7 @@ pub(crate) fn scaled(elements: Range<usize>, size_bytes: usize) -> Range<usize> 
 pub struct Ran {
     /// The algorithm, the vendor, or both.
     pub method: Method,
-    /// Why it was chosen.
+    /// The reason why it was chosen.
     pub why: Why,
     /// The link between ranks: that of [`Communicator::transport`](crate::Communicator::transport); `mpi` for MPI's own
     /// collectives; `nccl` for NCCL's; `nccl+mpi` for NCCL inside nodes and MPI between them.

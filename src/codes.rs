@@ -71,22 +71,22 @@ impl Codes {
         }
     }
 
-    /// Whether the call is a barrier, fully described by its name.
+    /// Returns whether the call is a barrier, fully described by its name.
     pub(crate) fn is_barrier(self) -> bool {
         self.byte(0) == BARRIER
     }
 
-    /// Whether this is a point-to-point message rather than a collective.
+    /// Returns whether this is a point-to-point message rather than a collective.
     pub(crate) fn is_message(self) -> bool {
         self.byte(0) == MESSAGE
     }
 
-    /// Whether the elements are wide: 0xff is the operation of no call.
+    /// Returns whether the elements are wide: 0xff is the operation of no call.
     fn is_wide(self) -> bool {
         self.byte(0) & WIDE != 0 && self.byte(0) != u8::MAX
     }
 
-    /// Whether the reduction is one of the program's.
+    /// Returns whether the reduction is one of the program's.
     fn is_custom(self) -> bool {
         self.byte(0) & (WIDE | CUSTOM) == CUSTOM
     }

@@ -78,11 +78,12 @@ pub(crate) struct Engine {
     selector: Selector,
     /// The calls made so far.
     pub(crate) calls: Calls,
-    /// Why this communicator is lost: the rank that failed first, which may be this one, and its cause.
+    /// The reason why this communicator is lost: the rank that failed first, which may be this one, and its
+    /// cause.
     failure: Option<(Rank, String)>,
 }
 
-/// How long calls may wait for other ranks.
+/// The longest time that calls may wait for other ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) usual: Deadlines,
@@ -132,7 +133,8 @@ impl Engine {
         self.recent = RecentCalls::default();
     }
 
-    /// The predicted time of an algorithm for a call; `None` with declared nodes, to which the constants do not apply.
+    /// Returns the predicted time of an algorithm for a call; `None` with declared nodes, to which the constants do
+    /// not apply.
     pub(crate) fn predicted_us(&self, algorithm: Algorithm, call: &Call, memory: Memory) -> Option<f64> {
         let topology = &self.topology;
         if topology != self.transport.topology() {
@@ -144,7 +146,7 @@ impl Engine {
             .ok()
     }
 
-    /// The constants of the cost model, for the first kind of memory.
+    /// Returns the constants of the cost model, for the first kind of memory.
     pub(crate) fn machine(&self) -> &Machine {
         self.selector.machine(0)
     }
@@ -215,12 +217,13 @@ impl Engine {
         Ok(all)
     }
 
-    /// The deadlines of the next call.
+    /// Returns the deadlines of the next call.
     pub(crate) fn deadlines(&self, options: &Options) -> Deadlines {
         options.deadlines(self.limits.of(self.calls.sequence)).into_owned()
     }
 
-    /// The compiled plan of this rank, if the algorithm offers the operation; if `in_order`, one that combines in the order of ranks.
+    /// Returns the compiled plan of this rank, if the algorithm offers the operation; if `in_order`, one that combines in the order
+    /// of ranks.
     pub(crate) fn plan(
         &mut self,
         algorithm: Algorithm,
@@ -271,14 +274,14 @@ impl Engine {
         (selection, plan.expect("what is selected offers the operation"))
     }
 
-    /// The method of a call, and why.
+    /// Returns the method of a call, and why.
     pub(crate) fn selection(&mut self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> Ran {
         let place = self.choose(choice, call, parts);
         self.recent[place].ran
     }
 }
 
-/// The machines of the cost model, one per kind of memory if these differ.
+/// Returns the machines of the cost model, one per kind of memory if these differ.
 fn machines(transport: &Fabric, tuning: &Tuning, cores: usize) -> Vec<Machine> {
     let mut machines = Memory::HOST.map(|memory| tuning.machine(transport.name(), memory, cores)).to_vec();
     machines.dedup();

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::kernels::ReduceOp;
 use crate::memory::{Registered, Registry};
-use crate::request::Seat;
+use crate::request::EngineOwner;
 use crate::select::Choice;
 use crate::status::{FailureReport, Guard, StatusBoard};
 use crate::transport::{Fabric, Messages};
@@ -46,7 +46,7 @@ mod shrink;
 #[cfg(feature = "nccl")]
 pub use device::DeviceRequest;
 pub(crate) use grow::{Growing, Joining};
-use lateness::Asked;
+use lateness::Interval;
 pub use lateness::{Lateness, Times};
 pub use per_call::CallBuilder;
 use per_call::PerCall;
@@ -74,7 +74,7 @@ pub use plan::Planned;
 /// wait for ever.
 #[derive(Debug)]
 pub struct Communicator {
-    seat: Seat,
+    seat: EngineOwner,
     /// Point-to-point messages, which do not need the engine.
     messages: Messages,
     choice: Choice,
@@ -90,8 +90,8 @@ pub struct Communicator {
     /// The options of the next calls; the defaults unless a [`CallBuilder`] is alive.
     per_call: PerCall,
     /// When and with what values [`Communicator::lateness`] was last called.
-    asked: Asked,
-    /// Who watches over this rank, and its failure report. Dropped after the seat: it also watches `MPI_Finalize`, which waits for
+    asked: Interval,
+    /// The guard of this rank, and its failure report. Dropped after the seat: it also watches `MPI_Finalize`, which waits for
     /// others.
     guard: Option<(Arc<dyn Guard>, Arc<dyn FailureReport>)>,
     /// Also the settings of groups of these ranks.
@@ -101,7 +101,7 @@ pub struct Communicator {
     groups: u64,
     /// The rank that each rank had before [`Communicator::shrink`]; empty if that did not create this communicator.
     former_ranks: Box<[Rank]>,
-    /// How many ranks must be left after a failure.
+    /// The number of ranks that must be left after a failure.
     minimum_ranks: Option<usize>,
     #[cfg(feature = "nccl")]
     local_rank: Rank,
@@ -110,33 +110,33 @@ pub struct Communicator {
 }
 
 impl Communicator {
-    /// The number of this rank.
+    /// Returns the number of this rank.
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// The number of ranks in the world.
+    /// Returns the number of ranks in the world.
     pub fn ranks(&self) -> usize {
         self.topology.ranks()
     }
 
-    /// The node of each rank.
+    /// Returns the node of each rank.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The links between ranks: `threads`; `shm` if all ranks share memory; `mpi` if none do; `shm+mpi` if the ranks of a node
-    /// do.
+    /// Returns the links between ranks: `threads`; `shm` if all ranks share memory; `mpi` if none do; `shm+mpi` if the ranks
+    /// of a node do.
     pub fn transport(&self) -> &'static str {
         self.transport
     }
 
-    /// Whether MPI carries the messages between nodes, and its own collectives can be chosen.
+    /// Returns whether MPI carries the messages between nodes, and its own collectives can be chosen.
     pub fn has_mpi(&self) -> bool {
         self.has_mpi
     }
 
-    /// Whether this node has more ranks than cores (oversubscribed).
+    /// Returns whether this node has more ranks than cores (oversubscribed).
     pub fn is_oversubscribed(&self) -> bool {
         self.is_oversubscribed
     }
@@ -145,12 +145,12 @@ impl Communicator {
         &self.seat.engine().transport
     }
 
-    /// The state that the ranks of a node publish to each other.
+    /// Returns the state that the ranks of a node publish to each other.
     pub(crate) fn status(&self) -> &StatusBoard {
         &self.status
     }
 
-    /// Its settings, which groups of its ranks have too.
+    /// Returns its settings, which groups of its ranks have too.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
@@ -166,9 +166,9 @@ impl Communicator {
         self.seat.engine().machine()
     }
 
-    /// The range of a buffer of `count` elements that this rank owns: where [`Communicator::reduce_scatter`] leaves its result,
-    /// and what it contributes to [`Communicator::all_gather`]. The parts of ranks differ by at most one element, the larger ones
-    /// first, unless [`CallBuilder::counts`] sets them.
+    /// Returns the range of a buffer of `count` elements that this rank owns: where [`Communicator::reduce_scatter`] leaves its
+    /// result, and what it contributes to [`Communicator::all_gather`]. The parts of ranks differ by at most one element, the
+    /// larger ones first, unless [`CallBuilder::counts`] sets them.
     pub fn own_part(&self, count: usize) -> Range<usize> {
         let own = Chunks::one(self.rank());
         match &self.per_call.options.parts {
@@ -304,7 +304,7 @@ impl Communicator {
         self.collective(Self::OF_BARRIER)?.run(&Call::barrier(), &mut []).map(drop)
     }
 
-    /// A [`Collective`] by this choice, over this communicator, for benchmarks and tests.
+    /// Returns a [`Collective`] by this choice, over this communicator, for benchmarks and tests.
     ///
     /// # Errors
     /// As [`Communicator::set_choice`]; [`Error::Aborted`] after a failure.
@@ -321,7 +321,8 @@ impl Communicator {
         drop(self.seat.engine().fail(cause));
     }
 
-    /// The values of this rank's part in a buffer of `count` values, of which several may be an element.
+    /// Returns the values of this rank's part in a buffer of `count` values, of which several may be an
+    /// element.
     fn own_values(&self, count: usize) -> Range<usize> {
         let width = usize::from(self.per_call.width());
         scaled(self.own_part(count / width), width)
@@ -341,7 +342,7 @@ impl Communicator {
         seat.engine().run(choice, &per_call.options, &call, bytemuck::cast_slice_mut(buffer))
     }
 
-    /// The call on a buffer of `count` elements, its arguments checked.
+    /// Returns the call on a buffer of `count` elements, its arguments checked.
     ///
     /// # Panics
     /// If `root` is not a rank of this world, if the buffer of an all-to-all does not divide into equal blocks, or if the call

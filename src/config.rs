@@ -43,17 +43,18 @@ const FLIGHT_DIR: &str = "UNISONO_FLIGHT_DIR";
 const NODES: &str = "UNISONO_NODES";
 /// The segment size of long messages over MPI.
 const SEGMENT_BYTES: &str = "UNISONO_SEGMENT_BYTES";
-/// Whether the kernel copies large arrays between processes of a node (cross memory attach): `auto`, `on` or `off`.
+/// Permission for the kernel to copy large arrays between processes of a node (cross memory attach): `auto`, `on`
+/// or `off`.
 const KERNEL_COPIES: &str = "UNISONO_KERNEL_COPIES";
-/// Whether ranks of a node share memory: `auto` or `mpi`.
+/// The transport between ranks of a node: `auto` (shared memory where possible) or `mpi`.
 const TRANSPORT: &str = "UNISONO_TRANSPORT";
-/// What carries messages between nodes: `auto`, `mpi`, `tcp` or `ucx`.
+/// The link between nodes: `auto`, `mpi`, `tcp` or `ucx`.
 const NETWORK: &str = "UNISONO_NETWORK";
-/// Whether the nodes have their own connections to report failures: `auto` or `off`.
+/// The nodes' own connections to report failures: `auto` or `off`.
 const WATCHDOG: &str = "UNISONO_WATCHDOG";
 /// The algorithm or rules to use if the program sets none.
 const ALGORITHM: &str = "UNISONO_ALGORITHM";
-/// Whether to print warnings about the launch: `on` or `off`.
+/// Warnings about the launch: `on` or `off`.
 const WARNINGS: &str = "UNISONO_WARNINGS";
 /// Faults to inject: `seed=7,delay_us=200,lose=0.001`.
 const CHAOS: &str = "UNISONO_CHAOS";
@@ -111,7 +112,7 @@ impl Chaos {
     }
 }
 
-/// What a failure of a rank does to the program.
+/// The effect of a rank's failure on the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnFailure {
     /// Calls return errors, and no process ends: for libraries inside a larger program. Installs no signal handler and no panic
@@ -246,7 +247,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Whether ranks that wait watch over the ranks of other nodes, since no thread does.
+    /// Returns whether ranks that wait watch over the ranks of other nodes, since no thread does.
     pub(crate) fn watched_by_ranks(&self) -> bool {
         self.watchdog && self.on_failure == OnFailure::ReturnError
     }
@@ -343,7 +344,7 @@ pub fn exported(names: &[String]) -> std::result::Result<Vec<(String, String)>, 
     settings.chain(names.iter().cloned()).map(value).collect()
 }
 
-/// Whether NCCL is configured to let several ranks share a GPU.
+/// Returns whether NCCL is configured to let several ranks share a GPU.
 #[cfg(feature = "nccl")]
 pub(crate) fn nccl_may_share_a_gpu() -> bool {
     std::env::var("NCCL_MULTI_RANK_GPU_ENABLE").is_ok_and(|value| value == "1")

@@ -77,7 +77,7 @@ const LEAST_BYTES: usize = 8;
 const MOST_FAR_BYTES: usize = 8 << 20;
 
 /// Measures what this world can show, in a few seconds, or minutes over a slow network: ranks of a node how these reach each other,
-/// ranks of several nodes the network between them, and ranks that take turns on cores what a hand-over takes. What cannot be
+/// ranks of several nodes the network between them, and ranks that take turns on cores the time of a context switch. What cannot be
 /// measured stays as in `known`. Called by all ranks; all that know the same get the same.
 ///
 /// # Errors
@@ -201,7 +201,8 @@ impl<'a> Bench<'a> {
             let [all_us] = self.medians_us(size_bytes * ranks, [gather])?;
             return Ok(all_us / (ranks - 1) as f64);
         }
-        // What only moves elements takes no messages there; but the way back of a tree does, as many as its way there.
+        // Operations that only move elements take no messages there; but the way back of a tree does, as many as its
+        // way there.
         let levels = f64::from(ranks.next_power_of_two().ilog2());
         let [there_and_back_us] = self.medians_us(size_bytes, [(Algorithm::Tree, all_reduce as _)])?;
         // The difference of times of two moments; nothing is moved in no time.
@@ -237,7 +238,7 @@ impl<'a> Bench<'a> {
         Ok(medians_us)
     }
 
-    /// Fits the time of a hand-over, so that the clock predicts the measured times of short collectives.
+    /// Fits the time of a context switch, so that the clock predicts the measured times of short collectives.
     fn hand_overs(&mut self, known: &Tuning) -> Result<Measured> {
         let array_bytes = LEAST_BYTES * self.comm.ranks();
         let (mut exchanges_us, mut rounds_us) = (Vec::new(), Vec::new());

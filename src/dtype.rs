@@ -35,7 +35,7 @@ impl DType {
     pub const ALL: [Self; 9] =
         [Self::F32, Self::F64, Self::F16, Self::BF16, Self::I32, Self::I64, Self::U8, Self::U32, Self::U64];
 
-    /// The name on the command line and in every table.
+    /// Returns the name on the command line and in every table.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -50,7 +50,7 @@ impl DType {
         }
     }
 
-    /// The size of one element.
+    /// Returns the size of one element.
     pub fn size_bytes(self) -> usize {
         match self {
             Self::U8 => 1,
@@ -60,12 +60,12 @@ impl DType {
         }
     }
 
-    /// Whether this is a floating-point type.
+    /// Returns whether this is a floating-point type.
     pub fn is_float(self) -> bool {
         matches!(self, Self::F32 | Self::F64) || self.is_half()
     }
 
-    /// Whether this is a half-precision type.
+    /// Returns whether this is a half-precision type.
     pub fn is_half(self) -> bool {
         matches!(self, Self::F16 | Self::BF16)
     }

@@ -42,20 +42,20 @@ pub enum Error {
     /// Another rank did not arrive before the deadline.
     #[error("{at}: waited {} for rank {other}{}", Seconds(waited.as_secs_f64()), whereabouts(doing.as_deref()))]
     Timeout {
-        /// Where this rank was.
+        /// The place of this rank.
         at: Box<Place>,
         /// The rank that did not arrive.
         other: Rank,
-        /// How long the other rank was silent.
+        /// The time that the other rank was silent.
         waited: Duration,
-        /// What the other rank is doing, if it is on the same node.
+        /// The activity of the other rank, if it is on the same node.
         doing: Option<Box<Doing>>,
     },
 
     /// Another rank made a different call.
     #[error("{at}: rank {} called {ours}, but rank {other} called {theirs}", at.rank)]
     Mismatch {
-        /// Where this rank was.
+        /// The place of this rank.
         at: Box<Place>,
         /// The call of this rank.
         ours: String,
@@ -70,7 +70,7 @@ pub enum Error {
         "{at}: rank {other} has left the world: it dropped its communicator (if because of an error of its own, that rank reports it)"
     )]
     Left {
-        /// Where this rank was.
+        /// The place of this rank.
         at: Box<Place>,
         /// The rank that left.
         other: Rank,
@@ -93,7 +93,7 @@ pub enum Error {
         process_id: Option<u32>,
         /// Whether that is stopped, by SIGSTOP or a debugger.
         is_stopped: bool,
-        /// How long this rank has waited for it.
+        /// The time that this rank has waited for it.
         waited: Duration,
     },
 
@@ -184,7 +184,7 @@ pub enum Error {
         rank: Rank,
         /// The operation.
         what: &'static str,
-        /// How long this rank waited.
+        /// The time that this rank waited.
         waited: Duration,
     },
 
@@ -228,14 +228,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the communicator is lost. If not, the call was refused, and ranks may continue as if it had not been made. If
-    /// only some ranks were refused, the others wait for them in the call. ([`Error::OnRank0`] is not fatal: all ranks completed
-    /// the call.)
+    /// Returns whether the communicator is lost. If not, the call was refused, and ranks may continue as if it had not been
+    /// made. If only some ranks were refused, the others wait for them in the call. ([`Error::OnRank0`] is not fatal: all ranks
+    /// completed the call.)
     pub fn is_fatal(&self) -> bool {
         self.code().is_fatal()
     }
 
-    /// The kind of the error, as a stable number and name.
+    /// Returns the kind of the error, as a stable number and name.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Timeout { .. } | Self::Missing { .. } => ErrorCode::Timeout,
@@ -260,9 +260,8 @@ impl Error {
         }
     }
 
-    /// The rank that failed, as far as this one knows: the one that did not arrive, has left, is out of reach, or failed first, also if
-    /// another rank reported it, or in an earlier call. `None` for a
-    /// mismatch, where either rank may be wrong.
+    /// Returns the rank that failed, as far as this one knows: the one that did not arrive, has left, is out of reach, or failed first,
+    /// also if another rank reported it, or in an earlier call. `None` for a mismatch, where either rank may be wrong.
     pub fn failed_rank(&self) -> Option<Rank> {
         match *self {
             Self::Partitioned { ref lost, .. } => lost.first().copied(),
@@ -276,7 +275,7 @@ impl Error {
         }
     }
 
-    /// The fatal form of this error, for a call that rank `rank` has started.
+    /// Returns the fatal form of this error, for a call that rank `rank` has started.
     pub(crate) fn in_call(self, rank: Rank) -> Self {
         if self.is_fatal() { self } else { Self::Failed { rank, cause: Box::new(self) } }
     }
@@ -289,7 +288,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// What is known of a rank that did not arrive.
+/// Describes the state of a rank that did not arrive.
 fn whereabouts(doing: Option<&Doing>) -> String {
     match doing {
         None => "; it is late, has ended, or is in another collective".to_owned(),
@@ -297,7 +296,7 @@ fn whereabouts(doing: Option<&Doing>) -> String {
     }
 }
 
-/// The rank that failed, unless it is this one.
+/// Returns the rank that failed, unless it is this one.
 fn because(rank: Rank, by: Rank) -> String {
     if by == rank { String::new() } else { format!(", because rank {by} failed") }
 }

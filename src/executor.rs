@@ -34,12 +34,12 @@ pub(crate) struct Task<'a> {
     pub(crate) method: Method,
     /// The schedule by which all ranks verify that they make the same call; its chunks are not used.
     pub(crate) agreement: &'a Schedule,
-    /// How long a step may wait for another rank.
+    /// The longest time that a step may wait for another rank.
     pub(crate) deadlines: &'a Deadlines,
 }
 
 impl Task<'_> {
-    /// The error of a failure at this place, with what is known of a rank that did not arrive.
+    /// Returns the error of a failure at this place, with what is known of a rank that did not arrive.
     #[cold]
     pub(crate) fn error(
         &self,
@@ -63,7 +63,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// An executor whose staging memory comes from this registry.
+    /// Returns an executor whose staging memory comes from this registry.
     pub(crate) fn new(registry: &Arc<Registry>) -> Self {
         let registered = || Scratch::new(Arc::clone(registry));
         Self { widened: Scratch::default(), original: registered(), work: registered() }

@@ -6,7 +6,7 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
 
 use crate::error::{Error, Result};
 use crate::status::StatusBoard;
-use crate::transport::{Deadlines, Hopeless, Waiting};
+use crate::transport::{Deadlines, WaitFailure, Waiting};
 
 #[allow(unsafe_code, reason = "memory of other libraries")]
 mod array;
@@ -64,10 +64,10 @@ pub(crate) fn wait_for(
         match waiting.pause() {
             Ok(false) => {}
             Ok(true) => look()?,
-            Err(Hopeless::Overdue(waited)) => {
+            Err(WaitFailure::Overdue(waited)) => {
                 return Err(Error::Overdue { rank: status.rank(), what, waited });
             }
-            Err(Hopeless::Failed(error)) => return Err(error),
+            Err(WaitFailure::Failed(error)) => return Err(error),
         }
     }
     Ok(())

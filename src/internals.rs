@@ -33,7 +33,7 @@ pub use crate::transport::ucx_version;
 /// The ranks of a node and their links, for the doctor, and for estimates of memory.
 #[derive(Debug)]
 pub struct NodeFacts {
-    /// The number of ranks that really share this node, whatever nodes were declared.
+    /// The number of ranks that really share this node, independent of declared nodes.
     pub local_ranks: usize,
     /// The number of cores available to these ranks together.
     pub cores: usize,

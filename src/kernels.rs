@@ -107,7 +107,7 @@ impl ReduceOp {
         }
     }
 
-    /// The name on the command line and in every table.
+    /// Returns the name on the command line and in every table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
@@ -144,7 +144,7 @@ pub type Kernel = fn(held: &mut [u8], arrived: &[u8]);
 /// reduced in `f32` and rounded once. A mean is only summed, as by a [`Kernel`].
 pub type Joint = fn(one: &mut [u8], other: &mut [u8]);
 
-/// The kernel for an element type and reduction, in the best instructions of this processor.
+/// Returns the kernel for an element type and reduction, in the best instructions of this processor.
 ///
 /// # Panics
 /// If the reduction is one of the program's.
@@ -168,7 +168,7 @@ fn reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Kernel {
     }
 }
 
-/// The same for two arrays that both receive the result.
+/// Like [`reduction`], for two arrays that both receive the result.
 ///
 /// # Panics
 /// As [`kernel()`].

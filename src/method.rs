@@ -11,7 +11,7 @@ pub enum Vendor {
     Nccl,
 }
 
-/// How a call is carried out, in host memory or on GPUs. [`Ran`](crate::Ran) reports it.
+/// The way in which a call is carried out, in host memory or on GPUs. [`Ran`](crate::Ran) reports it.
 /// [`CallBuilder::algorithm`](crate::CallBuilder::algorithm) sets it for one call, and a [`Choice`](crate::Choice) for all.
 ///
 /// ```
@@ -54,7 +54,7 @@ impl Method {
         all
     };
 
-    /// The name on the command line and in every table.
+    /// Returns the name on the command line and in every table.
     ///
     /// # Panics
     /// If the algorithm has no phase for a vendor.
@@ -74,7 +74,7 @@ impl Method {
         }
     }
 
-    /// The algorithm, if its schedules are used.
+    /// Returns the algorithm, if its schedules are used.
     pub fn algorithm(self) -> Option<Algorithm> {
         match self {
             Self::Algorithm(algorithm) | Self::InNodes(algorithm, _) => Some(algorithm),
@@ -82,7 +82,7 @@ impl Method {
         }
     }
 
-    /// The vendor, if one takes part.
+    /// Returns the vendor, if one takes part.
     pub fn vendor(self) -> Option<Vendor> {
         match self {
             Self::InNodes(_, vendor) | Self::Vendor(vendor) => Some(vendor),
@@ -90,7 +90,7 @@ impl Method {
         }
     }
 
-    /// The link that moves the bytes, where `transport` is that of our own algorithms.
+    /// Returns the link that moves the bytes, where `transport` is that of Unisono's algorithms.
     pub(crate) fn link(self, transport: &'static str) -> &'static str {
         match self {
             Self::Algorithm(_) => transport,
@@ -101,7 +101,7 @@ impl Method {
         }
     }
 
-    /// Its position in [`Method::ALL`].
+    /// Returns its position in [`Method::ALL`].
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Algorithm(algorithm) => algorithm as u8,
@@ -109,7 +109,7 @@ impl Method {
         }
     }
 
-    /// The vendor of the intra-node phases, if there is one.
+    /// Returns the vendor of the intra-node phases, if there is one.
     pub(crate) fn in_nodes(self) -> Option<Vendor> {
         match self {
             Self::InNodes(_, vendor) => Some(vendor),
@@ -134,7 +134,7 @@ fn names(connection: &str) -> &'static [&'static str; 3] {
     names.unwrap_or_else(|| panic!("`{connection}` is a name of `CONNECTIONS`"))
 }
 
-/// The name of a link beside the shared memory of nodes.
+/// Returns the name of a link beside the shared memory of nodes.
 ///
 /// # Panics
 /// If `CONNECTIONS` does not have the link.
@@ -152,12 +152,12 @@ const METHODS: usize = {
     count
 };
 
-/// Whether an algorithm has intra-node phases that a vendor can carry out.
+/// Returns whether an algorithm has intra-node phases that a vendor can carry out.
 pub(crate) const fn is_for_vendors(algorithm: Algorithm) -> bool {
     algorithm.descriptor().levels.is_some()
 }
 
-/// The names of the algorithms with such phases, for messages.
+/// Returns the names of the algorithms with such phases, for messages.
 pub(crate) fn those_for_vendors() -> String {
     Algorithm::with_levels().map(Algorithm::name).collect::<Vec<_>>().join(" or ")
 }

@@ -65,19 +65,19 @@ pub struct Record {
     pub stage: Stage,
     /// The rank that it waits for at this step, if the wait is longer than a message takes.
     pub waits_for: Option<Rank>,
-    /// How many seconds ago it started.
+    /// Seconds since it started.
     pub began_s_ago: f64,
-    /// How many seconds ago it ended, if it has.
+    /// Seconds since it ended, if it has.
     pub ended_s_ago: Option<f64>,
 }
 
 impl Record {
-    /// Whether it belongs to the set-up, before the program's first call.
+    /// Returns whether it belongs to the set-up, before the program's first call.
     pub(crate) fn is_of_setup(&self) -> bool {
         self.sequence >= FIRST_OF_SETUP
     }
 
-    /// The short form: `all-reduce #17 "bucket 2"`.
+    /// Returns the short form: `all-reduce #17 "bucket 2"`.
     pub fn name(&self) -> String {
         let label = self.label.as_ref().map_or(String::new(), |label| format!(" {label:?}"));
         match self.sequence.checked_sub(FIRST_OF_SETUP) {
@@ -87,7 +87,7 @@ impl Record {
     }
 }
 
-/// The elements of a call: `8 f32`, or `f32` if ranks have different numbers.
+/// Returns the elements of a call: `8 f32`, or `f32` if ranks have different numbers.
 pub(crate) fn elements(count: u64, dtype: &str) -> String {
     if count == COUNTS_OF_PAIRS { dtype.to_owned() } else { format!("{count} {dtype}") }
 }
@@ -136,7 +136,7 @@ pub struct GroupWait {
     pub since_s: f64,
 }
 
-/// What a rank is doing.
+/// The activity of a rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Doing {
     /// The rank.
@@ -159,7 +159,7 @@ pub struct Doing {
 }
 
 impl Doing {
-    /// The sequence number of the current collective, or else of the next one.
+    /// Returns the sequence number of the current collective, or else of the next one.
     pub fn sequence(&self) -> u64 {
         let last = self.last.as_ref();
         last.map_or(0, |last| match last.stage {

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use crate::collective::{Engine, Limits};
 use crate::error::{Error, Result};
 
-/// How often a waiting thread yields before it sleeps; waking up takes as long as many yields.
+/// The number of times that a waiting thread yields before it sleeps; waking up takes as long as many yields.
 const YIELDS: usize = 200;
-/// How long [`wait_any`] waits for one of several collectives before it looks at all.
+/// The time that [`wait_any`] waits for one of several collectives before it looks at all.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// A non-blocking call, which owns its buffer until it is done.
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 #[derive(Debug)]
 pub struct Request<B> {
     outcome: Arc<Outcome<B>>,
-    /// What a waiting thread drives meanwhile, if the call needs it.
+    /// A driver that a waiting thread runs meanwhile, if the call needs it.
     driver: Option<Arc<dyn Driver>>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) trait Driver: std::fmt::Debug + Send + Sync {
     fn drive_until(&self, is_done: &dyn Fn() -> bool);
 }
 
-/// What a call leaves for its request.
+/// The result of a call for its request.
 #[derive(Debug)]
 pub(crate) struct Outcome<B> {
     is_done: AtomicBool,
@@ -58,20 +58,20 @@ impl<B> Request<B> {
         Self { outcome: Arc::new(Outcome { is_done, flight, result, done }), driver }
     }
 
-    /// The request of a call that somebody drives, and the outcome to set when it is done.
+    /// Returns the request of a call that somebody drives, and the outcome to set when it is done.
     pub(crate) fn driven_by(driver: Arc<dyn Driver>) -> (Self, Arc<Outcome<B>>) {
         let request = Self::new(Some(driver));
         let outcome = Arc::clone(&request.outcome);
         (request, outcome)
     }
 
-    /// Whether the call is done (`MPI_Test`), so that [`Request::wait`] returns at once.
+    /// Returns whether the call is done (`MPI_Test`), so that [`Request::wait`] returns at once.
     pub fn is_done(&self) -> bool {
         self.outcome.is_done.load(Ordering::Acquire)
     }
 
-    /// The start and end of the call, once it is done: of a collective on the communication thread, of a message from its start. This
-    /// includes waits for other ranks, but not for earlier collectives in flight.
+    /// Returns the start and end of the call, once it is done: of a collective on the communication thread, of a message from its
+    /// start. This includes waits for other ranks, but not for earlier collectives in flight.
     pub fn flight(&self) -> Option<(Instant, Instant)> {
         self.outcome.flight.get().copied()
     }
@@ -112,7 +112,8 @@ impl<B> Request<B> {
     }
 }
 
-/// Waits until all calls are done, and returns their buffers in order (`MPI_Waitall`). Collectives and messages are waited for alike.
+/// Waits until all calls are done, and returns their buffers in order (`MPI_Waitall`). Collectives and messages are waited for in the
+/// same way.
 ///
 /// ```
 /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
@@ -180,19 +181,19 @@ type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 /// Holds the engine while nothing is in flight; the communication thread holds it otherwise. Blocking calls thus run on the
 /// caller's thread without a lock.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct EngineOwner {
     here: Option<Box<Engine>>,
     /// The deadlines of the engine while it is away.
     limits: Limits,
     background: Option<Background>,
 }
 
-impl Seat {
+impl EngineOwner {
     pub(crate) fn new(engine: Engine) -> Self {
         Self { limits: engine.limits, here: Some(Box::new(engine)), background: None }
     }
 
-    /// The engine, once no call is in flight.
+    /// Returns the engine, once no call is in flight.
     #[inline]
     pub(crate) fn engine(&mut self) -> &mut Engine {
         if self.here.is_none() {
@@ -201,17 +202,17 @@ impl Seat {
         self.here.as_mut().expect("an engine is here or away")
     }
 
-    /// The engine, unless calls are in flight that this thread has not waited for.
+    /// Returns the engine, unless calls are in flight that this thread has not waited for.
     pub(crate) fn here(&self) -> Option<&Engine> {
         self.here.as_deref()
     }
 
-    /// The same, to change it.
+    /// Like [`here`](Self::here), mutable.
     pub(crate) fn here_mut(&mut self) -> Option<&mut Engine> {
         self.here.as_deref_mut()
     }
 
-    /// The deadlines of the calls of an engine that is away.
+    /// Returns the deadlines of the calls of an engine that is away.
     pub(crate) fn limits(&self) -> Limits {
         self.limits
     }
@@ -262,7 +263,7 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
     panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied())
 }
 
-impl Drop for Seat {
+impl Drop for EngineOwner {
     fn drop(&mut self) {
         // Other ranks wait for the calls in flight. The engine is dropped on this thread, which may be panicking.
         if self.here.is_none() {
@@ -293,7 +294,7 @@ struct State {
 }
 
 impl State {
-    /// The engine, if no job is queued.
+    /// Returns the engine, if no job is queued.
     fn idle_engine(&mut self) -> Option<Box<Engine>> {
         if self.jobs.is_empty() { self.engine.take() } else { None }
     }

@@ -11,9 +11,9 @@ use crate::world::Unisono;
 
 /// Runs a program: joins the launched world ([`Communicator::init`]) and calls `main` with its communicator.
 ///
-/// If `main` fails, so does the rank, whatever the error: the rank reports who failed, where and why to all ranks at once,
-/// wherever they are, and all processes end within ten seconds. Without `run`, a rank that returns an error from its own `main`
-/// ends as if it had succeeded, and others learn of it only when they wait for it.
+/// If `main` fails, so does the rank, for any error: the rank reports who failed, where and why to all ranks at once, wherever
+/// they are, and all processes end within ten seconds. Without `run`, a rank that returns an error from its own `main` ends as
+/// if it had succeeded, and others learn of it only when they wait for it.
 ///
 /// ```no_run
 /// use unisono::ReduceOp;

@@ -45,7 +45,7 @@ pub enum Choice {
 const AUTO: &str = "auto";
 
 impl Choice {
-    /// The method, if it is the same for all calls.
+    /// Returns the method, if it is the same for all calls.
     pub fn method(&self) -> Option<Method> {
         match self {
             Self::Method(method) => Some(*method),
@@ -53,12 +53,12 @@ impl Choice {
         }
     }
 
-    /// The vendor of that method.
+    /// Returns the vendor of that method.
     pub fn vendor(&self) -> Option<Vendor> {
         self.method().and_then(Method::vendor)
     }
 
-    /// The choice as it applies to an array in host memory.
+    /// Returns the choice as it applies to an array in host memory.
     pub(crate) fn on_host(&self, operation: Operation) -> &Self {
         match self.method() {
             // A program with arrays on GPUs has some in host memory too.
@@ -68,12 +68,12 @@ impl Choice {
         }
     }
 
-    /// The names of choices, besides rules by size.
+    /// Returns the names of choices, besides rules by size.
     pub fn names() -> impl Iterator<Item = &'static str> {
         [AUTO].into_iter().chain(Method::ALL.map(Method::name))
     }
 
-    /// The algorithm that the caller chose for an array of this size, if any.
+    /// Returns the algorithm that the caller chose for an array of this size, if any.
     pub(crate) fn wished(&self, size_bytes: usize) -> Option<(Algorithm, Why)> {
         match self {
             Self::Method(method) => method.algorithm().map(|algorithm| (algorithm, Why::AskedFor)),
@@ -141,7 +141,7 @@ pub struct Selection {
 /// Selects the algorithm predicted to be fastest for an operation on an array of `size_bytes`.
 ///
 /// `machines` has one entry per kind of memory that the array may be in. Ranks do not know each other's kind and must select
-/// alike, so this minimises the worst slowdown over the machines, relative to the fastest algorithm on each.
+/// the same, so this minimises the worst slowdown over the machines, relative to the fastest algorithm on each.
 ///
 /// A pure function: all ranks get the same answer.
 ///
@@ -186,11 +186,11 @@ fn select_among(
         return Selection { algorithm, why: Why::OnlyOne };
     }
     if topology.ranks() == 1 {
-        return Selection { algorithm: candidates[0], why: Why::Usual("there is no other rank") };
+        return Selection { algorithm: candidates[0], why: Why::Default("there is no other rank") };
     }
     if topology.ranks() > MOST_RANKS {
         let algorithm = candidates[candidates.len() - 1];
-        return Selection { algorithm, why: Why::Usual("many ranks, in their order: fewest steps") };
+        return Selection { algorithm, why: Why::Default("many ranks, in their order: fewest steps") };
     }
     let times_us = |machine: &Machine| {
         let time_us = |&algorithm| {
@@ -220,8 +220,8 @@ fn select_among(
     }
 }
 
-/// The algorithms that offer an operation, without those that reduce to another one in this topology. (With one rank per node, an
-/// algorithm with levels has the steps of another, but pipelines them over blocks.)
+/// Returns the algorithms that offer an operation, without those that reduce to another one in this topology. (With one rank per
+/// node, an algorithm with levels has the steps of another, but pipelines them over blocks.)
 fn candidates(operation: Operation, topology: &Topology) -> Vec<Algorithm> {
     let has_levels = topology.nodes() > 1;
     let differs = |algorithm: &Algorithm| has_levels || algorithm.descriptor().levels.is_none();
@@ -232,7 +232,7 @@ fn candidates(operation: Operation, topology: &Topology) -> Vec<Algorithm> {
     Algorithm::ALL.into_iter().filter(differs).filter(worth).filter(offers).collect()
 }
 
-/// The default for a large world.
+/// Returns the default for a large world.
 fn usual(operation: Operation, topology: &Topology, size_bytes: usize) -> Selection {
     let has_levels = topology.nodes() > 1 && topology.ranks_of_largest_node() > 1;
     let small = size_bytes <= SMALL_BYTES;
@@ -256,7 +256,7 @@ fn usual(operation: Operation, topology: &Topology, size_bytes: usize) -> Select
         }
         Operation::AllToAll => (Role::PartsOfAll, "every part travels once, all links evenly loaded"),
     };
-    Selection { algorithm: Algorithm::usual(role), why: Why::Usual(reason) }
+    Selection { algorithm: Algorithm::usual(role), why: Why::Default(reason) }
 }
 
 /// Caches selections for one world, one per size class.
@@ -272,7 +272,7 @@ impl Selector {
         Self { machines, made: HashMap::new() }
     }
 
-    /// The machine of a kind of memory, by its number; the last one if there are no more.
+    /// Returns the machine of a kind of memory, by its number; the last one if there are no more.
     pub(crate) fn machine(&self, memory: usize) -> &Machine {
         &self.machines[memory.min(self.machines.len() - 1)]
     }
@@ -296,7 +296,7 @@ impl Selector {
     }
 }
 
-/// The smallest size of the class: the two leading bits of the size.
+/// Returns the smallest size of the class: the two leading bits of the size.
 fn class_bytes(size_bytes: usize) -> usize {
     let rounded_bits = size_bytes.checked_ilog2().unwrap_or(0).saturating_sub(1);
     size_bytes >> rounded_bits << rounded_bits

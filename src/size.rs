@@ -1,6 +1,6 @@
 //! Sizes as texts for humans: 512, 8K, 1M.
 
-/// The number of bytes that a text means: digits, and K, M or G for 2^10, 2^20 or 2^30 of them.
+/// Returns the number of bytes that a text means: digits, and K, M or G for 2^10, 2^20 or 2^30 of them.
 ///
 /// ```
 /// assert_eq!(unisono::size::bytes("8K"), Some(8192));
@@ -16,7 +16,7 @@ pub fn bytes(text: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
-/// The shortest text that means so many bytes.
+/// Returns the shortest text that means so many bytes.
 ///
 /// ```
 /// assert_eq!(unisono::size::text(8192), "8K");

@@ -23,13 +23,13 @@ pub(crate) struct SharedCell<T: ?Sized>(std::cell::UnsafeCell<T>);
 
 #[cfg(not(loom))]
 impl<T> SharedCell<T> {
-    /// Reads, while nobody writes.
+    /// Reads, while no thread writes.
     #[inline(always)]
     pub(crate) fn with<R>(&self, look: impl FnOnce(*const T) -> R) -> R {
         look(self.0.get())
     }
 
-    /// Writes, while nobody else accesses it.
+    /// Writes, while no other thread accesses it.
     #[inline(always)]
     pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())

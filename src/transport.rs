@@ -64,7 +64,7 @@ pub(crate) use shared::{Open, Shares};
 #[cfg(feature = "ucx")]
 pub use ucx::version as ucx_version;
 pub(crate) use vendor::VendorPhase;
-pub(crate) use waiting::{Deadlines, Hopeless, Waiting};
+pub(crate) use waiting::{Deadlines, WaitFailure, Waiting};
 use waiting::{Nap, spins, usable_cores};
 
 /// The fabric of a communicator.
@@ -74,7 +74,7 @@ pub(crate) struct Fabric {
     topology: Topology,
     name: &'static str,
     node_cores: usize,
-    /// How often this rank polls before it yields.
+    /// The number of polls of this rank before it yields.
     spins: u32,
     status: StatusBoard,
     report: Option<Arc<dyn FailureReport>>,
@@ -93,7 +93,7 @@ pub(crate) struct Fabric {
 }
 
 impl Fabric {
-    /// The fabric of a rank, before it is connected with other nodes.
+    /// Returns the fabric of a rank, before it is connected with other nodes.
     fn new(status: StatusBoard, node: Option<Shared>) -> Self {
         Self {
             rank: status.rank(),
@@ -114,12 +114,12 @@ impl Fabric {
         }
     }
 
-    /// The fabric of ranks that all share memory.
+    /// Returns the fabric of ranks that all share memory.
     fn of_node(node: Shared) -> Self {
         Self::new(node.status().clone(), Some(node))
     }
 
-    /// The fabrics of a new world of threads.
+    /// Returns the fabrics of a new world of threads.
     ///
     /// # Panics
     /// If `ranks` is 0.
@@ -130,8 +130,8 @@ impl Fabric {
         Ok(ends.into_iter().map(Self::of_node).collect())
     }
 
-    /// The fabric of a world of processes without MPI, and the settings that all of them share. All ranks
-    /// call it, including one with invalid settings, since the others wait for it.
+    /// Returns the fabric of a world of processes without MPI, and the settings that all of them share. All
+    /// ranks call it, including one with invalid settings, since the others wait for it.
     ///
     /// # Errors
     /// [`Error::Launch`] if they cannot share memory or connect, or the bootstrap fails; [`Error::Setting`], on
@@ -143,7 +143,8 @@ impl Fabric {
         assemble::assemble(bootstrap, config)
     }
 
-    /// The fabric of a group, if MPI connects its ranks; otherwise a bootstrap does. All members call it.
+    /// Returns the fabric of a group, if MPI connects its ranks; otherwise a bootstrap does. All members call
+    /// it.
     #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn group(&self, members: &[Rank], config: &Config) -> Option<crate::error::Result<Self>> {
         #[cfg(feature = "mpi")]
@@ -154,7 +155,7 @@ impl Fabric {
         None
     }
 
-    /// Whether MPI is initialised under this fabric.
+    /// Returns whether MPI is initialised under this fabric.
     #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn has_mpi(&self) -> bool {
         #[cfg(feature = "mpi")]
@@ -168,7 +169,7 @@ impl Fabric {
         self.faults = Some(Box::new(Faults::of_world(self.rank, self.topology.ranks(), chaos)));
     }
 
-    /// The name in tables.
+    /// Returns the name in tables.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
@@ -178,12 +179,12 @@ impl Fabric {
         self.rank
     }
 
-    /// The number of ranks that really share this node, whatever nodes were declared.
+    /// Returns the number of ranks that really share this node, independent of declared nodes.
     pub(crate) fn local_ranks(&self) -> usize {
         self.topology.node(self.topology.node_of(self.rank)).ranks()
     }
 
-    /// Whether threads other than the one that created it may use the fabric.
+    /// Verifies that threads other than the one that created it may use the fabric.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if MPI does not allow it, with what to do.
@@ -216,17 +217,17 @@ impl Fabric {
         }
     }
 
-    /// The number of cores available to all ranks of this node together.
+    /// Returns the number of cores available to all ranks of this node together.
     pub(crate) fn node_cores(&self) -> usize {
         self.node_cores
     }
 
-    /// The nodes of all ranks.
+    /// Returns the nodes of all ranks.
     pub(crate) fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The allocator of registered memory of this rank.
+    /// Returns the allocator of registered memory of this rank.
     pub(crate) fn registry(&self) -> Arc<Registry> {
         match &self.node {
             Some(node) => Arc::clone(node.registry()),
@@ -234,7 +235,7 @@ impl Fabric {
         }
     }
 
-    /// The state that the ranks of this node publish to each other.
+    /// Returns the state that the ranks of this node publish to each other.
     #[inline]
     pub(crate) fn status(&self) -> &StatusBoard {
         &self.status
@@ -260,7 +261,7 @@ impl Fabric {
         }
     }
 
-    /// Whether exchanges with other nodes can be posted, since there are some. The same on all ranks.
+    /// Returns whether exchanges with other nodes can be posted, since there are some. The same on all ranks.
     pub(crate) fn has_lanes(&self) -> bool {
         self.far.is_some()
     }
@@ -296,12 +297,12 @@ impl Fabric {
         }
     }
 
-    /// Whether cross memory attach works between processes of this node; `None` if none share memory.
+    /// Returns whether cross memory attach works between processes of this node; `None` if none share memory.
     pub(crate) fn kernel_copies(&self) -> Option<bool> {
         self.node.as_ref()?.kernel_copies()
     }
 
-    /// Whether all `ranks` ranks of the world share memory.
+    /// Returns whether all `ranks` ranks of the world share memory.
     pub(crate) fn is_shared_by(&self, ranks: usize) -> bool {
         self.node.as_ref().is_some_and(|node| node.members().len() == ranks)
     }
@@ -324,8 +325,8 @@ impl Fabric {
         node.single_pass(header, buffer, shares, deadlines, work)
     }
 
-    /// The connections of this rank with those of other nodes, over which whoever watches over it exchanges states and failures;
-    /// none where a thread does, which has its own.
+    /// Returns the connections of this rank with those of other nodes, over which its guard exchanges states and failures; none
+    /// where a thread does, which has its own.
     pub(crate) fn take_controls(&mut self) -> Vec<(Rank, OwnedFd)> {
         std::mem::take(&mut self.controls)
     }

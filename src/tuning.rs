@@ -17,7 +17,7 @@ mod file;
 #[cfg(feature = "tuning")]
 pub use file::{InvalidFile, read, write};
 
-/// How ranks communicate, and in which memory the array is; each has constants of its own.
+/// The ways in which ranks communicate, by the memory that holds the array; each has constants of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// Processes that share memory, with the array in an ordinary slice.
@@ -36,7 +36,7 @@ impl Reach {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::ShmSlice, Self::ShmRegistered, Self::Threads, Self::Mpi, Self::Network];
 
-    /// The name of its section in a tuning file.
+    /// Returns the name of its section in a tuning file.
     pub fn name(self) -> &'static str {
         match self {
             Self::ShmSlice => "shm.slice",
@@ -47,7 +47,8 @@ impl Reach {
         }
     }
 
-    /// How ranks of a node communicate over the [transport](crate::Communicator::transport) of this name.
+    /// Returns the way in which ranks of a node communicate over the
+    /// [transport](crate::Communicator::transport) of this name.
     pub fn inside(transport: &str, memory: Memory) -> Self {
         match (transport, memory) {
             ("threads", _) => Self::Threads,
@@ -57,7 +58,7 @@ impl Reach {
         }
     }
 
-    /// Whether ranks can access each other's arrays, without messages.
+    /// Returns whether ranks can access each other's arrays, without messages.
     pub fn shares_memory(self) -> bool {
         !matches!(self, Self::Mpi | Self::Network)
     }
@@ -76,7 +77,7 @@ pub struct Section {
     /// The time in which a core switches from a waiting rank to the next ([`Machine::hand_over_us`]); `None` for the
     /// default. In worlds of several nodes that share memory, that of the network applies.
     pub hand_over_us: Option<f64>,
-    /// Where and when the constants were measured.
+    /// The machine and the time of the measurement.
     pub measured: String,
 }
 
@@ -94,7 +95,7 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// The constants for one way to communicate.
+    /// Returns the constants for one way to communicate.
     pub fn section(&self, reach: Reach) -> &Section {
         &self.sections[reach as usize]
     }
@@ -108,8 +109,8 @@ impl Tuning {
         self
     }
 
-    /// The cost model of a world over the transport of this name, with arrays in this kind of memory, on nodes with so many
-    /// cores.
+    /// Returns the cost model of a world over the transport of this name, with arrays in this kind of memory, on nodes with
+    /// so many cores.
     pub fn machine(&self, transport: &str, memory: Memory, cores: usize) -> Machine {
         let inside = Reach::inside(transport, memory);
         let network = self.section(Reach::Network);

@@ -48,14 +48,14 @@ use signals::Signals;
 
 /// The interval of its checks when nothing wakes it.
 const TICK: Duration = Duration::from_millis(50);
-/// How long a rank may still compute, or end, after another has failed.
+/// The longest time that a rank may still compute, or end, after another has failed.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long a process that its launcher terminates waits for the cause.
+/// The time that a process that its launcher terminates waits for the cause.
 const TERMINATION: Duration = Duration::from_millis(300);
-/// How much later than that other processes may end for the same reason: the launcher terminates them too.
+/// The time by which other processes may end later for the same reason: the launcher terminates them too.
 const SAME_END: Duration = Duration::from_millis(100);
 
-/// What to watch, and what to do about it.
+/// The ranks to watch, and the reaction to a failure.
 #[derive(Debug)]
 pub(crate) struct Watched {
     /// The status boards of the ranks of this process; the watchdog uses the first.
@@ -68,7 +68,7 @@ pub(crate) struct Watched {
     /// The length of a wait before the first warning.
     pub(crate) warn_after: Duration,
     pub(crate) kind: Kind,
-    /// What a failure does to this program.
+    /// The effect of a failure on this program.
     pub(crate) on_failure: OnFailure,
 }
 
@@ -81,7 +81,7 @@ pub(crate) enum Kind {
     Threads,
 }
 
-/// Who watches over the ranks of a process, and their failure reports, in the order of their status boards.
+/// The guards of a process's ranks, and their failure reports, in the order of their status boards.
 pub(crate) type Watching = (Arc<dyn Guard>, Vec<Arc<dyn FailureReport>>);
 
 /// Watches over ranks as long as the guard is held.
@@ -177,7 +177,7 @@ impl Drop for Watchdog {
         self.bell.ring_to_end();
         let ended = self.thread.take().map(JoinHandle::join);
         debug_assert!(matches!(ended, Some(Ok(()))), "a watchdog does not panic");
-        // The job ends, whatever this process would do next.
+        // The job ends, before this process can do anything else.
         if self.of_process.as_ref().is_some_and(|status| status.failed().is_some()) {
             self.reports.iter().for_each(|report| report.aborted());
             signal_hook::low_level::exit(FAILED);
@@ -254,13 +254,14 @@ impl Rounds {
         self.end_if_told();
     }
 
-    /// Whether the whole world is being terminated, which is not a failure. A rank that is alone on its node cannot know.
+    /// Returns whether the whole world is being terminated, which is not a failure. A rank that is alone on its node
+    /// cannot know.
     fn is_ended_from_outside(&self) -> bool {
         let members = self.status.members().len();
         self.status.all_are_told_to_end() && (members > 1 || members == self.status.ranks())
     }
 
-    /// Whether other processes that end now do so for the same reason as this one.
+    /// Returns whether other processes that end now do so for the same reason as this one.
     fn is_same_end(&self) -> bool {
         self.told_to_end.is_some_and(|(at, _)| at.elapsed() > SAME_END)
     }

@@ -80,7 +80,7 @@ pub fn threads<R: Send>(ranks: usize, main: impl Fn(Communicator) -> R + Sync) -
     try_threads(ranks, main).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The same as [`threads`], with errors for systems with too little memory or too few threads.
+/// Like [`threads`], with errors for systems with too little memory or too few threads.
 ///
 /// # Errors
 /// Before any rank starts: [`Error::Memory`] and [`Error::Launch`] if the system does not provide the memory or the threads, and

@@ -1,4 +1,4 @@
-//! What a call costs beside its work, once one of its size was made: no allocation, and no page fault.
+//! The cost of a call beside its work, once one of its size was made: no allocation, and no page fault.
 //!
 //! Over threads and over shared memory. MPI's messages allocate: we keep a list of requests for each, and MPI
 //! does what it likes.
@@ -109,7 +109,7 @@ fn steady(comm: &mut Communicator, what: &str) {
     }
 }
 
-/// How many pages this thread has found missing.
+/// Returns the number of page faults of this thread.
 fn page_faults() -> i64 {
     // SAFETY: zeros are a valid value of plain numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -118,7 +118,8 @@ fn page_faults() -> i64 {
     usage.ru_minflt + usage.ru_majflt
 }
 
-/// Why page faults prove nothing here: the kernel takes pages away by itself now and then, to see who uses them.
+/// Returns the reason why page faults prove nothing here: the kernel takes pages away by itself now and then, to
+/// see who uses them.
 fn faults_are_noise() -> Option<String> {
     let setting = std::fs::read_to_string("/proc/sys/kernel/numa_balancing");
     let is_on = setting.is_ok_and(|setting| setting.trim() != "0");

@@ -108,13 +108,13 @@ impl<'a> Arena<'a> {
         })
     }
 
-    /// A rank's part of the array.
+    /// Returns a rank's part of the array.
     fn part(&self, rank: usize) -> Range<usize> {
         let size = self.slice.len() / self.ranks;
         rank * size..(rank + 1) * size
     }
 
-    /// The array with a contender's result.
+    /// Returns the array with a contender's result.
     fn array(&mut self, contender: Contender) -> &mut [f32] {
         match (contender, &mut self.floor) {
             (Contender::Registered, _) => &mut self.registered[self.current],
@@ -225,7 +225,7 @@ impl<'a> Arena<'a> {
 }
 
 impl Case {
-    /// The number of equal parts of the array.
+    /// Returns the number of equal parts of the array.
     fn part_of(self, ranks: usize) -> usize {
         match self.operation {
             Operation::AllToAll | Operation::AllGather | Operation::Gather => ranks,
@@ -234,7 +234,7 @@ impl Case {
     }
 }
 
-/// The available memory of the machine.
+/// Returns the available memory of the machine.
 fn available_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -25,11 +25,11 @@ pub(crate) enum Place {
     OutOfPlace,
 }
 
-/// What happens between two calls.
+/// The work between two calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum State {
-    /// Nothing.
+    /// No work.
     Warm,
     /// Every rank writes its array.
     Written,
@@ -56,13 +56,13 @@ impl Operation {
         }
     }
 
-    /// The possible places: broadcasts, gathers and barriers have only one.
+    /// Returns the possible places: broadcasts, gathers and barriers have only one.
     pub(crate) fn places(self) -> impl Iterator<Item = Place> {
         let has_one = matches!(self, Self::Broadcast | Self::Gather | Self::Barrier);
         [Place::InPlace, Place::OutOfPlace].into_iter().take(if has_one { 1 } else { 2 })
     }
 
-    /// The default sizes.
+    /// Returns the default sizes.
     pub(crate) fn usual_sizes(self) -> &'static [usize] {
         const ALL_REDUCE: [usize; 14] = {
             // From 8 bytes to 128 MiB in steps of four; then 256 MiB.

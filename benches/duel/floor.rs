@@ -51,7 +51,7 @@ impl Floor {
         self.shared.at(ARRAYS_START + rank * array_bytes, array_bytes).cast()
     }
 
-    /// This rank's array in shared memory.
+    /// Returns this rank's array in shared memory.
     pub(crate) fn array(&mut self) -> &mut [f32] {
         // SAFETY: within the mapping, and aligned; the other rank accesses it only in `joint`, while this rank is in `joint`
         // too.

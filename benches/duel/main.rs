@@ -32,7 +32,7 @@ use unisono_testing::launch;
 #[derive(Debug, Parser)]
 #[command(name = "duel")]
 struct Args {
-    /// How many ranks to launch; bare loops exist for 2
+    /// Ranks to launch; bare loops exist for 2
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=1024))]
     ranks: u64,
     /// The operations to measure, separated by commas
@@ -155,7 +155,7 @@ fn duel(args: &Args) {
     }
 }
 
-/// All cases, by operation, place, state and size.
+/// Returns all cases, by operation, place, state and size.
 fn cases(args: &Args) -> Vec<Case> {
     let mut cases = Vec::new();
     for &operation in &args.operation {

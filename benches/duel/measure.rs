@@ -32,18 +32,18 @@ impl Row {
         Some(&self.times_us[position])
     }
 
-    /// The median over rounds.
+    /// Returns the median over rounds.
     pub(crate) fn time_us(&self, contender: Contender) -> Option<f64> {
         self.times(contender).map(|times| median(times.clone()))
     }
 
-    /// The ratio of the times of two contenders, as the median over rounds.
+    /// Returns the ratio of the times of two contenders, as the median over rounds.
     pub(crate) fn ratio(&self, one: Contender, other: Contender) -> Option<f64> {
         let (one, other) = (self.times(one)?, self.times(other)?);
         Some(median(one.iter().zip(other).map(|(one, other)| one / other).collect()))
     }
 
-    /// The faster bare loop for memory that both ranks can access.
+    /// Returns the faster bare loop for memory that both ranks can access.
     pub(crate) fn floor(&self) -> Contender {
         let [joint, exchange] =
             [Contender::FloorJoint, Contender::FloorExchange].map(|floor| self.time_us(floor));

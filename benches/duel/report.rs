@@ -66,8 +66,8 @@ impl Format {
     }
 }
 
-/// The ratios of a row: MPI's time over Unisono's, and the bare loop's over Unisono's, each for registered memory and
-/// slices.
+/// Returns the ratios of a row: MPI's time over Unisono's, and the bare loop's over Unisono's, each for registered
+/// memory and slices.
 fn ratios(row: &Row) -> [Option<f64>; 4] {
     let (registered, slices) = (Contender::Registered, Contender::Slices);
     [

@@ -44,7 +44,7 @@ impl Shared {
         Self { start, size_bytes }
     }
 
-    /// The address at this offset.
+    /// Returns the address at this offset.
     ///
     /// # Panics
     /// If `size_bytes` from there are not within the memory.
@@ -54,7 +54,7 @@ impl Shared {
         unsafe { self.start.add(offset) }
     }
 
-    /// A number at this offset.
+    /// Returns a number at this offset.
     ///
     /// # Panics
     /// If it is not within the memory, or not aligned.
@@ -106,7 +106,7 @@ impl Barrier {
     }
 }
 
-/// How long ranks wait for each other.
+/// The time that ranks wait for each other.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Waits until a number has reached a step.

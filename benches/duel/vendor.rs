@@ -32,7 +32,7 @@ impl Vendor {
         Self { comm: world.as_raw(), ranks: world.size() as usize }
     }
 
-    /// The send buffer: a separate input, or `MPI_IN_PLACE`.
+    /// Returns the send buffer: a separate input, or `MPI_IN_PLACE`.
     fn sent(input: Option<&[f32]>) -> *const c_void {
         input.map_or_else(|| unisono_mpi_in_place(), |input| input.as_ptr().cast())
     }

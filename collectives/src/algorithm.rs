@@ -59,7 +59,7 @@ impl Algorithm {
         Self::Rail,
     ];
 
-    /// The properties of the algorithm, apart from its steps.
+    /// Returns the properties of the algorithm, apart from its steps.
     pub const fn descriptor(self) -> &'static Descriptor {
         match self {
             Self::AllToAll => &all_to_all::DESCRIPTOR,
@@ -75,12 +75,12 @@ impl Algorithm {
         }
     }
 
-    /// The name on the command line and in every table.
+    /// Returns the name on the command line and in every table.
     pub const fn name(self) -> &'static str {
         self.descriptor().name
     }
 
-    /// The default algorithm for a role.
+    /// Returns the default algorithm for a role.
     ///
     /// ```
     /// use unisono_collectives::Algorithm;
@@ -93,12 +93,12 @@ impl Algorithm {
         Self::ALL.into_iter().find(has_it).expect("each role is an algorithm's")
     }
 
-    /// The hierarchical algorithms.
+    /// Returns the hierarchical algorithms.
     pub fn with_levels() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|algorithm| algorithm.descriptor().levels.is_some())
     }
 
-    /// The plan of `rank` for `operation`; `None` if the algorithm does not offer the operation.
+    /// Returns the plan of `rank` for `operation`; `None` if the algorithm does not offer the operation.
     ///
     /// Every algorithm offers [`Operation::AllReduce`].
     ///
@@ -121,7 +121,7 @@ impl Algorithm {
         self.descriptor().plan(operation, topology, rank)
     }
 
-    /// The plans of all ranks, rank 0 first.
+    /// Returns the plans of all ranks, rank 0 first.
     pub fn plans(self, operation: Operation, topology: &Topology) -> Option<Vec<Plan>> {
         let plan = self.planner(operation, topology)?;
         Some((0..topology.ranks()).map(plan).collect())

@@ -18,7 +18,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// What the busiest rank sends, as a multiple of the array.
+    /// Returns the traffic of the rank that sends most, as a multiple of the array.
     pub fn sent_arrays(&self) -> f64 {
         self.sent_chunks as f64 / self.chunk_count as f64
     }
@@ -58,7 +58,7 @@ pub fn count(plans: &[Plan]) -> Option<Cost> {
     })
 }
 
-/// The size of every message that a rank sends to another, in chunks.
+/// Returns the size of every message that a rank sends to another, in chunks.
 fn sent(schedule: &Schedule, rank: usize) -> impl Iterator<Item = usize> {
     let sends = schedule.steps().iter().filter_map(|step| step.send);
     sends.filter(move |send| send.to != rank).map(|send| send.chunks.count())
@@ -71,7 +71,7 @@ pub(crate) mod testing {
     /// The closed form in an algorithm's documentation.
     pub(crate) struct Form {
         pub(crate) steps: usize,
-        /// What the busiest rank sends, as a fraction of the array.
+        /// The traffic of the rank that sends most, as a fraction of the array.
         pub(crate) sent: (usize, usize),
     }
 

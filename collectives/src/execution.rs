@@ -1,6 +1,6 @@
 //! Executions: how a plan is carried out, given its size and what links and memory allow.
 //!
-//! A plan defines who sends what to whom, and in which order it is added. An [`Execution`] defines the rest: whether short
+//! A plan defines which rank sends which data to which rank, and the order of additions. An [`Execution`] defines the rest: whether short
 //! messages are eager, how many blocks are worked on in turn, whether ranks that access each other's memory need no messages at
 //! all, and what overlaps with transfers between nodes. One function decides, [`CompiledPlan::execution`], and
 //! [`CompiledPlan::program`] translates the plan accordingly to a [program](crate::program), which is verified, drawn and run. For an
@@ -34,7 +34,8 @@ pub use staged::{StagedAct, StagedPlan, acts as staged_acts};
 /// The part of a chunk worked on at a time where ranks share memory: a few of them fit a core's cache.
 pub const BLOCK_BYTES: usize = 512 << 10;
 
-/// How a rank carries out its plan. All ranks of a call derive it from the same inputs, and get the same.
+/// The ways in which a rank carries out its plan. All ranks of a call derive it from the same inputs, and get
+/// the same.
 ///
 /// A *block* is a part of each chunk: an element stays in its chunk, and results do not depend on the number of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +72,7 @@ pub enum Execution {
 }
 
 impl Execution {
-    /// The number of blocks.
+    /// Returns the number of blocks.
     pub fn blocks(self) -> usize {
         match self {
             Self::Eager | Self::ByVendor => 1,
@@ -83,7 +84,8 @@ impl Execution {
     }
 }
 
-/// What links, memory and the element type allow. The same on all ranks, since it decides what all must decide alike.
+/// The capabilities of links, memory and the element type. The same on all ranks, since it decides what must be
+/// identical on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// Whether all ranks access each other's memory.
@@ -101,8 +103,8 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// The capabilities of a modelled machine: in one node, ranks share memory if it has a [single pass](Machine::one_pass);
-    /// between nodes there are lanes if it has a [segment size](Machine::segment_bytes).
+    /// Returns the capabilities of a modelled machine: in one node, ranks share memory if it has a [single
+    /// pass](Machine::one_pass); between nodes there are lanes if it has a [segment size](Machine::segment_bytes).
     pub fn of(machine: &Machine, topology: &Topology) -> Self {
         let nodes = topology.nodes();
         Self {

@@ -8,8 +8,10 @@ use crate::schedule::Chunks;
 use crate::world::{Rank, Topology};
 
 mod program;
+mod svg;
 
 pub use program::explain_programs;
+pub use svg::explain_svg;
 
 /// The largest number of ranks to draw: more columns would not fit a terminal.
 const DRAWN_RANKS: usize = 8;
@@ -31,34 +33,54 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 /// # Panics
 /// If the plans are not those of all ranks, or are defective ([`crate::verify()`] describes how).
 pub fn explain(name: &str, operation: Operation, topology: &Topology, plans: &[Plan]) -> String {
-    let ranks = topology.ranks();
-    assert_eq!(plans.len(), ranks, "one plan for each rank");
-    let programs: Vec<_> = plans.iter().map(|plan| Program::of_schedule(&plan.flattened())).collect();
-    let contributions = |rank: Rank| {
-        (0..programs[rank].chunk_count).map(|chunk| usize::from(operation.begins_with(rank, chunk))).collect()
-    };
-    let mut buffers: Vec<Vec<_>> = (0..ranks).map(contributions).collect();
-    let full = if operation.reduces() { ranks } else { 1 };
-
-    let mut drawing = Drawing { plans, full, rows: Vec::new(), phase: None };
-    drawing.state("start".to_owned(), &buffers);
-    let mut record = Record(Vec::new());
-    Interpreter::new(&programs, &mut record, buffers.clone()).run();
-    record.0.sort_by_key(|(arrival, _)| (arrival.round, arrival.to));
-    for round in record.0.chunk_by(|(one, _), (other, _)| one.round == other.round) {
-        round.iter().for_each(|(arrival, buffer)| buffers[arrival.to].clone_from(buffer));
-        let arrivals: Vec<_> = round.iter().map(|(arrival, _)| *arrival).collect();
-        drawing.round(&buffers, &arrivals);
+    let rounds = Rounds::of(operation, topology, plans);
+    let mut drawing = Drawing { plans, full: rounds.full, rows: Vec::new(), phase: None };
+    drawing.state("start".to_owned(), &rounds.start);
+    for (arrivals, buffers) in &rounds.rounds {
+        drawing.round(buffers, arrivals);
     }
-    [header(name, operation, topology, plans), drawing.table(topology), legend(full)].join("\n")
+    [header(name, operation, topology, plans), drawing.table(topology), legend(rounds.full)].join("\n")
 }
 
-fn header(name: &str, operation: Operation, topology: &Topology, plans: &[Plan]) -> String {
+/// The number of contributions in each chunk, by rank.
+type Buffers = Vec<Vec<usize>>;
+
+/// The messages of a collective by round, and the buffers after each.
+struct Rounds {
+    /// The number of contributions of a complete chunk.
+    full: usize,
+    start: Buffers,
+    rounds: Vec<(Vec<Arrival>, Buffers)>,
+}
+
+impl Rounds {
+    /// Runs the plans of all ranks.
+    fn of(operation: Operation, topology: &Topology, plans: &[Plan]) -> Self {
+        let ranks = topology.ranks();
+        assert_eq!(plans.len(), ranks, "one plan for each rank");
+        let programs: Vec<_> = plans.iter().map(|plan| Program::of_schedule(&plan.flattened())).collect();
+        let contributions = |rank: Rank| {
+            let chunks = 0..programs[rank].chunk_count;
+            chunks.map(|chunk| usize::from(operation.begins_with(rank, chunk))).collect()
+        };
+        let start: Buffers = (0..ranks).map(contributions).collect();
+        let mut record = Record(Vec::new());
+        Interpreter::new(&programs, &mut record, start.clone()).run();
+        record.0.sort_by_key(|(arrival, _)| (arrival.round, arrival.to));
+        let (mut buffers, mut rounds) = (start.clone(), Vec::new());
+        for round in record.0.chunk_by(|(one, _), (other, _)| one.round == other.round) {
+            round.iter().for_each(|(arrival, buffer)| buffers[arrival.to].clone_from(buffer));
+            rounds.push((round.iter().map(|(arrival, _)| *arrival).collect(), buffers.clone()));
+        }
+        Self { full: if operation.reduces() { ranks } else { 1 }, start, rounds }
+    }
+}
+
+/// Returns the title of a drawing, and its line of costs.
+fn titles(name: &str, operation: Operation, topology: &Topology, plans: &[Plan]) -> (String, String) {
     let cost = cost::count(plans).expect("the plans finish");
-    let ranks = topology.ranks();
     let places = if topology.nodes() > 1 { format!(" on {} nodes", topology.nodes()) } else { String::new() };
-    let title = format!("{name}: {operation} over {ranks} ranks{places}");
-    let rule = "─".repeat(title.chars().count());
+    let title = format!("{name}: {operation} over {} ranks{places}", topology.ranks());
     let costs = format!(
         "{} steps over {} chunks; the busiest rank sends {} messages, {:.2} times the array",
         cost.steps,
@@ -66,6 +88,13 @@ fn header(name: &str, operation: Operation, topology: &Topology, plans: &[Plan])
         cost.messages,
         cost.sent_arrays()
     );
+    (title, costs)
+}
+
+fn header(name: &str, operation: Operation, topology: &Topology, plans: &[Plan]) -> String {
+    let (title, costs) = titles(name, operation, topology, plans);
+    let rule = "─".repeat(title.chars().count());
+    let ranks = topology.ranks();
     let hidden = if ranks > DRAWN_RANKS {
         format!("(ranks {DRAWN_RANKS} to {} are not drawn)\n", ranks - 1)
     } else {
@@ -85,7 +114,7 @@ fn legend(full: usize) -> String {
     )
 }
 
-/// A bar for the fraction of a chunk's contributions.
+/// Returns a bar for the fraction of a chunk's contributions.
 fn bar(contributions: usize, full: usize) -> char {
     match contributions {
         0 => '·',
@@ -93,7 +122,7 @@ fn bar(contributions: usize, full: usize) -> char {
     }
 }
 
-/// A short text for chunks of a plan.
+/// Returns a short text for chunks of a plan.
 fn chunks_text(chunk_count: usize, chunks: Chunks) -> String {
     match chunks {
         whole if whole.count() == chunk_count => "all".to_owned(),
@@ -155,7 +184,7 @@ impl Drawing<'_> {
         self.rows.push(Row::Cells(label, buffers.iter().take(DRAWN_RANKS).map(bars).collect()));
     }
 
-    /// The text for what a rank sends and receives in a round.
+    /// Returns the text for what a rank sends and receives in a round.
     fn messages(&self, rank: Rank, arrivals: &[Arrival]) -> String {
         let chunks = |chunks| chunks_text(self.plans[rank].chunk_count(), chunks);
         let sent = arrivals.iter().filter(|event| event.from == rank);
@@ -200,7 +229,7 @@ impl Drawing<'_> {
     }
 }
 
-/// The name of the phase of a step in the flattened plan.
+/// Returns the name of the phase of a step in the flattened plan.
 fn phase_of(plan: &Plan, step: usize) -> &'static str {
     let mut end = 0;
     let phase = plan.phases().iter().find(|phase| {

@@ -62,7 +62,7 @@ pub use algorithm::Algorithm;
 pub use cost::Cost;
 pub use defect::Defect;
 pub use execution::Execution;
-pub use explain::{explain, explain_programs};
+pub use explain::{explain, explain_programs, explain_svg};
 pub use operation::Operation;
 pub use plan::{Phase, Plan, VendorCall};
 pub use program::Program;

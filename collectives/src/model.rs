@@ -25,7 +25,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// The time of a message by this range's constants, whether or not its size is in the range.
+    /// Returns the time of a message by this range's constants, whether or not its size is in the range.
     fn time_us(&self, size_bytes: usize, reduces: bool) -> f64 {
         let gb_per_s = if reduces { self.reduce_gb_per_s } else { self.move_gb_per_s };
         self.alpha_us + size_bytes as f64 / (gb_per_s * BYTES_PER_US)
@@ -69,7 +69,7 @@ pub enum InvalidLink {
 }
 
 impl Link {
-    /// A link with these ranges, in ascending order.
+    /// Returns a link with these ranges, in ascending order.
     ///
     /// # Errors
     /// [`InvalidLink`] if the ranges are not in order or the last one is not open, or if a latency is negative, a rate is
@@ -98,7 +98,7 @@ impl Link {
         Ok(Self { ranges })
     }
 
-    /// A link with the same constants for all sizes, which reduces as fast as it moves.
+    /// Returns a link with the same constants for all sizes, which reduces as fast as it moves.
     ///
     /// # Errors
     /// As [`Link::new`].
@@ -111,12 +111,12 @@ impl Link {
         }])
     }
 
-    /// The ranges, in ascending order.
+    /// Returns the ranges, in ascending order.
     pub fn ranges(&self) -> &[Range] {
         &self.ranges
     }
 
-    /// The time of a message without contention.
+    /// Returns the time of a message without contention.
     ///
     /// It is never less than that of a smaller message: if a range starts with a time below the end of the previous one, as
     /// fitted lines may, the greater of the two is used.
@@ -126,20 +126,20 @@ impl Link {
         least.max(self.range(size_bytes).time_us(size_bytes, reduces))
     }
 
-    /// The time of a message between ranks with larger arrays: `held_bytes` is the size of the messages between two ranks
-    /// that exchange halves and have as much in their caches. The protocol depends on the message's own size, the cache that
-    /// it is read from on that of the arrays: the slower rate of the two is used.
+    /// Returns the time of a message between ranks with larger arrays: `held_bytes` is the size of the messages between two
+    /// ranks that exchange halves and have as much in their caches. The protocol depends on the message's own size, the
+    /// cache that it is read from on that of the arrays: the slower rate of the two is used.
     pub fn time_among_us(&self, size_bytes: usize, held_bytes: usize, reduces: bool) -> f64 {
         let among = Range { alpha_us: self.latency_us(size_bytes), ..*self.range(held_bytes) };
         self.time_us(size_bytes, reduces).max(among.time_us(size_bytes, reduces))
     }
 
-    /// The part of [`Link::time_us`] before the first byte arrives.
+    /// Returns the part of [`Link::time_us`] before the first byte arrives.
     pub fn latency_us(&self, size_bytes: usize) -> f64 {
         self.range(size_bytes).alpha_us
     }
 
-    /// How long a message occupies a port: the time of its bytes alone.
+    /// Returns the time that a message occupies a port: the time of its bytes alone.
     pub fn occupied_us(&self, size_bytes: usize) -> f64 {
         size_bytes as f64 / (self.range(size_bytes).move_gb_per_s * BYTES_PER_US)
     }
@@ -189,7 +189,7 @@ const SHARED_MEMORY: [Range; 4] = [
     Range { up_to_bytes: usize::MAX, alpha_us: 0.4, move_gb_per_s: 10.0, reduce_gb_per_s: 8.0 },
 ];
 
-/// The same ranks in a single pass, without messages. Typical, not measured.
+/// The bytes per second of the same ranks in a single pass, without messages. Typical, not measured.
 const ONE_PASS: [Range; 3] = [
     Range { up_to_bytes: 512, alpha_us: 0.3, move_gb_per_s: 10.0, reduce_gb_per_s: 10.0 },
     Range { up_to_bytes: 256 << 10, alpha_us: 0.5, move_gb_per_s: 10.0, reduce_gb_per_s: 10.0 },
@@ -201,13 +201,13 @@ const ETHERNET: [Range; 1] =
     [Range { up_to_bytes: usize::MAX, alpha_us: 15.0, move_gb_per_s: 1.25, reduce_gb_per_s: 1.25 }];
 
 impl Machine {
-    /// The size of the messages between two ranks that exchange halves and have as much of their arrays in a core's caches
-    /// as each core has here, with this many ranks on a node.
+    /// Returns the size of the messages between two ranks that exchange halves and have as much of their arrays in a
+    /// core's caches as each core has here, with this many ranks on a node.
     pub(crate) fn held_bytes(&self, array_bytes: usize, local_ranks: usize) -> usize {
         array_bytes.saturating_mul(local_ranks.div_ceil(self.cores.max(1))) / 2
     }
 
-    /// The time in which a rank copies this many bytes.
+    /// Returns the time in which a rank copies this many bytes.
     pub(crate) fn copy_us(&self, size_bytes: usize) -> f64 {
         if self.copies { self.intra.occupied_us(size_bytes) } else { 0.0 }
     }

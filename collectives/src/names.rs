@@ -16,7 +16,7 @@ pub struct UnknownName {
 const ALIKE: f64 = 0.75;
 
 impl UnknownName {
-    /// The most similar valid name, if it is similar enough.
+    /// Returns the most similar valid name, if it is similar enough.
     pub fn meant(&self) -> Option<&'static str> {
         let alike = self.known.iter().map(|known| (strsim::jaro_winkler(&self.name, known), known));
         let best = alike.max_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -28,7 +28,7 @@ impl UnknownName {
     }
 }
 
-/// The value in `all` with this name.
+/// Returns the value in `all` with this name.
 ///
 /// # Errors
 /// [`UnknownName`] if there is none, with the most similar name as a suggestion.
@@ -98,7 +98,7 @@ macro_rules! named {
             /// All variants.
             pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
-            /// The name on the command line.
+            /// Returns the name on the command line.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+

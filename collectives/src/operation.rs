@@ -93,7 +93,7 @@ impl Operation {
         }
     }
 
-    /// Whether a rank's buffer has defined contents in this chunk before the first step.
+    /// Returns whether a rank's buffer has defined contents in this chunk before the first step.
     pub(crate) fn begins_with(self, rank: Rank, chunk: usize) -> bool {
         match self {
             Self::AllReduce
@@ -107,12 +107,12 @@ impl Operation {
         }
     }
 
-    /// Whether every rank contributes or receives its own part, whose size may be given.
+    /// Returns whether every rank contributes or receives its own part, whose size may be given.
     pub fn has_parts(self) -> bool {
         matches!(self, Self::ReduceScatter | Self::AllGather | Self::Gather { .. } | Self::Scatter { .. })
     }
 
-    /// Whether values are reduced, or only moved.
+    /// Returns whether values are reduced, or only moved.
     pub fn reduces(self) -> bool {
         matches!(
             self,

@@ -44,7 +44,7 @@ pub(crate) fn in_rank_order(mut plans: Vec<Plan>, operation: Operation) -> Optio
 /// Values that are the first of their contributors, and one past the last one; `None` if contributors are missing between these, or
 /// were combined in another order.
 struct Runs {
-    /// How each reduction of a rank, by the number of its step, keeps the order.
+    /// The way in which each reduction of a rank, by the number of its step, keeps the order.
     sides: HashMap<(Rank, usize), Combine>,
     /// Whether each keeps it in the same way for all chunks.
     is_consistent: bool,

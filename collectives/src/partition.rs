@@ -25,7 +25,7 @@ pub enum Partition {
 }
 
 impl Partition {
-    /// The division of `count` elements into `chunk_count` chunks, as [`chunk_start`] describes.
+    /// Returns the division of `count` elements into `chunk_count` chunks, as [`chunk_start`] describes.
     ///
     /// # Panics
     /// If there are no chunks.
@@ -39,7 +39,7 @@ impl Partition {
         Self::Fair { chunk_count, fair: count / chunk_count, larger: count % chunk_count }
     }
 
-    /// The division into chunks of these numbers of elements.
+    /// Returns the division into chunks of these numbers of elements.
     ///
     /// ```
     /// use unisono_collectives::Chunks;
@@ -61,7 +61,7 @@ impl Partition {
         Self::Given { starts }
     }
 
-    /// The number of chunks.
+    /// Returns the number of chunks.
     pub fn chunk_count(&self) -> usize {
         match self {
             Self::Fair { chunk_count, .. } => *chunk_count,
@@ -69,7 +69,7 @@ impl Partition {
         }
     }
 
-    /// The first element of a chunk; for `chunk == chunk_count`, the number of elements of the array.
+    /// Returns the first element of a chunk; for `chunk == chunk_count`, the number of elements of the array.
     ///
     /// # Panics
     /// If `chunk > chunk_count`.
@@ -84,7 +84,7 @@ impl Partition {
         }
     }
 
-    /// The elements of a range of chunks.
+    /// Returns the elements of a range of chunks.
     ///
     /// # Panics
     /// If the range reaches past the last chunk.
@@ -93,7 +93,7 @@ impl Partition {
         self.start(chunks.start)..self.start(chunks.end)
     }
 
-    /// The number of elements of the largest chunk.
+    /// Returns the number of elements of the largest chunk.
     pub fn largest(&self) -> usize {
         match self {
             Self::Fair { fair, larger, .. } => fair + usize::from(*larger > 0),
@@ -101,7 +101,7 @@ impl Partition {
         }
     }
 
-    /// The chunk of an element.
+    /// Returns the chunk of an element.
     pub(crate) fn chunk_of(&self, element: usize) -> usize {
         match self {
             Self::Fair { fair, larger, .. } => {
@@ -113,7 +113,7 @@ impl Partition {
     }
 }
 
-/// The first element of chunk `chunk` if `count` elements are split into `chunk_count` chunks.
+/// Returns the first element of chunk `chunk` if `count` elements are split into `chunk_count` chunks.
 ///
 /// The chunks differ by at most one element, the larger ones first; with fewer elements than chunks the last
 /// chunks are empty. `chunk == chunk_count` gives the end of the array.
@@ -124,7 +124,7 @@ pub fn chunk_start(count: usize, chunk_count: usize, chunk: usize) -> usize {
     Partition::fair(count, chunk_count).start(chunk)
 }
 
-/// The elements of a range of chunks if `count` elements are split into `chunk_count` chunks.
+/// Returns the elements of a range of chunks if `count` elements are split into `chunk_count` chunks.
 ///
 /// ```
 /// use unisono_collectives::{Chunks, partition::elements};

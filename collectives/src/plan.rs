@@ -31,7 +31,7 @@ pub enum VendorCall {
 }
 
 impl VendorCall {
-    /// Whether it collects results rather than distributes them.
+    /// Returns whether it collects results rather than distributes them.
     pub fn is_inward(&self) -> bool {
         matches!(self, Self::Reduce { .. } | Self::ReduceScatter { .. })
     }
@@ -51,7 +51,7 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// Whether it is within nodes: exactly the phases with a vendor call are.
+    /// Returns whether it is within nodes: exactly the phases with a vendor call are.
     pub fn is_in_node(&self) -> bool {
         self.vendor.is_some()
     }
@@ -65,7 +65,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan with these phases. Phases in which this rank does nothing are omitted.
+    /// Returns a plan with these phases. Phases in which this rank does nothing are omitted.
     ///
     /// # Panics
     /// If phases split the buffer into different numbers of chunks.
@@ -77,27 +77,27 @@ impl Plan {
         Self { chunk_count, phases }
     }
 
-    /// A plan of a single phase in which all ranks of a world take part.
+    /// Returns a plan of a single phase in which all ranks of a world take part.
     pub fn single(name: &'static str, world: Group, schedule: Schedule) -> Self {
         Self::new(schedule.chunk_count(), [Phase { name, group: world, schedule, vendor: None }])
     }
 
-    /// The number of chunks; the same on every rank.
+    /// Returns the number of chunks; the same on every rank.
     pub fn chunk_count(&self) -> usize {
         self.chunk_count
     }
 
-    /// The phases, in order.
+    /// Returns the phases, in order.
     pub fn phases(&self) -> &[Phase] {
         &self.phases
     }
 
-    /// The steps of all phases, in order.
+    /// Returns the steps of all phases, in order.
     pub(crate) fn steps_mut(&mut self) -> impl Iterator<Item = &mut Step> {
         self.phases.iter_mut().flat_map(|phase| phase.schedule.steps_mut())
     }
 
-    /// All phases as one schedule of world ranks, which is verified, priced, drawn and simulated.
+    /// Returns all phases as one schedule of world ranks, which is verified, priced, drawn and simulated.
     pub fn flattened(&self) -> Schedule {
         let world = |phase: &Phase| {
             let group = phase.group.clone();
@@ -106,8 +106,8 @@ impl Plan {
         self.phases.iter().map(world).fold(Schedule::new(self.chunk_count, []), Schedule::then)
     }
 
-    /// The phases that remain if vendors execute all phases that they can, as a plan over the chunks that it uses; `None` if
-    /// there are none.
+    /// Returns the phases that remain if vendors execute all phases that they can, as a plan over the chunks that it uses;
+    /// `None` if there are none.
     pub fn without_vendors(&self) -> Option<(Chunks, Self)> {
         let ours = || self.phases.iter().filter(|phase| phase.vendor.is_none());
         let touched = ours().flat_map(|phase| phase.schedule.steps()).flat_map(Step::touched);

@@ -79,7 +79,7 @@ pub struct Incoming {
     pub from: Rank,
     /// The part.
     pub part: Part,
-    /// How it is combined with the buffer.
+    /// The combination with the buffer.
     pub combine: Combine,
 }
 
@@ -102,7 +102,7 @@ pub enum Instruction {
         from: Part,
         /// The part that it is combined with.
         to: Part,
-        /// How they are combined.
+        /// The combination of both.
         combine: Combine,
     },
     /// Permits another rank to access a part of this rank's buffer in the pass that the next `Sync` begins.
@@ -126,7 +126,7 @@ pub enum Instruction {
         theirs: Part,
         /// The part of this rank's.
         own: Part,
-        /// How they are combined.
+        /// The combination of both.
         combine: Combine,
     },
     /// Stores a part in another rank's buffer.
@@ -157,7 +157,7 @@ pub enum Instruction {
 }
 
 impl Program {
-    /// The program that carries out the steps of a schedule by messages, each step before the next.
+    /// Returns the program that carries out the steps of a schedule by messages, each step before the next.
     pub(crate) fn of_schedule(schedule: &Schedule) -> Self {
         let part = |chunks| Part { chunks, block: 0 };
         let steps = schedule.steps().iter().enumerate().map(|(number, step)| {
@@ -173,7 +173,8 @@ impl Program {
         Self { chunk_count: schedule.chunk_count(), blocks: 1, rounds: 1, instructions: steps.collect() }
     }
 
-    /// The instruction that a rank runs after `before` others, with the block of its round; `None` at the end.
+    /// Returns the instruction that a rank runs after `before` others, with the block of its round; `None` at
+    /// the end.
     fn instruction(&self, before: usize) -> Option<Instruction> {
         let round = before.checked_div(self.instructions.len()).filter(|&round| round < self.rounds)?;
         let (_, instruction) = self.instructions[before % self.instructions.len()];
@@ -188,7 +189,7 @@ impl Instruction {
         self
     }
 
-    /// The parts that it names.
+    /// Returns the parts that it names.
     pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
         let parts = match self {
             Self::Exchange(send, receive) | Self::Post(send, receive) => {
@@ -206,7 +207,7 @@ impl Instruction {
         parts.into_iter().flatten()
     }
 
-    /// The other ranks that it names.
+    /// Returns the other ranks that it names.
     pub(crate) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
         let ranks = match *self {
             Self::Exchange(send, receive) | Self::Post(send, receive) => {

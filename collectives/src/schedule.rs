@@ -15,17 +15,17 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// The chunks `start..end`.
+    /// Returns the chunks `start..end`.
     pub fn new(start: usize, end: usize) -> Self {
         Self { start, end }
     }
 
-    /// A single chunk.
+    /// Returns a single chunk.
     pub fn one(chunk: usize) -> Self {
         Self::new(chunk, chunk + 1)
     }
 
-    /// The number of chunks in the range.
+    /// Returns the number of chunks in the range.
     pub fn count(self) -> usize {
         self.end.saturating_sub(self.start)
     }
@@ -34,7 +34,7 @@ impl Chunks {
         self.start..self.end
     }
 
-    /// Whether two ranges share a chunk.
+    /// Returns whether two ranges share a chunk.
     pub fn overlaps(self, other: Self) -> bool {
         self.start < other.end && other.start < self.end
     }
@@ -55,7 +55,7 @@ pub enum Source {
     Original,
 }
 
-/// What a receive does with the data.
+/// The treatment of received data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Combine {
     /// It replaces the existing contents.
@@ -68,12 +68,12 @@ pub enum Combine {
 }
 
 impl Combine {
-    /// Whether it reduces.
+    /// Returns whether it reduces.
     pub fn reduces(self) -> bool {
         self != Self::Replace
     }
 
-    /// The two operands of a reduction, from left to right.
+    /// Returns the two operands of a reduction, from left to right.
     pub(crate) fn operands<T>(self, held: T, arrived: T) -> (T, T) {
         if self == Self::ReduceBefore { (arrived, held) } else { (held, arrived) }
     }
@@ -86,7 +86,7 @@ pub struct Send {
     pub to: Rank,
     /// The chunks to send.
     pub chunks: Chunks,
-    /// Where they are read from.
+    /// The buffer that they are read from.
     pub source: Source,
 }
 
@@ -97,7 +97,7 @@ pub struct Receive {
     pub from: Rank,
     /// The chunks to write.
     pub chunks: Chunks,
-    /// What happens to their contents.
+    /// The treatment of their contents.
     pub combine: Combine,
 }
 
@@ -113,37 +113,37 @@ pub struct Step {
 }
 
 impl Step {
-    /// An empty step, for the methods below.
+    /// Returns an empty step, for the methods below.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same step, sending `chunks` to rank `to`.
+    /// Adds the sending of `chunks` to rank `to`.
     pub fn send(self, to: Rank, chunks: Chunks) -> Self {
         Self { send: Some(Send { to, chunks, source: Source::Current }), ..self }
     }
 
-    /// The same step, sending `chunks` of the original input to rank `to`.
+    /// Adds the sending of `chunks` of the original input to rank `to`.
     pub fn send_original(self, to: Rank, chunks: Chunks) -> Self {
         Self { send: Some(Send { to, chunks, source: Source::Original }), ..self }
     }
 
-    /// The same step, replacing `chunks` by what rank `from` sends.
+    /// Adds the replacement of `chunks` by those that rank `from` sends.
     pub fn replace(self, from: Rank, chunks: Chunks) -> Self {
         Self { receive: Some(Receive { from, chunks, combine: Combine::Replace }), ..self }
     }
 
-    /// The same step, reducing what rank `from` sends into `chunks`.
+    /// Adds the reduction of those that rank `from` sends into `chunks`.
     pub fn reduce(self, from: Rank, chunks: Chunks) -> Self {
         Self { receive: Some(Receive { from, chunks, combine: Combine::Reduce }), ..self }
     }
 
-    /// The ranges of chunks that it reads or writes.
+    /// Returns the ranges of chunks that it reads or writes.
     pub(crate) fn touched(&self) -> impl Iterator<Item = Chunks> + use<> {
         [self.send.map(|send| send.chunks), self.receive.map(|receive| receive.chunks)].into_iter().flatten()
     }
 
-    /// The step in reverse: what was sent is received and reduced, what was received is sent.
+    /// Returns the step in reverse: what was sent is received and reduced, what was received is sent.
     ///
     /// # Panics
     /// If the step is not part of an outward half: it reduces, or sends its original input.
@@ -173,7 +173,7 @@ pub struct Schedule {
 pub const SENDS_AHEAD: usize = 4;
 
 impl Schedule {
-    /// A schedule over a buffer of `chunk_count` chunks.
+    /// Returns a schedule over a buffer of `chunk_count` chunks.
     ///
     /// # Panics
     /// If there are no chunks.
@@ -182,17 +182,17 @@ impl Schedule {
         Self { chunk_count, steps: steps.into_iter().collect() }
     }
 
-    /// The number of chunks; the same on every rank.
+    /// Returns the number of chunks; the same on every rank.
     pub fn chunk_count(&self) -> usize {
         self.chunk_count
     }
 
-    /// The steps, in order.
+    /// Returns the steps, in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// The steps, for a change of what receives do.
+    /// Returns the steps, for a change of what receives do.
     pub(crate) fn steps_mut(&mut self) -> &mut [Step] {
         &mut self.steps
     }
@@ -247,7 +247,7 @@ impl Schedule {
         Self::new(self.chunk_count, self.steps.iter().rev().map(|step| step.reversed()))
     }
 
-    /// The all-reduce of which this is the outward half: its reverse, then the outward half itself.
+    /// Returns the all-reduce of which this is the outward half: its reverse, then the outward half itself.
     ///
     /// # Panics
     /// As [`Schedule::reversed`].
@@ -255,8 +255,8 @@ impl Schedule {
         self.reversed().then(self)
     }
 
-    /// The same schedule over a buffer of `chunk_count` finer chunks, in which its chunk `c` is `boundary(c)..boundary(c +
-    /// 1)`. The finer buffer may extend beyond the chunks of this one.
+    /// Returns the schedule over a buffer of `chunk_count` finer chunks, in which its chunk `c` is
+    /// `boundary(c)..boundary(c + 1)`. The finer buffer may extend beyond the chunks of this one.
     pub fn refined(mut self, chunk_count: usize, boundary: impl Fn(usize) -> usize) -> Self {
         let refine =
             |chunks: &mut Chunks| *chunks = Chunks::new(boundary(chunks.start), boundary(chunks.end));
@@ -267,7 +267,7 @@ impl Schedule {
         Self::new(chunk_count, self.steps)
     }
 
-    /// The same schedule with its ranks renamed.
+    /// Returns the schedule with its ranks renamed.
     pub fn renamed(mut self, name: impl Fn(Rank) -> Rank) -> Self {
         for step in &mut self.steps {
             step.send.iter_mut().for_each(|send| send.to = name(send.to));

@@ -67,7 +67,7 @@ pub fn verify_schedules(schedules: &[Schedule], operation: Operation) -> Vec<Def
     defects
 }
 
-/// A step that replaces what it sends: what the other rank receives would depend on time.
+/// Returns a step that replaces what it sends: what the other rank receives would depend on time.
 fn overlap(rank: Rank, step: usize, &Step { send, receive }: &Step) -> Option<Defect> {
     let (send, receive) = send.zip(receive)?;
     let is_race = send.source == Source::Current
@@ -142,7 +142,7 @@ fn wrong_results(
     defects
 }
 
-/// The required final value of a rank's chunk: its chunk, and the contributing ranks.
+/// Returns the required final value of a rank's chunk: its chunk, and the contributing ranks.
 pub(crate) fn promise(
     operation: Operation,
     ranks: usize,

@@ -15,17 +15,17 @@ pub struct Group {
 }
 
 impl Group {
-    /// The group of these world ranks, in this order.
+    /// Returns the group of these world ranks, in this order.
     pub fn new(members: Vec<Rank>) -> Self {
         Self { members: members.into() }
     }
 
-    /// The number of ranks in the group.
+    /// Returns the number of ranks in the group.
     pub fn ranks(&self) -> usize {
         self.members.len()
     }
 
-    /// The world rank of a member.
+    /// Returns the world rank of a member.
     ///
     /// # Panics
     /// If the group has no such member.
@@ -33,12 +33,12 @@ impl Group {
         self.members[position]
     }
 
-    /// The world ranks of all members.
+    /// Returns the world ranks of all members.
     pub fn members(&self) -> &[Rank] {
         &self.members
     }
 
-    /// The position of a world rank in the group, if it is a member.
+    /// Returns the position of a world rank in the group, if it is a member.
     pub fn position(&self, rank: Rank) -> Option<Rank> {
         self.members.iter().position(|&member| member == rank)
     }
@@ -65,7 +65,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// A world whose ranks are all on one node.
+    /// Returns a world whose ranks are all on one node.
     pub fn single_node(ranks: usize) -> Self {
         Self::from_node_sizes(&[ranks])
     }
@@ -87,7 +87,7 @@ impl Topology {
         topology
     }
 
-    /// A world in which rank `r` is on node `node_of[r]`, in any order of placement.
+    /// Returns a world in which rank `r` is on node `node_of[r]`, in any order of placement.
     ///
     /// # Panics
     /// If the world is empty, or the node numbers have a gap.
@@ -111,7 +111,7 @@ impl Topology {
         Self { local_rank, nodes: nodes.into_iter().map(Group::new).collect(), world, leaders, node_of }
     }
 
-    /// The topology of these ranks as a world of their own, numbered in this order.
+    /// Returns the topology of these ranks as a world of their own, numbered in this order.
     ///
     /// # Panics
     /// If there are none.
@@ -125,48 +125,48 @@ impl Topology {
         Self::from_node_of(ranks.iter().map(number).collect())
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.node_of.len()
     }
 
-    /// The number of nodes.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The node of a rank.
+    /// Returns the node of a rank.
     pub fn node_of(&self, rank: Rank) -> usize {
         self.node_of[rank]
     }
 
-    /// The local rank: a rank's number among the ranks of its node.
+    /// Returns the local rank: a rank's number among the ranks of its node.
     pub fn local_rank(&self, rank: Rank) -> Rank {
         self.local_rank[rank]
     }
 
-    /// All ranks.
+    /// Returns all ranks.
     pub fn world(&self) -> Group {
         self.world.clone()
     }
 
-    /// The ranks of one node.
+    /// Returns the ranks of one node.
     pub fn node(&self, node: usize) -> Group {
         self.nodes[node].clone()
     }
 
-    /// The leader (local rank 0) of every node, in the order of the nodes.
+    /// Returns the leader (local rank 0) of every node, in the order of the nodes.
     pub fn leaders(&self) -> Group {
         self.leaders.clone()
     }
 
-    /// The number of ranks on the largest node.
+    /// Returns the number of ranks on the largest node.
     pub fn ranks_of_largest_node(&self) -> usize {
         self.nodes.iter().map(Group::ranks).max().unwrap_or(0)
     }
 
-    /// A shift of all ranks (the last ones wrap around) under which ranks share a node if and only if they
-    /// did before: the size of a node if all nodes have the same size and ranks are numbered node by node, 1 on a single
+    /// Returns a shift of all ranks (the last ones wrap around) under which ranks share a node if and only if they did
+    /// before: the size of a node if all nodes have the same size and ranks are numbered node by node, 1 on a single
     /// node, and the number of ranks in any other world.
     pub(crate) fn stride(&self) -> usize {
         let ranks = self.ranks();

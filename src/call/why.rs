@@ -1,4 +1,4 @@
-//! Why a method was chosen.
+//! The reason for the choice of a method.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ pub enum Why {
     /// No other algorithm offers the operation.
     OnlyOne,
     /// A default for worlds too large to run the cost model before a call.
-    Usual(&'static str),
+    Default(&'static str),
 }
 
 impl fmt::Display for Why {
@@ -46,7 +46,7 @@ impl fmt::Display for Why {
                 write!(f, "predicted fastest: {time_us}, then {next} {next_us}")
             }
             Self::OnlyOne => write!(f, "no other offers it"),
-            Self::Usual(reason) => write!(f, "{reason}"),
+            Self::Default(reason) => write!(f, "{reason}"),
         }
     }
 }

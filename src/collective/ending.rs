@@ -1,4 +1,4 @@
-//! How a failed call ends: refused, or with the communicator lost.
+//! The end of a failed call: refused, or with the communicator lost.
 
 use unisono_collectives::Rank;
 

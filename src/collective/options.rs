@@ -21,8 +21,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The deadlines of the call, given the `usual` ones of the communicator: those themselves, unless the call has its own.
-    /// (Nearly every call has none, and a short one would wait for the words of a copy to be stored.)
+    /// Returns the deadlines of the call, given the `usual` ones of the communicator: those themselves, unless the call has
+    /// its own. (Nearly every call has none, and a short one would wait for the words of a copy to be stored.)
     #[inline]
     pub(crate) fn deadlines<'a>(&self, usual: &'a Deadlines) -> Cow<'a, Deadlines> {
         match self.timeout {

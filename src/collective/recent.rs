@@ -45,7 +45,7 @@ impl Default for RecentCalls {
 }
 
 impl RecentCalls {
-    /// The index of the latest call, if it was of this kind.
+    /// Returns the index of the latest call, if it was of this kind.
     #[inline]
     pub(super) fn latest(&self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> Option<usize> {
         self.kinds.get(self.latest).is_some_and(|kind| kind.is_of(choice, call, parts)).then_some(self.latest)

@@ -1,4 +1,4 @@
-//! Which reductions a call may have, and the algorithms that keep the order of ranks.
+//! The reductions that a call may have, and the algorithms that keep the order of ranks.
 
 use unisono_collectives::algorithm::Role;
 use unisono_collectives::{Algorithm, Operation};
@@ -39,8 +39,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The algorithms that keep the order of ranks in an operation. In large worlds, only those are considered that have few steps or few
-    /// bytes, since the plans of all ranks are compared.
+    /// Returns the algorithms that keep the order of ranks in an operation. In large worlds, only those are considered that have few
+    /// steps or few bytes, since the plans of all ranks are compared.
     pub(super) fn in_order(&mut self, operation: Operation) -> Vec<Algorithm> {
         let is_large = self.topology.ranks() > MOST_RANKS;
         let few = [Algorithm::usual(Role::FewestSteps), Algorithm::AllToAll];
@@ -50,7 +50,7 @@ impl Engine {
     }
 }
 
-/// Whether the operands of a reduction must be combined in the order of ranks.
+/// Returns whether the operands of a reduction must be combined in the order of ranks.
 pub(super) fn needs_order(call: &Call) -> bool {
     call.op.is_some_and(|op| !op.is_commutative())
 }

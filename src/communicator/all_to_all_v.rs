@@ -56,8 +56,8 @@ impl Communicator {
         seat.engine().all_to_all_v(choice, &per_call.options, &call, sent, received)
     }
 
-    /// The non-blocking form of [`Communicator::all_to_all_v`]; it takes both arrays as [`Communicator::all_reduce_async`] takes one, and
-    /// the request returns them.
+    /// Starts the non-blocking form of [`Communicator::all_to_all_v`]; it takes both arrays as [`Communicator::all_reduce_async`] takes
+    /// one, and the request returns them.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
@@ -83,7 +83,8 @@ impl Communicator {
         })
     }
 
-    /// The call, without the elements of an array, and the parts of two arrays with these numbers of values and counts.
+    /// Returns the call, without the elements of an array, and the parts of two arrays with these numbers of values and
+    /// counts.
     ///
     /// # Panics
     /// As [`Communicator::all_to_all_v`].

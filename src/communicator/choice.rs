@@ -7,8 +7,8 @@ use crate::method::{Method, Vendor, is_for_vendors, those_for_vendors};
 use crate::select::Choice;
 
 impl Communicator {
-    /// The algorithm chosen for all later calls; [`Choice::Auto`] unless the environment (`UNISONO_ALGORITHM`) or
-    /// [`Communicator::set_choice`] sets another.
+    /// Returns the algorithm chosen for all later calls; [`Choice::Auto`] unless the environment
+    /// (`UNISONO_ALGORITHM`) or [`Communicator::set_choice`] sets another.
     pub fn choice(&self) -> &Choice {
         &self.choice
     }
@@ -43,7 +43,7 @@ impl Communicator {
         }
     }
 
-    /// The method that would carry out this call, and why.
+    /// Returns the method that would carry out this call, and why.
     pub fn selection(&mut self, call: &Call) -> Ran {
         match self.per_call.choice_or(&self.choice).on_host(call.operation) {
             &Choice::Method(method @ Method::Vendor(_)) => {

@@ -20,7 +20,8 @@ use crate::request::Request;
 use crate::select::Choice;
 
 impl Communicator {
-    /// This rank's GPU. The visible GPUs (`CUDA_VISIBLE_DEVICES`) are assigned to the ranks of a node round-robin by local rank.
+    /// Returns this rank's GPU. The visible GPUs (`CUDA_VISIBLE_DEVICES`) are assigned to the ranks of a node round-robin by
+    /// local rank.
     ///
     /// A local operation: ranks may call it independently, at any time. Arrays on this GPU may also come from elsewhere: a
     /// cudarc context with the same ordinal is the same GPU.
@@ -77,7 +78,7 @@ impl Communicator {
         HostToDevice::new(self.rank(), timeout, stream, buffers)
     }
 
-    /// The same as [`Communicator::all_reduce`], on an array in GPU memory: a [`CudaSlice`] or a view of one.
+    /// Like [`Communicator::all_reduce`], on an array in GPU memory: a [`CudaSlice`] or a view of one.
     ///
     /// The reduction is ordered on `stream`, after the work queued now and before later work. The call may return while the GPU
     /// is still working; [`Communicator::synchronize`] waits for it, with a deadline. All arrays of a rank are on one GPU. The
@@ -179,9 +180,9 @@ impl Communicator {
         })
     }
 
-    /// The non-blocking form of [`Communicator::all_reduce_device`]: it starts after the work now on `stream`, and runs on the
-    /// communication thread and a stream of its own. [`DeviceRequest::wait`] returns the array. Several may be in flight, as for
-    /// [`Communicator::all_reduce_async`].
+    /// Starts the non-blocking form of [`Communicator::all_reduce_device`]: it starts after the work now on `stream`, and runs
+    /// on the communication thread and a stream of its own. [`DeviceRequest::wait`] returns the array. Several may be in flight,
+    /// as for [`Communicator::all_reduce_async`].
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`]; [`Error::Cuda`](crate::Error::Cuda) if the GPU is not usable.
@@ -266,7 +267,7 @@ pub struct DeviceRequest<B> {
 }
 
 impl<B> DeviceRequest<B> {
-    /// The host's part of the call, whose times [`Request::flight`] gives.
+    /// Returns the host's part of the call, whose times [`Request::flight`] gives.
     pub fn on_host(&self) -> &Request<B> {
         &self.request
     }

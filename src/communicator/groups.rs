@@ -141,7 +141,7 @@ impl Communicator {
         }
     }
 
-    /// Whether our own links connect these ranks.
+    /// Returns whether Unisono's links connect these ranks.
     pub(super) fn connects(&self) -> bool {
         !self.has_mpi && !matches!(self.transport, "shm" | "threads")
     }

@@ -1,4 +1,4 @@
-//! How the ranks of a world and the processes that join it meet: rank 0 passes on what all of them gather.
+//! The meeting of a world's ranks and the processes that join it: rank 0 passes on what all of them gather.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -59,12 +59,13 @@ pub(crate) struct Growing<'a> {
 }
 
 impl Growing<'_> {
-    /// Whether the error of an all-gather was that of a process that joins, as all ranks know.
+    /// Returns whether the error of an all-gather was that of a process that joins, as all ranks know.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused
     }
 
-    /// The bytes that this rank contributes to an all-gather: its own, and on rank 0 those of the processes that join.
+    /// Returns the bytes that this rank contributes to an all-gather: its own, and on rank 0 those of the processes
+    /// that join.
     fn given(&mut self, own: &[u8]) -> Vec<u8> {
         let mut given = vec![own.to_vec()];
         for (rank, connection) in (self.world.ranks()..).zip(&mut self.joining) {
@@ -109,7 +110,7 @@ impl Bootstrap for Growing<'_> {
 }
 
 impl Communicator {
-    /// The communicator of a world that has grown, not watched over yet. All ranks call it.
+    /// Returns the communicator of a world that has grown, not watched over yet. All ranks call it.
     pub(crate) fn of_growing(growing: &mut Growing<'_>) -> Result<(Self, Controls)> {
         let world = &mut *growing.world;
         world.groups += 1;
@@ -120,7 +121,8 @@ impl Communicator {
         Ok((growing.world.heir(transport, &config)?, controls))
     }
 
-    /// The communicator of a process that joins, not watched over yet, without [what is set](Self::set_as_rank_0) on rank 0.
+    /// Returns the communicator of a process that joins, not watched over yet, without [what is set](Self::set_as_rank_0) on
+    /// rank 0.
     pub(crate) fn of_joining(transport: Fabric, config: &Config) -> Result<Self> {
         Self::new(transport, config)
     }

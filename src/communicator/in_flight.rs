@@ -46,7 +46,8 @@ impl Communicator {
         self.call_async(Operation::AllReduce, Some(op), buffer)
     }
 
-    /// The non-blocking form of [`Communicator::reduce_scatter`]; it takes a buffer as [`Communicator::all_reduce_async`] does.
+    /// Starts the non-blocking form of [`Communicator::reduce_scatter`]; it takes a buffer as
+    /// [`Communicator::all_reduce_async`] does.
     ///
     /// The request returns the whole buffer: this rank's part of the reduction is at
     /// [`own_part(buffer.len())`](Communicator::own_part), and the rest is undefined.
@@ -72,8 +73,8 @@ impl Communicator {
         self.call_async(Operation::ReduceScatter, Some(op), buffer)
     }
 
-    /// The non-blocking form of [`Communicator::all_gather`]; it takes a buffer as [`Communicator::all_reduce_async`] does, with
-    /// [this rank's own part](Communicator::own_part) in it, and returns it with all parts.
+    /// Starts the non-blocking form of [`Communicator::all_gather`]; it takes a buffer as [`Communicator::all_reduce_async`]
+    /// does, with [this rank's own part](Communicator::own_part) in it, and returns it with all parts.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
@@ -84,8 +85,8 @@ impl Communicator {
         self.call_async(Operation::AllGather, None, buffer)
     }
 
-    /// The non-blocking form of [`Communicator::broadcast`]; it takes a buffer as [`Communicator::all_reduce_async`] does, and
-    /// returns it with the root's values.
+    /// Starts the non-blocking form of [`Communicator::broadcast`]; it takes a buffer as [`Communicator::all_reduce_async`]
+    /// does, and returns it with the root's values.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
@@ -99,8 +100,8 @@ impl Communicator {
         self.call_async(Operation::Broadcast { root }, None, buffer)
     }
 
-    /// The non-blocking form of [`Communicator::reduce`]; it takes a buffer as [`Communicator::all_reduce_async`] does. The
-    /// root's buffer returns with the reduction of all buffers; the others are undefined.
+    /// Starts the non-blocking form of [`Communicator::reduce`]; it takes a buffer as [`Communicator::all_reduce_async`]
+    /// does. The root's buffer returns with the reduction of all buffers; the others are undefined.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
@@ -114,8 +115,8 @@ impl Communicator {
         self.call_async(Operation::Reduce { root }, Some(op), buffer)
     }
 
-    /// The non-blocking form of [`Communicator::gather`]; it takes a buffer as [`Communicator::all_reduce_async`] does, with
-    /// [this rank's own part](Communicator::own_part) in it. The root's buffer returns with all parts.
+    /// Starts the non-blocking form of [`Communicator::gather`]; it takes a buffer as [`Communicator::all_reduce_async`]
+    /// does, with [this rank's own part](Communicator::own_part) in it. The root's buffer returns with all parts.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
@@ -129,7 +130,8 @@ impl Communicator {
         self.call_async(Operation::Gather { root }, None, buffer)
     }
 
-    /// The non-blocking form of [`Communicator::scatter`]; it takes a buffer as [`Communicator::all_reduce_async`] does.
+    /// Starts the non-blocking form of [`Communicator::scatter`]; it takes a buffer as
+    /// [`Communicator::all_reduce_async`] does.
     ///
     /// The request returns the whole buffer: this rank's part of the root's values is at
     /// [`own_part(buffer.len())`](Communicator::own_part), and the rest is undefined, except on the root.
@@ -146,8 +148,8 @@ impl Communicator {
         self.call_async(Operation::Scatter { root }, None, buffer)
     }
 
-    /// The non-blocking form of [`Communicator::all_to_all`]; it takes a buffer as [`Communicator::all_reduce_async`] does, with
-    /// one block for each rank, and returns it with one block from each.
+    /// Starts the non-blocking form of [`Communicator::all_to_all`]; it takes a buffer as [`Communicator::all_reduce_async`]
+    /// does, with one block for each rank, and returns it with one block from each.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
@@ -161,7 +163,8 @@ impl Communicator {
         self.call_async(Operation::AllToAll, None, buffer)
     }
 
-    /// The non-blocking form of [`Communicator::barrier`]; it completes once all ranks have called it.
+    /// Starts the non-blocking form of [`Communicator::barrier`]; it completes once all ranks have called
+    /// it.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
@@ -225,7 +228,7 @@ impl Communicator {
         self.seat.send(buffer, move |engine, buffer| work(engine, &options, buffer))
     }
 
-    /// Whether the communication thread can take a call, as far as this thread knows.
+    /// Verifies that the communication thread can take a call, as far as this thread knows.
     pub(super) fn check_in_flight(&self) -> Result<()> {
         self.seat.here().map_or(Ok(()), |here| {
             here.check_alive()?;

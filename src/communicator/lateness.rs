@@ -13,19 +13,19 @@ const STANDS_OUT: f64 = 1.2;
 
 /// The start of the interval that the next [`Communicator::lateness`] reports.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct Interval {
     at: Instant,
     waited: Duration,
 }
 
-impl Asked {
+impl Interval {
     /// At the start of the communicator.
     pub(super) fn never() -> Self {
         Self { at: Instant::now(), waited: Duration::ZERO }
     }
 }
 
-/// How long a rank was busy, and how long it waited for others.
+/// The times that a rank was busy, and that it waited for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     /// All time except the waits.
@@ -94,8 +94,8 @@ impl fmt::Display for Lateness {
 }
 
 impl Communicator {
-    /// How long each rank was busy and how long it waited for others, since the previous call or the start of the communicator.
-    /// All ranks call it; it costs an all-gather of 16 bytes per rank.
+    /// Returns the times that each rank was busy and that it waited for others, since the previous call or the start of the
+    /// communicator. All ranks call it; it costs an all-gather of 16 bytes per rank.
     ///
     /// ```
     /// use std::time::Duration;
@@ -119,11 +119,12 @@ impl Communicator {
         let (now, waited_so_far) = (Instant::now(), self.status.waited());
         let passed = now - self.asked.at;
         let waited = waited_so_far.saturating_sub(self.asked.waited).min(passed);
-        self.asked = Asked { at: now, waited: waited_so_far };
+        self.asked = Interval { at: now, waited: waited_so_far };
         self.compare_times(Times { busy: passed - waited, waited })
     }
 
-    /// The same for times that each rank measured itself, such as the step times of a training loop. All ranks call it.
+    /// Like [`lateness`](Self::lateness), from times that each rank measured itself, such as the step times of a
+    /// training loop. All ranks call it.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].

@@ -21,13 +21,13 @@ pub(super) struct PerCall {
 }
 
 impl PerCall {
-    /// The choice for these calls, or else that of the communicator.
+    /// Returns the choice for these calls, or else that of the communicator.
     #[inline]
     pub(super) fn choice_or<'a>(&'a self, usual: &'a Choice) -> &'a Choice {
         self.choice.as_ref().unwrap_or(usual)
     }
 
-    /// The number of values of the buffer in an element.
+    /// Returns the number of values of the buffer in an element.
     #[inline]
     pub(super) fn width(&self) -> u16 {
         self.element_bytes.map_or(1, NonZero::get)
@@ -102,7 +102,7 @@ impl Communicator {
         self.per_call.choice.as_ref().map_or(Ok(()), |choice| self.check_choice(choice))
     }
 
-    /// The choice that applies to the next call.
+    /// Returns the choice that applies to the next call.
     ///
     /// # Errors
     /// As [`Communicator::set_choice`], if an algorithm was chosen for this call.
@@ -192,7 +192,7 @@ impl CallBuilder<'_> {
     }
 
     /// Sets the tag of a point-to-point message, 0 unless it is set. A receive gets the earliest message of its source with the same
-    /// tag, whatever other messages are before it: [`Communicator::receive`] has an example. Collectives ignore it.
+    /// tag, even if other messages are before it: [`Communicator::receive`] has an example. Collectives ignore it.
     pub fn tag(self, tag: u32) -> Self {
         self.comm.per_call.options.tag = tag;
         self
@@ -205,7 +205,7 @@ impl CallBuilder<'_> {
     }
 }
 
-/// The sizes of the parts, for a label.
+/// Returns the sizes of the parts, for a label.
 fn sizes(parts: &Partition) -> String {
     let sizes = (0..parts.chunk_count()).map(|part| parts.elements(Chunks::one(part)).len().to_string());
     format!("parts of {}", sizes.collect::<Vec<_>>().join(", "))

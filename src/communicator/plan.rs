@@ -191,7 +191,7 @@ where
 }
 
 impl<B> Planned<B> {
-    /// Whether the call is started, and not waited for.
+    /// Returns whether the call is started, and not waited for.
     pub fn is_started(&self) -> bool {
         matches!(self.state, State::Started(_) | State::InFlight(_))
     }
@@ -203,7 +203,7 @@ impl<B> Planned<B> {
         }
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     ///
     /// # Panics
     /// If the call is started, or has failed.

@@ -126,8 +126,8 @@ impl Communicator {
     }
 
     /// Sends values to rank `to` and receives others from rank `from` at the same time (`MPI_Sendrecv`). Ranks that exchange
-    /// pairwise or around a ring do not deadlock, whatever the size. `to` and `from` may be the same rank, and the two messages
-    /// may differ in length. The other ranks may also use [`send`](Communicator::send) and [`receive`](Communicator::receive).
+    /// pairwise or around a ring do not deadlock, for any size. `to` and `from` may be the same rank, and the two messages may
+    /// differ in length. The other ranks may also use [`send`](Communicator::send) and [`receive`](Communicator::receive).
     ///
     /// ```
     /// let ended = unisono::threads(3, |mut comm| -> unisono::Result<()> {
@@ -159,7 +159,7 @@ impl Communicator {
         self.run_messages(T::DTYPE, EXCHANGE, Some(outgoing), Some(incoming)).map(drop)
     }
 
-    /// The non-blocking form of [`Communicator::send`] (`MPI_Isend`). It takes a vector, [registered
+    /// Starts the non-blocking form of [`Communicator::send`] (`MPI_Isend`). It takes a vector, [registered
     /// memory](Communicator::alloc), or anything else that owns a slice; [`Request::wait`] returns it.
     ///
     /// Any number of messages may be in flight, sent and received in any order: none waits for another, nor for a collective, and a
@@ -196,7 +196,8 @@ impl Communicator {
         )
     }
 
-    /// The non-blocking form of [`Communicator::receive`] (`MPI_Irecv`); [`Communicator::send_async`] describes messages in flight. [`Request::wait`] returns the buffer with the received values.
+    /// Starts the non-blocking form of [`Communicator::receive`] (`MPI_Irecv`); [`Communicator::send_async`] describes messages in flight. [`Request::wait`] returns the buffer with the received
+    /// values.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
@@ -225,8 +226,8 @@ impl Communicator {
         self.start_messages((T::DTYPE, None), values, incoming(Some(from)), |values, _| values)
     }
 
-    /// The non-blocking form of [`Communicator::receive_any`] (`MPI_Irecv` with `MPI_ANY_SOURCE`);
-    /// [`Communicator::send_async`] describes messages in flight. The request returns the sender and the buffer with the received values.
+    /// Starts the non-blocking form of [`Communicator::receive_any`] (`MPI_Irecv` with `MPI_ANY_SOURCE`); [`Communicator::send_async`]
+    /// describes messages in flight. The request returns the sender and the buffer with the received values.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
@@ -255,8 +256,8 @@ impl Communicator {
         })
     }
 
-    /// The non-blocking form of [`Communicator::exchange`] (`MPI_Isendrecv`);
-    /// [`Communicator::send_async`] describes messages in flight. The request returns both buffers: the values sent and those received.
+    /// Starts the non-blocking form of [`Communicator::exchange`] (`MPI_Isendrecv`); [`Communicator::send_async`] describes messages
+    /// in flight. The request returns both buffers: the values sent and those received.
     ///
     /// # Errors
     /// As [`Communicator::send_async`].

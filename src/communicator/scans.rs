@@ -42,7 +42,8 @@ impl Communicator {
         self.run(Operation::ExclusiveScan, Some(op), buffer)
     }
 
-    /// The non-blocking form of [`Communicator::scan`]; it takes a buffer as [`Communicator::all_reduce_async`] does.
+    /// Starts the non-blocking form of [`Communicator::scan`]; it takes a buffer as
+    /// [`Communicator::all_reduce_async`] does.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
@@ -53,7 +54,8 @@ impl Communicator {
         self.call_async(Operation::Scan, Some(op), buffer)
     }
 
-    /// The non-blocking form of [`Communicator::exclusive_scan`]; it takes a buffer as [`Communicator::all_reduce_async`] does.
+    /// Starts the non-blocking form of [`Communicator::exclusive_scan`]; it takes a buffer as
+    /// [`Communicator::all_reduce_async`] does.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].

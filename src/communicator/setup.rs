@@ -6,20 +6,20 @@ use std::sync::Arc;
 use unisono_collectives::Topology;
 
 use super::Communicator;
-use super::lateness::Asked;
+use super::lateness::Interval;
 use super::per_call::PerCall;
 use crate::collective::{Engine, Limits};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::record::FIRST_OF_SETUP;
-use crate::request::Seat;
+use crate::request::EngineOwner;
 use crate::select::Choice;
 use crate::status::{FailureReport, Guard};
 use crate::transport::{Deadlines, Fabric};
 use crate::tuning::Tuning;
 
 impl Communicator {
-    /// The communicators of a world of threads.
+    /// Returns the communicators of a world of threads.
     pub(crate) fn of_threads(ends: Vec<Fabric>, config: &Config) -> Result<Vec<Self>> {
         let job = RandomState::new().hash_one(0);
         let end = |end| {
@@ -30,7 +30,7 @@ impl Communicator {
         ends.into_iter().map(end).collect()
     }
 
-    /// A communicator over this transport, not watched over yet.
+    /// Returns a communicator over this transport, not watched over yet.
     pub(super) fn new(mut transport: Fabric, config: &Config) -> Result<Self> {
         config.chaos.into_iter().for_each(|chaos| transport.inject(chaos));
         let mut topology = transport.topology().clone();
@@ -66,9 +66,9 @@ impl Communicator {
             topology,
             status: transport.status().clone(),
             per_call: PerCall::default(),
-            asked: Asked::never(),
+            asked: Interval::never(),
             messages: engine.messages.clone(),
-            seat: Seat::new(engine),
+            seat: EngineOwner::new(engine),
         };
         comm.check_choice(&comm.choice)?;
         Ok(comm)
@@ -88,7 +88,7 @@ impl Communicator {
         self.set_constants((tuning.clone(), cores));
     }
 
-    /// The same, for nodes of this many cores.
+    /// Sets the constants, for nodes of this many cores.
     pub(crate) fn set_constants(&mut self, constants: (Tuning, usize)) {
         self.seat.engine().set_tuning(&constants.0, constants.1);
         self.constants = constants;
@@ -106,7 +106,7 @@ fn check_declared(declared: &Topology, ranks: usize) -> Result<()> {
     )))
 }
 
-/// The deadlines of calls where the program sets none.
+/// Returns the deadlines of calls where the program sets none.
 fn limits(config: &Config) -> Limits {
     let quiet = config.quiet_timeout;
     Limits {
@@ -116,7 +116,8 @@ fn limits(config: &Config) -> Limits {
 }
 
 impl Communicator {
-    /// The communicator of a rank that is a process. Calls before [`Communicator::begin`] belong to the set-up.
+    /// Returns the communicator of a rank that is a process. Calls before [`Communicator::begin`] belong to the
+    /// set-up.
     pub(crate) fn of_process(transport: Fabric, config: &Config) -> Result<Self> {
         let mut comm = Self::new(transport, config)?;
         comm.seat.engine().calls.sequence = FIRST_OF_SETUP;

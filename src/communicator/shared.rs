@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Pages, Shared, SharedCounters};
 
 impl Communicator {
-    /// An array that all ranks share, which must be on one node; its elements are initially zero. All ranks call it, with the same
-    /// count (`MPI_Win_allocate_shared`). It may be dropped before or after the communicator, and leaves nothing behind.
+    /// Returns an array that all ranks share, which must be on one node; its elements are initially zero. All ranks call it, with
+    /// the same count (`MPI_Win_allocate_shared`). It may be dropped before or after the communicator, and leaves nothing behind.
     ///
     /// ```
     /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
@@ -21,7 +21,7 @@ impl Communicator {
     ///     // SAFETY: each rank writes its own element.
     ///     unsafe { array.slice_mut(own) }.fill(1.0 + comm.rank() as f32);
     ///     comm.barrier()?;
-    ///     // SAFETY: after the barrier nobody writes.
+    ///     // SAFETY: after the barrier no rank writes.
     ///     assert_eq!(unsafe { array.slice(0..2) }, [1.0, 2.0]);
     ///     Ok(())
     /// });
@@ -80,8 +80,8 @@ impl Communicator {
         self.alloc_shared::<u64>(count).map(SharedCounters::new)
     }
 
-    /// Waits until a shared counter has a value, which rank `other` gives it. What was written before, by whoever has counted up to
-    /// there, is then seen here.
+    /// Waits until a shared counter has a value, which rank `other` gives it. What was written before, by the rank that has counted
+    /// up to there, is then seen here.
     ///
     /// ```
     /// use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! How the survivors of a failure form a new world: they agree on who they are, and meet over the status board of the old one, or over
-//! control connections if not all of them share it.
+//! The formation of a new world by the survivors of a failure: they agree on who they are, and meet over the status board of the old
+//! one, or over control connections if not all of them share it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::error::{Error, Result};
 use crate::record::State;
 use crate::status::{Gone, Guard, PIECE_BYTES, PieceNumber, StatusBoard};
 use crate::system::is_stopped;
-use crate::transport::{Bootstrap, Deadlines, Fabric, Hopeless, Waiting};
+use crate::transport::{Bootstrap, Deadlines, Fabric, WaitFailure, Waiting};
 
 impl Communicator {
-    /// The rank that each rank of this communicator had in the one that [`Communicator::shrink`] consumed; empty for a communicator that
-    /// `shrink` did not return.
+    /// Returns the rank that each rank of this communicator had in the one that [`Communicator::shrink`] consumed; empty for a
+    /// communicator that `shrink` did not return.
     pub fn former_ranks(&self) -> &[Rank] {
         &self.former_ranks
     }
@@ -68,7 +68,7 @@ impl Communicator {
         Ok(survivors)
     }
 
-    /// Whether the ranks of a world of several nodes have connections over which they can agree.
+    /// Returns whether the ranks of a world of several nodes have connections over which they can agree.
     fn has_connections(&self) -> bool {
         self.guard.as_ref().is_some_and(|(guard, _)| guard.can_agree())
     }
@@ -88,7 +88,8 @@ impl Communicator {
         Err(Error::Unsupported(format!("this world cannot {how}: {why}")))
     }
 
-    /// The communicator of the survivors, not watched over yet, and its connections for whoever will watch over it. All of them call it.
+    /// Returns the communicator of the survivors, not watched over yet, and its connections for its guard. All of them
+    /// call it.
     pub(crate) fn among_survivors(
         &mut self,
         survivors: &mut Survivors,
@@ -107,10 +108,10 @@ impl Communicator {
 #[derive(Debug)]
 pub(crate) struct Survivors {
     status: StatusBoard,
-    /// Who watches over this rank, in a world of several nodes: its connections decide, and not the status board.
+    /// The guard of this rank, in a world of several nodes: its connections decide, and not the status board.
     connections: Option<Arc<dyn Guard>>,
     deadlines: Deadlines,
-    /// How many must be left, if the caller has said so.
+    /// The number of ranks that must be left, if the caller has set it.
     minimum: Option<usize>,
     /// The current attempt, from 1.
     attempt: u32,
@@ -123,7 +124,7 @@ pub(crate) struct Survivors {
 }
 
 impl Survivors {
-    /// The survivors of the world of a status board, before their first attempt.
+    /// Returns the survivors of the world of a status board, before their first attempt.
     fn over(status: StatusBoard, deadlines: Deadlines) -> Self {
         let (connections, minimum, members, lacks) = Default::default();
         Self { status, connections, deadlines, minimum, attempt: 0, members, pieces: 0, lacks }
@@ -165,12 +166,12 @@ impl Survivors {
         self.without_others(format!("{left} ranks are left, fewer than the minimum, {minimum}"))
     }
 
-    /// The error if other ranks go on without this one.
+    /// Returns the error if other ranks go on without this one.
     fn without_others(&self, cause: String) -> Error {
         Error::Failed { rank: self.status.rank(), cause: Box::new(Error::Launch(cause)) }
     }
 
-    /// The error if ranks have sent nothing in a world of several nodes.
+    /// Returns the error if ranks have sent nothing in a world of several nodes.
     fn missing_far(&self, ranks: &[Rank]) -> Error {
         let (rank, waited) = (self.status.rank(), self.deadlines.timeout);
         Error::Missing { rank, other: ranks[0], process_id: None, is_stopped: false, waited }
@@ -197,7 +198,7 @@ impl Survivors {
         }
     }
 
-    /// Whether a member has ended before the current attempt was complete: no member can complete it.
+    /// Returns whether a member has ended before the current attempt was complete: no member can complete it.
     pub(crate) fn lack_one(&self) -> bool {
         self.lacks.is_some()
     }
@@ -216,7 +217,7 @@ impl Survivors {
         }
     }
 
-    /// The bytes of all members, gathered over their connections.
+    /// Returns the bytes of all members, gathered over their connections.
     fn gathered(&mut self, gathered: Gathered) -> Result<Vec<Vec<u8>>> {
         match gathered {
             Gathered::All(all) => Ok(all),
@@ -263,10 +264,10 @@ impl Survivors {
             }
             match waiting.pause() {
                 Ok(_) => {}
-                Err(Hopeless::Failed(error)) => return Err(error),
-                Err(Hopeless::Overdue(waited)) if waited < self.patience(other) => {}
+                Err(WaitFailure::Failed(error)) => return Err(error),
+                Err(WaitFailure::Overdue(waited)) if waited < self.patience(other) => {}
                 // It may have come while this rank was descheduled.
-                Err(Hopeless::Overdue(waited)) => match missing() {
+                Err(WaitFailure::Overdue(waited)) => match missing() {
                     None => return Ok(()),
                     Some((other, _)) => {
                         let process_id = self.status.process_id(other);
@@ -279,7 +280,7 @@ impl Survivors {
         }
     }
 
-    /// How long a rank may take.
+    /// Returns the longest time that a rank may take.
     fn patience(&self, rank: Rank) -> Duration {
         let Deadlines { timeout, quiet } = self.deadlines;
         let position = self.status.position_of(rank).expect("all ranks share the status board");
@@ -317,7 +318,7 @@ impl Bootstrap for Survivors {
     }
 }
 
-/// The error if a member has ended before an attempt was complete.
+/// Returns the error if a member has ended before an attempt was complete.
 fn has_ended(rank: Rank) -> Error {
     Error::Launch(format!("rank {rank} has ended while the survivors met"))
 }

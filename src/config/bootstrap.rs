@@ -13,23 +13,25 @@ const MASTER_ADDR: &str = "MASTER_ADDR";
 /// The rendezvous port of PyTorch, which differs between jobs.
 const MASTER_PORT: &str = "MASTER_PORT";
 
-/// The folder set by the launcher or the user, if any.
+/// Returns the folder set by the launcher or the user, if any.
 pub fn bootstrap_folder() -> Option<PathBuf> {
     std::env::var_os(super::BOOTSTRAP_DIR).filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
-/// Whether a launcher has started this rank again, in a world that goes on without the process before it.
+/// Returns whether a launcher has started this rank again, in a world that goes on without the process before
+/// it.
 pub fn joins() -> bool {
     std::env::var_os(super::JOIN).is_some_and(|value| value == "1")
 }
 
-/// Where the ranks of several machines meet, if the launcher or the user says it: on rank 0's machine, at the port after PyTorch's
-/// own.
+/// Returns the address at which the ranks of several machines meet, if the launcher or the user names it: on rank 0's machine, at
+/// the port after PyTorch's own.
 pub(crate) fn rendezvous() -> Option<String> {
     address(|name| std::env::var(name).ok())
 }
 
-/// The secret that admits ranks to the place where those of several machines meet; empty if there is none.
+/// Returns the secret that admits ranks to the place where those of several machines meet; empty if there is
+/// none.
 pub(crate) fn secret() -> Vec<u8> {
     std::env::var_os(super::SECRET).map_or_else(Vec::new, OsString::into_encoded_bytes)
 }
@@ -42,9 +44,9 @@ fn address(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     Some(format!("{host}:{}", port.checked_add(1)?))
 }
 
-/// A name shared by all processes of a world on this machine and no other world, as far as possible without a folder: the
-/// `torchrun` job; the daemon of an MPI launcher on this machine; otherwise the session, which the processes of a shell loop
-/// share.
+/// Returns a name shared by all processes of a world on this machine and no other world, as far as possible without a
+/// folder: the `torchrun` job; the daemon of an MPI launcher on this machine; otherwise the session, which the processes of
+/// a shell loop share.
 pub(crate) fn job(starter: Option<Starter>) -> String {
     name(starter, |name| std::env::var(name).ok())
 }

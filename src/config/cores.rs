@@ -26,7 +26,8 @@ pub unsafe fn share_cores(local_ranks: usize) {
     }
 }
 
-/// This rank's share of the node's cores. A rank may be bound to some of them; its launcher is not, and sees them all.
+/// Returns this rank's share of the node's cores. A rank may be bound to some of them; its launcher is not, and sees
+/// them all.
 fn share(local_ranks: usize) -> usize {
     let own = usable(None).unwrap_or(1);
     let node = getppid().and_then(|launcher| usable(Some(launcher))).unwrap_or(own).max(own);

@@ -7,7 +7,7 @@ use crate::system;
 
 /// Our variable: names, or networks such as `10.1.0.0/16`.
 pub(super) const INTERFACE: &str = "UNISONO_INTERFACE";
-/// The same for Open MPI, libfabric and UCX.
+/// The variables of Open MPI, libfabric and UCX.
 const OF_MPI: [&str; 3] = ["OMPI_MCA_btl_tcp_if_include", "FI_TCP_IFACE", "UCX_NET_DEVICES"];
 
 /// The interfaces to use, by name or network, if any are named.
@@ -49,13 +49,13 @@ impl Interfaces {
         )))
     }
 
-    /// Whether an interface with this name and address is one of them.
+    /// Returns whether an interface with this name and address is one of them.
     pub(crate) fn has(&self, interface: &str, ip: IpAddr) -> bool {
         self.named.iter().any(|told| told == interface || is_in(ip, told))
     }
 }
 
-/// Whether an address is in a network such as `10.1.0.0/16`.
+/// Returns whether an address is in a network such as `10.1.0.0/16`.
 fn is_in(ip: IpAddr, network: &str) -> bool {
     let Some((first, bits)) = network.split_once('/') else { return false };
     let (Ok(first), Ok(bits)) = (first.parse(), bits.parse::<u32>()) else { return false };

@@ -18,7 +18,7 @@ pub enum Starter {
 }
 
 impl Starter {
-    /// The name in a sentence.
+    /// Returns the name in a sentence.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenMpi => "Open MPI's mpirun",
@@ -30,7 +30,7 @@ impl Starter {
     }
 }
 
-/// What the launcher reports about this process; fields that it does not report are `None`.
+/// The launcher's description of this process; fields that it does not report are `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Launcher {
     /// The launcher.
@@ -43,7 +43,7 @@ pub struct Launcher {
     pub local_rank: Option<usize>,
     /// The number of processes launched on this node.
     pub local_ranks: Option<usize>,
-    /// The number of tasks of the Slurm job around this process, whoever started it.
+    /// The number of tasks of the Slurm job around this process, with any starter.
     pub job_tasks: Option<usize>,
 }
 
@@ -93,12 +93,13 @@ impl Launcher {
     }
 }
 
-/// The cluster that TensorFlow's `MultiWorkerMirroredStrategy` reads, as JSON, if this process is given one.
+/// Returns the cluster that TensorFlow's `MultiWorkerMirroredStrategy` reads, as JSON, if this process is
+/// given one.
 pub fn tf_config() -> Option<String> {
     std::env::var("TF_CONFIG").ok()
 }
 
-/// The number of tasks on a node, from Slurm's list of them: `2(x3),1` is 2, 2, 2 and 1.
+/// Returns the number of tasks on a node, from Slurm's list of them: `2(x3),1` is 2, 2, 2 and 1.
 fn tasks_of(list: &str, node: usize) -> Option<usize> {
     let mut nodes = list.split(',').flat_map(|part| {
         let (tasks, times) = part.split_once("(x").unwrap_or((part, "1)"));

@@ -1,9 +1,9 @@
-//! What carries messages inside a node, and between nodes.
+//! The choice of links inside a node, and between nodes.
 
 use super::{Config, NETWORK, TRANSPORT};
 use crate::error::{Error, Result};
 
-/// How ranks of a node exchange messages.
+/// The transport of messages between ranks of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Inside {
     /// Through shared memory, if the system permits it.
@@ -13,7 +13,7 @@ pub(crate) enum Inside {
     Messages,
 }
 
-/// Whether the kernel copies large unregistered arrays between processes of a node.
+/// The use of copies by the kernel for large unregistered arrays between processes of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum KernelCopies {
     /// If it is permitted, and a test at start-up shows that the kernel copies about as fast as a process itself.
@@ -34,10 +34,10 @@ impl KernelCopies {
     }
 }
 
-/// What carries messages between nodes, as `UNISONO_NETWORK` says.
+/// The link between nodes, as `UNISONO_NETWORK` sets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Network {
-    /// Our own connections where there is nothing better than TCP, and where there is no MPI.
+    /// Unisono's connections where there is nothing better than TCP, and where there is no MPI.
     #[default]
     Auto,
     Mpi,
@@ -58,7 +58,7 @@ impl Network {
         }
     }
 
-    /// Whether a link of our own is asked for, by name.
+    /// Returns whether Unisono's own link is asked for, by name.
     pub(crate) fn is_own(self) -> bool {
         matches!(self, Self::Tcp | Self::Ucx)
     }
@@ -83,7 +83,7 @@ impl Config {
         Ok(())
     }
 
-    /// Whether these settings ask for MPI's messages.
+    /// Returns whether these settings ask for MPI's messages.
     pub(crate) fn needs_mpi(&self) -> bool {
         self.inside == Inside::Messages || self.network == Network::Mpi
     }

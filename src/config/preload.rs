@@ -1,10 +1,10 @@
-//! What a command needs of the environment to start an MPI program with a library preloaded.
+//! The environment with which a command starts an MPI program with a library preloaded.
 
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What the library that MPI programs preload leaves to MPI: `off`, or a list of functions and reductions.
+/// The calls that the library for MPI programs leaves to MPI: `off`, or a list of functions and reductions.
 pub(super) const ACCELERATE: &str = "UNISONO_ACCELERATE";
 /// The variable that makes that library report at the end, if it is 1.
 pub const ACCELERATE_REPORT: &str = "UNISONO_ACCELERATE_REPORT";

@@ -31,7 +31,7 @@ const KNOWN: [&str; 25] = [
     super::TUNING,
     super::WARN,
     super::WARNINGS,
-    // Of the library that MPI programs preload (crates/preload).
+    // The variables of the library that MPI programs preload (crates/preload).
     super::preload::ACCELERATE,
     super::preload::ACCELERATE_REPORT,
     "UNISONO_FUZZ",

@@ -70,7 +70,7 @@ impl<T: Element> Array<T> {
         Ok((ran, time_us))
     }
 
-    /// The current contents.
+    /// Returns the current contents.
     pub fn elements(&mut self) -> Result<&[T]> {
         match self {
             Self::OnHost(elements) => Ok(elements),

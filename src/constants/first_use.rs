@@ -18,7 +18,8 @@ use crate::error::Result;
 use crate::system;
 use crate::tuning::{self, Reach, Section, Tuning};
 
-/// The largest oversubscribed world that is measured: fitting the time of a hand-over runs the clock a thousand times.
+/// The largest oversubscribed world that is measured: fitting the time of a context switch runs the clock a thousand
+/// times.
 const MOST_IN_TURN: usize = 16;
 /// The approximate time to measure messages. Ranks in excess of the cores sleep during it.
 const NAP: Duration = Duration::from_millis(150);

@@ -2,7 +2,7 @@
 
 use unisono_collectives::model::{InvalidLink, Link, Range};
 
-/// What one message of a size took, or what one rank costs in one pass.
+/// The time of one message of a size, or of one rank in one pass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sample {
     pub(super) size_bytes: usize,
@@ -14,7 +14,7 @@ pub(super) struct Sample {
 /// transports and the caches that they fit.
 const BOUNDS: [usize; 8] = [512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20, 16 << 20];
 
-/// The link that agrees best with what was measured, for each range of sizes.
+/// Returns the link that agrees best with what was measured, for each range of sizes.
 ///
 /// A range is fitted to the samples from its lower bound to its upper one; those beyond the largest sample belong to
 /// the last range that has any.
@@ -68,8 +68,8 @@ const LATENCY_SHARE: f64 = 0.25;
 /// Rates above this are no rates of a memory: the samples say nothing of them.
 const MOST_GB_PER_S: f64 = 999.0;
 
-/// The line α + n/rate of each kind, with one α for both, whose errors in percent of the times have the least sum of
-/// squares; no α below 0, and no time that falls with the size.
+/// Returns the line α + n/rate of each kind, with one α for both, whose errors in percent of the times have the
+/// least sum of squares; no α below 0, and no time that falls with the size.
 fn range(up_to_bytes: usize, samples: &[Sample]) -> Range {
     let of = |reduces: bool| samples.iter().filter(move |sample| sample.reduces == reduces);
     // The best slope for an α is known at once, and so is its error; the best α is looked for.
@@ -104,7 +104,8 @@ fn range(up_to_bytes: usize, samples: &[Sample]) -> Range {
     }
 }
 
-/// Where between 0 and `most` a function that falls and then rises is least: by thirds.
+/// Returns the position between 0 and `most` at which a function that falls and then rises is least: by
+/// thirds.
 pub(super) fn least(function: impl Fn(f64) -> f64, most: f64) -> f64 {
     let (mut from, mut to) = (0.0, most);
     for _ in 0..100 {

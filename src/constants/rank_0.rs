@@ -8,7 +8,7 @@ use crate::communicator::Communicator;
 use crate::dtype::Element;
 use crate::error::Result;
 
-/// Returns rank 0's text, whatever the other ranks pass. Called by all ranks.
+/// Returns rank 0's text, independent of the texts of the other ranks. Called by all ranks.
 pub(super) fn text_of_rank_0(comm: &mut Communicator, text: &str) -> Result<String> {
     let mut size_bytes = [text.len() as u64];
     as_rank_0_has(comm, &mut size_bytes)?;

@@ -64,7 +64,7 @@ impl Agreement {
         }
     }
 
-    /// The latest view that this member knows.
+    /// Returns the latest view that this member knows.
     pub(super) fn view(&self) -> &View {
         &self.view
     }
@@ -73,7 +73,7 @@ impl Agreement {
         self.failures.contains(rank)
     }
 
-    /// A member that has failed, or has called for the next view.
+    /// Returns a member that has failed, or has called for the next view.
     pub(super) fn has_given_up(&self) -> Option<Rank> {
         let next = self.view.number + 1;
         let gives_up = |rank: &Rank| {
@@ -82,7 +82,8 @@ impl Agreement {
         self.view.members.iter().copied().find(gives_up)
     }
 
-    /// The members with which this one may agree, and whether each has called, while an agreement is under way.
+    /// Returns the members with which this one may agree, and whether each has called, while an agreement is
+    /// under way.
     pub(super) fn attending(&self) -> Vec<(Rank, bool)> {
         let others = self.candidates().into_iter().filter(|&rank| rank != self.own && self.call.is_some());
         others.map(|rank| (rank, self.is_ready(rank))).collect()
@@ -109,7 +110,7 @@ impl Agreement {
         self.outcome.take()
     }
 
-    /// The next vote to send, and the number of its view.
+    /// Returns the next vote to send, and the number of its view.
     pub(super) fn take_vote(&mut self) -> Option<(Rank, u64, Vote)> {
         self.outgoing.pop_front()
     }
@@ -148,7 +149,7 @@ impl Agreement {
             self.is_excluded = true;
             return self.fail(from, Evidence::Lost, now);
         }
-        // What a member has sent before it died counts.
+        // Messages that a member sent before it died count.
         if self.failures.lost_since(from).is_some() || !self.view.members.contains(&from) {
             return;
         }
@@ -200,7 +201,7 @@ impl Agreement {
         self.call.is_some() && (rank == self.own || self.ready.get(&rank).is_some_and(is_in))
     }
 
-    /// Sends to all members that this one takes part, and whom it considers as failed.
+    /// Sends to all members that this one takes part, and the members that it considers as failed.
     fn announce(&mut self) {
         if self.call.is_some() {
             self.candidates().into_iter().for_each(|rank| self.announce_to(rank));

@@ -39,7 +39,7 @@ pub(crate) struct Setup {
     pub(crate) keeps_alive: bool,
 }
 
-/// What has happened to a connection.
+/// An event of a connection.
 #[derive(Debug)]
 pub(crate) enum Event<'a> {
     /// Another process has connected, or this one to the rank `to`. The nonce is random.
@@ -65,7 +65,7 @@ pub(crate) enum Event<'a> {
     Tick,
 }
 
-/// How a connection has ended.
+/// The end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
     /// After a goodbye.
@@ -75,10 +75,10 @@ pub(crate) enum How {
     /// The other host does not acknowledge, or has given up this one.
     Silent,
     /// The other process has sent invalid bytes.
-    Nonsense,
+    Malformed,
 }
 
-/// What the driver must do.
+/// A task for the driver.
 #[derive(Debug)]
 pub(crate) enum Action {
     Send(LinkId, Vec<u8>),
@@ -86,7 +86,7 @@ pub(crate) enum Action {
     Report(Report),
 }
 
-/// What the program above the protocol must know.
+/// A report to the program above the protocol.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Report {
     Told(Rank, Message),
@@ -135,7 +135,7 @@ impl Endpoint {
         self.send_votes();
     }
 
-    /// The next action, in the order in which they must be carried out.
+    /// Returns the next action, in the order in which they must be carried out.
     pub(crate) fn poll(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -162,17 +162,17 @@ impl Endpoint {
         self.actions.extend(known.map(|(&id, _)| Action::Send(id, message.to_bytes())));
     }
 
-    /// The rank at the other end of each identified connection.
+    /// Returns the rank at the other end of each identified connection.
     pub(crate) fn peers(&self) -> impl Iterator<Item = Rank> {
         self.links.values().filter_map(|link| link.peer)
     }
 
-    /// Whether the other side of a connection has proved itself.
+    /// Returns whether the other side of a connection has proved itself.
     pub(crate) fn knows(&self, link: LinkId) -> bool {
         self.links.get(&link).is_some_and(|link| link.peer.is_some())
     }
 
-    /// Whether a connection of this process has not been accepted or refused yet.
+    /// Returns whether a connection of this process has not been accepted or refused yet.
     pub(crate) fn is_connecting(&self) -> bool {
         self.links.values().any(|link| link.peer.is_none() && link.to.is_some())
     }
@@ -182,8 +182,8 @@ impl Endpoint {
         self.send(&Message::Goodbye);
     }
 
-    /// Calls for an agreement of the surviving members on the next view, in which `minimum` survivors, if given, may continue whatever the
-    /// others do. It ends with an [outcome](Self::take_outcome), at the latest when no member has called or failed for `patience`.
+    /// Calls for an agreement of the surviving members on the next view, in which `minimum` survivors, if given, may continue independent
+    /// of the others. It ends with an [outcome](Self::take_outcome), at the latest when no member has called or failed for `patience`.
     pub(crate) fn call(&mut self, now: Time, patience: Time, minimum: Option<usize>) {
         self.agreement.call(now, patience, minimum);
         self.send_votes();
@@ -290,7 +290,7 @@ impl Endpoint {
         if !is_known {
             self.actions.push_back(Action::Report(Report::Stranger));
         }
-        self.end(now, id, How::Nonsense);
+        self.end(now, id, How::Malformed);
     }
 
     /// Closes a connection. A side that uses it is told, since it would take the end for a death.
@@ -366,7 +366,7 @@ impl Endpoint {
         if !self.peers().any(|peer| peer == rank) {
             let evidence = match how {
                 How::Goodbye | How::Closed => Evidence::Dead,
-                How::Silent | How::Nonsense => Evidence::Lost,
+                How::Silent | How::Malformed => Evidence::Lost,
             };
             self.agreement.fail(rank, evidence, now);
         }

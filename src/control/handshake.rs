@@ -20,7 +20,7 @@ use super::message::{Claim, Message, Nonce, Proof};
 /// The version of the protocol.
 const VERSION: u32 = 4;
 
-/// What follows from a message of the handshake.
+/// The result of a message of the handshake.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Reply {
     /// Send this message.
@@ -34,7 +34,7 @@ pub(crate) enum Reply {
     /// The other side does not know the secret.
     WrongSecret,
     /// The other side does not speak this protocol, or another version of it.
-    Nonsense,
+    Malformed,
 }
 
 /// One side of a handshake.
@@ -77,13 +77,13 @@ enum State {
 }
 
 impl Handshake {
-    /// The side that connects, and its first message. The nonce must be random.
+    /// Returns the side that connects, and its first message. The nonce must be random.
     pub(crate) fn connect(secret: &[u8], claim: Claim, nonce: Nonce) -> (Self, Message) {
         let state = State::Greeted { claim, own: nonce };
         (Self { secret: secret.into(), state }, Message::Hello { version: VERSION, nonce })
     }
 
-    /// The side that accepts. The nonce must be random.
+    /// Returns the side that accepts. The nonce must be random.
     pub(crate) fn accept(secret: &[u8], nonce: Nonce) -> Self {
         Self { secret: secret.into(), state: State::Accepting { own: nonce } }
     }
@@ -116,13 +116,13 @@ impl Handshake {
             (State::Greeted { .. } | State::Proved { .. }, Message::Refuse { why }) => {
                 (State::Ended, Reply::Refused(why))
             }
-            _ => (State::Ended, Reply::Nonsense),
+            _ => (State::Ended, Reply::Malformed),
         };
         self.state = state;
         step
     }
 
-    /// The message that accepts a claim.
+    /// Returns the message that accepts a claim.
     ///
     /// # Panics
     /// If there is none.
@@ -134,7 +134,7 @@ impl Handshake {
         Message::Accept { proof: self.proof("accepts", nonces, claim) }
     }
 
-    /// Whether the other side may use the connection already.
+    /// Returns whether the other side may use the connection already.
     pub(crate) fn has_accepted(&self) -> bool {
         matches!(self.state, State::Accepted { .. })
     }
@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    /// Both sides up to the proof of the side that connects.
+    /// Returns both sides up to the proof of the side that connects.
     fn until_proof(of_connect: &[u8], of_accept: &[u8]) -> (Handshake, Handshake, Message) {
         let (mut connects, hello) = Handshake::connect(of_connect, CLAIM, [1, 2]);
         let mut accepts = Handshake::accept(of_accept, [3, 4]);
@@ -219,10 +219,10 @@ mod tests {
     #[test]
     fn messages_out_of_order_end_the_handshake() {
         let mut accepts = Handshake::accept(b"secret", [3, 4]);
-        assert_eq!(accepts.handle(Message::Goodbye), Reply::Nonsense);
+        assert_eq!(accepts.handle(Message::Goodbye), Reply::Malformed);
         let (_, hello) = Handshake::connect(b"secret", CLAIM, [1, 2]);
-        assert_eq!(accepts.handle(hello), Reply::Nonsense, "it has ended");
+        assert_eq!(accepts.handle(hello), Reply::Malformed, "it has ended");
         let old = Message::Hello { version: VERSION - 1, nonce: [0; 2] };
-        assert_eq!(Handshake::accept(b"secret", [3, 4]).handle(old), Reply::Nonsense);
+        assert_eq!(Handshake::accept(b"secret", [3, 4]).handle(old), Reply::Malformed);
     }
 }

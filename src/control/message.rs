@@ -17,12 +17,12 @@ pub(crate) type Proof = [u64; 2];
 /// The number of an attempt to agree: a round, and the rank that proposes.
 pub(crate) type Ballot = (u64, Rank);
 
-/// What a process that connects states about itself and the connection.
+/// The claims of a connecting process about itself and the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Claim {
     pub(crate) from: Rank,
     pub(crate) to: Rank,
-    /// What the connection is for, or the number of ranks of the world that `from` expects.
+    /// The purpose of the connection, or the number of ranks of the world that `from` expects.
     pub(crate) tag: u64,
 }
 
@@ -73,7 +73,7 @@ pub(crate) enum Vote {
     Prepare {
         ballot: Ballot,
     },
-    /// That promise, with what the sender has acknowledged before.
+    /// A promise, with the value that the sender has acknowledged before.
     Promise {
         ballot: Ballot,
         acknowledged: Option<(Ballot, Vec<Rank>)>,
@@ -97,7 +97,7 @@ pub(crate) enum Vote {
 
 /// Invalid bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Nonsense;
+pub(crate) struct Malformed;
 
 impl Message {
     /// Encodes the message in JSON, after its length.
@@ -106,12 +106,12 @@ impl Message {
     }
 
     /// Decodes a message without its length.
-    pub(crate) fn of_frame(content: &[u8]) -> Result<Self, Nonsense> {
-        serde_json::from_slice(content).map_err(|_| Nonsense)
+    pub(crate) fn of_frame(content: &[u8]) -> Result<Self, Malformed> {
+        serde_json::from_slice(content).map_err(|_| Malformed)
     }
 }
 
-/// The bytes of a message after their number, as [`Frames`] receives them.
+/// Returns the bytes of a message after their number, as [`Frames`] receives them.
 pub(crate) fn framed(content: &[u8]) -> Vec<u8> {
     [&(content.len() as u32).to_le_bytes(), content].concat()
 }
@@ -129,7 +129,7 @@ impl Frames {
     ///
     /// # Errors
     /// If it is longer than `longest` bytes or invalid.
-    pub(crate) fn next(&mut self, longest: usize) -> Result<Option<Message>, Nonsense> {
+    pub(crate) fn next(&mut self, longest: usize) -> Result<Option<Message>, Malformed> {
         self.next_frame(longest)?.map(|content| Message::of_frame(&content)).transpose()
     }
 
@@ -137,18 +137,18 @@ impl Frames {
     ///
     /// # Errors
     /// If there are more than `longest`.
-    pub(crate) fn next_frame(&mut self, longest: usize) -> Result<Option<Vec<u8>>, Nonsense> {
+    pub(crate) fn next_frame(&mut self, longest: usize) -> Result<Option<Vec<u8>>, Malformed> {
         let Some((length, rest)) = self.0.split_first_chunk::<PREFIX>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
         if length > longest {
-            return Err(Nonsense);
+            return Err(Malformed);
         }
         let Some(content) = rest.get(..length).map(<[u8]>::to_vec) else { return Ok(None) };
         self.0.drain(..PREFIX + length);
         Ok(Some(content))
     }
 
-    /// The bytes received and not removed.
+    /// Returns the bytes received and not removed.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    fn next(bytes: &[u8], longest: usize) -> Result<Option<Message>, Nonsense> {
+    fn next(bytes: &[u8], longest: usize) -> Result<Option<Message>, Malformed> {
         let mut frames = Frames::default();
         frames.extend(bytes);
         frames.next(longest)
@@ -210,13 +210,13 @@ mod tests {
 
     #[test]
     fn invalid_bytes_are_refused() {
-        assert_eq!(next(b"GET / HTTP/1.1\r\n\r\n", LONGEST), Err(Nonsense));
+        assert_eq!(next(b"GET / HTTP/1.1\r\n\r\n", LONGEST), Err(Malformed));
         for content in
             [&b""[..], b"{}", b"\"no-such\"", b"\"goodbye\"x", b"{\"left\":{\"rank\":-1}}", b"\xff\xff"]
         {
-            assert_eq!(next(&framed(content), LONGEST), Err(Nonsense), "{content:?}");
+            assert_eq!(next(&framed(content), LONGEST), Err(Malformed), "{content:?}");
         }
-        assert_eq!(next(&framed(&b"[".repeat(1 << 20)), LONGEST), Err(Nonsense), "nested deeply");
+        assert_eq!(next(&framed(&b"[".repeat(1 << 20)), LONGEST), Err(Malformed), "nested deeply");
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         for message in &messages()[..6] {
             let bytes = message.to_bytes();
             assert!(bytes.len() <= PREFIX + LONGEST_HELLO, "{message:?}: {} bytes", bytes.len());
-            assert_eq!(next(&bytes[..PREFIX], 8), Err(Nonsense), "the length alone is checked");
+            assert_eq!(next(&bytes[..PREFIX], 8), Err(Malformed), "the length alone is checked");
         }
     }
 

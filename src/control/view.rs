@@ -15,7 +15,7 @@ pub(crate) struct View {
     pub(crate) members: Vec<Rank>,
 }
 
-/// Why a member counts as failed.
+/// The reason why a member counts as failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Evidence {
     /// Its process has ended, as this process has seen.
@@ -60,8 +60,8 @@ impl Failures {
 }
 
 impl View {
-    /// Whether `survivors` may continue without the other members: more than half of those that are not `dead`, or exactly half with the
-    /// lowest of these. `minimum`, if any, replaces this rule.
+    /// Returns whether `survivors` may continue without the other members: more than half of those that are not `dead`, or exactly half
+    /// with the lowest of these. `minimum`, if any, replaces this rule.
     ///
     /// Lost members are counted, since they may be alive on the other side of a divided network. Dead ones are not. They must not be
     /// counted as survivors either: if a member of five is dead, and the others are divided in halves, each half and the dead one

@@ -1,4 +1,5 @@
-//! The facts that ranks exchange about their GPUs, and the conclusion for NCCL. All ranks see the same facts and conclude alike.
+//! The facts that ranks exchange about their GPUs, and the conclusion for NCCL. All ranks have the same facts and reach the same
+//! conclusion.
 
 use bytemuck::{Pod, Zeroable};
 use unisono_collectives::{Rank, Topology};
@@ -17,14 +18,14 @@ pub(super) struct Facts {
     pub(super) may_share: u64,
 }
 
-/// What executes a plan's phases within nodes.
+/// The executor of a plan's phases within nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Inside {
     /// NCCL.
     Nccl,
     /// The host, with the reason why NCCL is not used.
     Host(String),
-    /// Nothing: no node has two ranks.
+    /// No node has two ranks.
     Nobody,
 }
 
@@ -53,7 +54,7 @@ fn pairs(members: &[Rank]) -> impl Iterator<Item = (Rank, Rank)> {
         .flat_map(|(place, &one)| members[place + 1..].iter().map(move |&other| (one, other)))
 }
 
-/// The reason why two ranks of a node cannot be in one NCCL communicator, if there is one.
+/// Returns the reason why two ranks of a node cannot be in one NCCL communicator, if there is one.
 fn between(facts: &[Facts], one: Rank, other: Rank) -> Option<String> {
     let version = |rank: Rank| Version::from_code(facts[rank].nccl as u32);
     if version(one) != version(other) {

@@ -16,7 +16,7 @@ use crate::kernels;
 
 /// Between two looks at a buffer: much less than the copy of a batch takes.
 const NAP: Duration = Duration::from_micros(20);
-/// How long dropping the buffers waits for copies in flight.
+/// The time that dropping the buffers waits for copies in flight.
 const LAST_COPIES: Duration = Duration::from_secs(5);
 
 /// Copies arrays to a GPU ahead of the work that reads them, while the GPU does other work:
@@ -103,7 +103,8 @@ impl HostToDevice {
         let buffer = &mut ring[*next];
         let pinned = buffer.fill(copies, bytemuck::cast_slice(values))?;
         let mut array = unset(values.len(), copies, reader)?;
-        // Where cudarc tracks arrays, whatever uses this one waits for what it records when `queued` is dropped.
+        // Where cudarc tracks arrays, every user of this one waits for the events recorded when `queued` is
+        // dropped.
         let (address, queued) = array.device_ptr_mut(copies);
         // SAFETY: the array has as many bytes. Those of the buffer stay allocated, pinned and unchanged until `copied` has completed:
         // `wait_for_buffer` waits for it before the buffer is filled again, and `release` before it is freed.
@@ -124,7 +125,7 @@ impl HostToDevice {
     }
 }
 
-/// A new array, into which something is copied at once.
+/// Returns a new array, into which something is copied at once.
 fn unset<T: DeviceRepr>(
     count: usize,
     copies: &Arc<CudaStream>,

@@ -18,7 +18,7 @@ use crate::nccl::{self, UniqueId};
 use crate::status::StatusBoard;
 use crate::transport::{Deadlines, Header};
 
-/// What the setup needs to know about the ranks.
+/// The facts about ranks that the setup needs.
 pub(crate) struct Ranks<'a> {
     pub(crate) rank: Rank,
     pub(crate) topology: &'a Topology,
@@ -99,7 +99,7 @@ impl Gpu {
         allocated.map_err(cuda("memory on the GPU"))
     }
 
-    /// The stream of non-blocking calls.
+    /// Returns the stream of non-blocking calls.
     pub(crate) fn aside(&self) -> Arc<CudaStream> {
         Arc::clone(&self.aside)
     }

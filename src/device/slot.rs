@@ -14,7 +14,7 @@ use crate::memory::{Registered, Registry};
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`: the memory is pinned in all contexts of the process.
 const PORTABLE: u32 = 1;
-/// How long dropping a slot waits for copies in flight.
+/// The time that dropping a slot waits for copies in flight.
 const LAST_COPIES: Duration = Duration::from_secs(5);
 
 /// The user of a slot's bytes.
@@ -94,7 +94,7 @@ impl Slot {
         Ok(is_fetched)
     }
 
-    /// The segment's bytes.
+    /// Returns the segment's bytes.
     ///
     /// # Panics
     /// If the segment has not arrived.

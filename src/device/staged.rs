@@ -112,7 +112,8 @@ impl Pipeline<'_> {
         self.gpu.nccl().run(&mut segment, (operation, op, dtype), &parts, self.stream)
     }
 
-    /// The byte ranges of a segment that are copied to the host, in the order in which they lie there.
+    /// Returns the byte ranges of a segment that are copied to the host, in the order in which they lie
+    /// there.
     fn ranges(&self, number: usize) -> Vec<Range<usize>> {
         let Call { dtype, count, .. } = *self.call;
         let size_bytes = dtype.size_bytes();

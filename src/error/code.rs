@@ -78,22 +78,22 @@ impl ErrorCode {
         Self::Partitioned,
     ];
 
-    /// The number.
+    /// Returns the number.
     pub fn number(self) -> i32 {
         self as i32
     }
 
-    /// The code with this number, if there is one.
+    /// Returns the code with this number, if there is one.
     pub fn from_number(number: i32) -> Option<Self> {
         Self::ALL.into_iter().find(|code| code.number() == number)
     }
 
-    /// Whether the communicator is lost.
+    /// Returns whether the communicator is lost.
     pub fn is_fatal(self) -> bool {
         self.number() >= FIRST_FATAL
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unsupported => "unsupported",

@@ -7,14 +7,14 @@ use super::Task;
 use crate::error::Result;
 use crate::transport::{Fabric, Incoming, Outgoing, Target};
 
-/// The steps by which a rank hears, directly or indirectly, from every other rank. Their messages are empty, so the chunks do
-/// not matter.
+/// Returns the steps by which a rank hears, directly or indirectly, from every other rank. Their messages are empty, so the
+/// chunks do not matter.
 pub(crate) fn agreement(rank: Rank, ranks: usize) -> Schedule {
     let plan = Algorithm::RecursiveDoubling.plan(Operation::AllReduce, &Topology::single_node(ranks), rank);
     plan.expect("every algorithm offers all-reduce").flattened()
 }
 
-/// A step of the agreement, in errors.
+/// Returns a step of the agreement, in errors.
 fn at(step: usize) -> Place {
     Place { name: "agreement", phase: 0, step }
 }

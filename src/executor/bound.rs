@@ -98,7 +98,8 @@ pub(super) struct Piece {
 }
 
 impl Bound {
-    /// The program of a compiled plan for a call by a method, over a transport. `parts` are the parts of ranks, if they are given.
+    /// Returns the program of a compiled plan for a call by a method, over a transport. `parts` are the parts of ranks, if they
+    /// are given.
     pub(crate) fn compile(
         compiled: &Arc<CompiledPlan>,
         call: &Call,
@@ -112,7 +113,7 @@ impl Bound {
             .expect("the executor runs every program that a plan gives")
     }
 
-    /// The program of an all-to-all from one array to another one, with these parts.
+    /// Returns the program of an all-to-all from one array to another one, with these parts.
     pub(crate) fn between(
         compiled: &Arc<CompiledPlan>,
         call: &Call,
@@ -254,7 +255,7 @@ impl Bound {
         Piece { all: partition.elements(chunks), block }
     }
 
-    /// The block that each operation works on in the first round.
+    /// Returns the block that each operation works on in the first round.
     fn blocks_of_ops(&self) -> Result<Vec<usize>, &'static str> {
         let mut posted = VecDeque::new();
         let block_of = |halves: &Halves| match halves {
@@ -293,18 +294,18 @@ impl Bound {
         }
     }
 
-    /// The number of blocks of a round.
+    /// Returns the number of blocks of a round.
     pub(super) fn blocks_of_round(&self) -> usize {
         self.blocks / self.rounds
     }
 
-    /// The elements of a piece in a round.
+    /// Returns the elements of a piece in a round.
     #[inline]
     pub(super) fn elements(&self, piece: &Piece, round: usize) -> Range<usize> {
         self.elements_of_blocks(&piece.all, piece.block..piece.block + 1, round)
     }
 
-    /// The elements of some blocks of a range, which are numbered from the first one of the round.
+    /// Returns the elements of some blocks of a range, which are numbered from the first one of the round.
     #[inline]
     pub(super) fn elements_of_blocks(
         &self,

@@ -1,4 +1,4 @@
-//! What the links of a world permit for a call.
+//! The capabilities of a world's links for a call.
 
 use unisono_collectives::execution::Capabilities;
 
@@ -7,7 +7,7 @@ use crate::kernels::Accumulator;
 use crate::method::{Method, Vendor};
 use crate::transport::{EAGER_BYTES, FAR_SEGMENT, Fabric};
 
-/// What all ranks know alike about the ways to carry out a call.
+/// Returns the capabilities, which are identical on all ranks, for a call.
 pub(super) fn capabilities(transport: &Fabric, ranks: usize, call: &Call, method: Method) -> Capabilities {
     Capabilities {
         is_shared: transport.is_shared_by(ranks),

@@ -20,7 +20,8 @@ pub(super) struct Format {
 }
 
 impl Format {
-    /// The formats for the elements and the operation of a call, by a plan that `accumulates` or does not.
+    /// Returns the formats for the elements and the operation of a call, by a plan that `accumulates` or does
+    /// not.
     pub(super) fn of(call: &Call, accumulates: bool) -> Self {
         let Call { dtype, op, .. } = *call;
         let accumulator = op.filter(|_| accumulates).and_then(|op| Accumulator::of(dtype, op));
@@ -39,7 +40,7 @@ impl Format {
         }
     }
 
-    /// Where and how incoming elements are stored.
+    /// Returns the target of incoming elements.
     pub(super) fn target<'a>(&self, held: &'a mut [u8], combine: Combine) -> Target<'a> {
         let decode = self.accumulator.map(|accumulator| accumulator.codec.decode);
         let kernel = match combine {

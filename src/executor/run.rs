@@ -166,7 +166,7 @@ impl<'a> Run<'a> {
         transport.complete(header, ticket, target.as_mut(), deadlines)
     }
 
-    /// The bytes to send, and the place of what is received: disjoint.
+    /// Returns the bytes to send, and the place of what is received: disjoint.
     fn bytes_and_place(
         &mut self,
         send: Option<&Send>,
@@ -197,7 +197,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// The bytes of a piece in this round, with elements of this size.
+    /// Returns the bytes of a piece in this round, with elements of this size.
     #[inline]
     fn bytes(&self, piece: &Piece, size_bytes: usize) -> Range<usize> {
         scaled(self.bound.elements(piece, self.round), size_bytes)

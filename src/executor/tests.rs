@@ -32,7 +32,7 @@ fn add(left: f32, right: f32) -> f32 {
     left + right
 }
 
-/// A reduction whose result depends on the side of each operand.
+/// Returns a reduction whose result depends on the side of each operand.
 fn lean(left: f32, right: f32) -> f32 {
     left * 0.75 - right
 }

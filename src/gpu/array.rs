@@ -43,8 +43,8 @@ pub struct DeviceArray<T> {
 }
 
 impl<T: Element> DeviceArray<T> {
-    /// An array of `count` elements at an address, whose work is ordered on `stream`, a `CUstream` or `cudaStream_t`; null is the default
-    /// stream. An array of no elements may have the address 0: it is on the thread's current GPU.
+    /// Returns an array of `count` elements at an address, whose work is ordered on `stream`, a `CUstream` or `cudaStream_t`; null is the
+    /// default stream. An array of no elements may have the address 0: it is on the thread's current GPU.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is no driver, or if the address is not in GPU memory or not aligned; [`Error::Cuda`] if the GPU is not
@@ -69,13 +69,13 @@ impl<T: Element> DeviceArray<T> {
         Err(Error::Unsupported(format!("the array at {address:#x} is not aligned for {}", T::DTYPE)))
     }
 
-    /// Its stream.
+    /// Returns its stream.
     pub fn on(&self) -> Arc<CudaStream> {
         Arc::clone(&self.stream)
     }
 }
 
-/// The context of the GPU that has memory at this address.
+/// Returns the context of the GPU that has memory at this address.
 fn home(address: CUdeviceptr) -> Result<Arc<CudaContext>> {
     result::init().map_err(cuda("the driver"))?;
     let (mut kind, mut ordinal) = (0_u32, 0_i32);
@@ -101,7 +101,7 @@ fn home(address: CUdeviceptr) -> Result<Arc<CudaContext>> {
     CudaContext::new(ordinal as usize).map_err(cuda("the GPU's context"))
 }
 
-/// The context of the thread's current GPU, or else of the first one.
+/// Returns the context of the thread's current GPU, or else of the first one.
 fn current(current: CUcontext) -> Result<Arc<CudaContext>> {
     let mut device = 0;
     if !current.is_null() {

@@ -59,12 +59,12 @@ impl<'a> Span<'a> {
         Self { context, address, size_bytes, lent: PhantomData }
     }
 
-    /// The context of its GPU.
+    /// Returns the context of its GPU.
     pub(crate) fn context(&self) -> &'a Arc<CudaContext> {
         self.context
     }
 
-    /// The address of its first byte.
+    /// Returns the address of its first byte.
     pub(crate) fn address(&self) -> CUdeviceptr {
         self.address
     }
@@ -73,7 +73,7 @@ impl<'a> Span<'a> {
         self.size_bytes
     }
 
-    /// A range of its bytes.
+    /// Returns a range of its bytes.
     ///
     /// # Panics
     /// If the range is not within the span.

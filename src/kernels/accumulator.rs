@@ -25,7 +25,8 @@ pub struct Accumulator {
 }
 
 impl Accumulator {
-    /// The accumulator of a half-precision type; `None` for other types, and for operations that never round.
+    /// Returns the accumulator of a half-precision type; `None` for other types, and for operations that
+    /// never round.
     pub fn of(dtype: DType, op: ReduceOp) -> Option<Self> {
         Self::at_level(Level::best(), dtype, op)
     }

@@ -21,7 +21,7 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// The codec of a half-precision type; `None` for other types.
+    /// Returns the codec of a half-precision type; `None` for other types.
     pub fn of(dtype: DType) -> Option<Self> {
         Self::at_level(Level::best(), dtype)
     }

@@ -161,7 +161,7 @@ fn end<const N: usize>(to: &mut [u8], from: &[u8]) {
     *to = *from;
 }
 
-/// The size of the last level of the processor's caches, if it is known.
+/// Returns the size of the last level of the processor's caches, if it is known.
 #[cfg(target_arch = "x86_64")]
 fn last_cache_bytes() -> Option<usize> {
     use std::arch::x86_64::{__cpuid, __cpuid_count};

@@ -172,34 +172,34 @@ impl Custom {
         (usize::from(number) < all.len()).then_some(Self(number))
     }
 
-    /// The definition.
+    /// Returns the definition.
     pub(crate) fn definition(self) -> &'static Definition {
         ALL.read().unwrap_or_else(PoisonError::into_inner)[usize::from(self.0)]
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         self.definition().name
     }
 
-    /// Whether the order of operands does not matter.
+    /// Returns whether the order of operands does not matter.
     pub fn is_commutative(self) -> bool {
         self.definition().is_commutative
     }
 
-    /// The size of elements that are not values of one type, which calls set by
+    /// Returns the size of elements that are not values of one type, which calls set by
     /// [`CallBuilder::element_bytes`](crate::CallBuilder::element_bytes).
     pub fn element_bytes(self) -> Option<NonZero<u16>> {
         NonZero::new(self.definition().width).filter(|width| width.get() > 1)
     }
 
-    /// The type of values, and their number in an element.
+    /// Returns the type of values, and their number in an element.
     pub(crate) fn element(self) -> (DType, u16) {
         let Definition { dtype, width, .. } = *self.definition();
         (dtype, width)
     }
 
-    /// A hash of all but the function, which ranks compare.
+    /// Returns a hash of all but the function, which ranks compare.
     pub(crate) fn fingerprint(self) -> u64 {
         self.definition().fingerprint
     }

@@ -22,7 +22,7 @@ pub(super) trait Half: bytemuck::Pod {
     fn widened(self) -> f32;
     fn rounded(wide: f32) -> Self;
 
-    /// The instructions for this conversion at a level, if they are faster.
+    /// Returns the instructions for this conversion at a level, if they are faster.
     fn converter<L: Lanes>(lanes: L) -> Option<impl Convert<Self, LANES>>;
 }
 

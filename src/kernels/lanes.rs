@@ -53,7 +53,7 @@ impl Lanes for Portable {
     const CONVERTS_F16: bool = false;
 }
 
-/// To nearest, ties to even, whatever rounding mode the program has set.
+/// To nearest, ties to even, in any rounding mode the program has set.
 #[cfg(target_arch = "x86_64")]
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
 

@@ -37,7 +37,7 @@ pub trait Pass {
 pub(super) type Compiled<P> = for<'a, 'b> fn(array: &'a mut [u8], beside: <P as Pass>::Beside<'b>);
 
 impl Level {
-    /// The name, for humans.
+    /// Returns the name, for humans.
     pub fn name(self) -> &'static str {
         match self.0 {
             Instructions::Baseline => "no wide vector instructions that reductions could use",
@@ -48,12 +48,12 @@ impl Level {
         }
     }
 
-    /// The best level.
+    /// Returns the best level.
     pub fn best() -> Self {
         Self::available().next_back().expect("every processor has the baseline")
     }
 
-    /// All levels of this processor, the best one last.
+    /// Returns all levels of this processor, the best one last.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
         // The standard library detects features once.
         #[cfg(target_arch = "x86_64")]
@@ -71,7 +71,7 @@ impl Level {
         std::iter::once(Instructions::Baseline).chain(wide.into_iter().flatten()).map(Self)
     }
 
-    /// The pass, compiled for this level.
+    /// Returns the pass, compiled for this level.
     pub fn compiled<P: Pass>(self) -> Compiled<P> {
         match self.0 {
             Instructions::Baseline => |array, beside| P::run(Portable, array, beside),

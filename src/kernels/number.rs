@@ -132,7 +132,7 @@ macro_rules! floats {
     )*};
 }
 
-/// The bits of a half as an integer in the order of the numbers. Applied twice, it is the identity.
+/// Returns the bits of a half as an integer in the order of the numbers. Applied twice, it is the identity.
 #[inline(always)]
 fn ordered(bits: i16) -> i16 {
     bits ^ ((bits >> 15) & i16::MAX)

@@ -1,4 +1,4 @@
-//! The same bits at every level, and the few numbers that go wrong first.
+//! Tests of equal bits at every level, and of the special values.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 
@@ -82,7 +82,7 @@ fn for_every_case(mut case: impl FnMut(DType, usize, usize)) {
     }
 }
 
-/// What one element after the other gives, by the arithmetic of one element.
+/// Computes one element after the other, by the arithmetic of one element.
 fn plainly(dtype: DType, op: ReduceOp, held: &[u8], arrived: &[u8]) -> Vec<u8> {
     fn one<T: Number>(op: ReduceOp, held: &[u8], arrived: &[u8]) -> Vec<u8> {
         let read = |element: &[u8]| bytemuck::pod_read_unaligned::<T>(element);

@@ -37,7 +37,7 @@ impl Pages {
     /// Memory of this process, not touched: pages that are never used cost nothing.
     pub(crate) fn untouched(size_bytes: usize) -> Result<Self> {
         let size_bytes = whole_pages(size_bytes);
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing one.
         let address = unsafe {
             let (access, flags) =
                 (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
@@ -66,10 +66,10 @@ impl Pages {
         Ok((file, pages))
     }
 
-    /// The memory of a file made by [`Pages::shared`], possibly in another process.
+    /// Returns the memory of a file made by [`Pages::shared`], possibly in another process.
     pub(crate) fn of_file(file: impl AsFd) -> Result<Self> {
         let size_bytes = usize::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing one.
         let address = unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             rustix::mm::mmap(std::ptr::null_mut(), size_bytes, access, MapFlags::SHARED, file, 0)?
@@ -79,7 +79,8 @@ impl Pages {
         Ok(pages)
     }
 
-    /// The memory of a file made by [`Pages::shared`] that is open in this or another process, not touched.
+    /// Returns the memory of a file made by [`Pages::shared`] that is open in this or another process, not
+    /// touched.
     pub(crate) fn of_process(process_id: i32, file: u64) -> Result<Self> {
         let path = Self::path(process_id, file);
         // If the process ID here differs from the process's own (containers), this may be any file.
@@ -89,7 +90,7 @@ impl Pages {
         Self::of_file(rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     }
 
-    /// The link to a file that is open in a process.
+    /// Returns the link to a file that is open in a process.
     pub(crate) fn path(process_id: i32, file: u64) -> String {
         format!("/proc/{process_id}/fd/{file}")
     }
@@ -99,17 +100,18 @@ impl Pages {
         Self { address, size_bytes }
     }
 
-    /// The start of the memory.
+    /// Returns the start of the memory.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.address.as_ptr()
     }
 
-    /// The size: whole pages.
+    /// Returns the size: whole pages.
     pub(crate) fn size_bytes(&self) -> usize {
         self.size_bytes
     }
 
-    /// Frees the pages of a shared file that nobody uses any more, although others may have mapped it. They read zeros there.
+    /// Frees the pages of a shared file that no process uses any more, although others may have mapped it. They read zeros
+    /// there.
     pub(crate) fn free(&self) {
         // SAFETY: the pages are a mapping of this process. Any bytes are elements.
         let _ = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, Advice::LinuxRemove) };
@@ -136,7 +138,7 @@ impl Pages {
     }
 
     fn prefer_huge(&self) {
-        // SAFETY: advice changes nothing that the memory holds. A system without huge pages refuses, and
+        // SAFETY: advice does not change the content of the memory. A system without huge pages refuses, and
         // that is as well.
         let _ = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, Advice::LinuxHugepage) };
     }
@@ -172,7 +174,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever has the pointer has given up its use.
+        // SAFETY: the mapping is ours, and the owner of the pointer has given up its use.
         let unmapped = unsafe { rustix::mm::munmap(self.as_ptr().cast(), self.size_bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }

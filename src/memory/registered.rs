@@ -23,8 +23,8 @@ pub struct Registered<T> {
 }
 
 impl<T: Element> Registered<T> {
-    /// An array for this rank alone: no other rank can access it, and a collective on it costs as much as on any slice. It is
-    /// touched on allocation, and uses huge pages if available.
+    /// Returns an array for this rank alone: no other rank can access it, and a collective on it costs as much as on any
+    /// slice. It is touched on allocation, and uses huge pages if available.
     ///
     /// # Errors
     /// [`Error::Memory`] if the system does not provide the memory.
@@ -61,7 +61,7 @@ impl<T: Element> Deref for Registered<T> {
 
 impl<T: Element> DerefMut for Registered<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as for `deref`; the block is borrowed mutably, and nobody else of this process has it.
+        // SAFETY: as for `deref`; the block is borrowed mutably, and no other code of this process has it.
         unsafe { std::slice::from_raw_parts_mut(self.block.as_ptr().cast(), self.count) }
     }
 }
@@ -94,41 +94,41 @@ impl Location {
     /// Flag of a segment that holds a copy with a separate share for each rank.
     const DEALT: u64 = 1 << 63;
 
-    /// An address of this process.
+    /// Returns an address of this process.
     pub(crate) fn of_address(bytes: *const [u8]) -> Self {
         Self { segment: Self::ADDRESS, offset: bytes.cast::<u8>() as u64 }
     }
 
-    /// The same memory, holding a share for each rank in order.
+    /// Returns the memory, holding a share for each rank in order.
     pub(crate) fn dealt(self) -> Self {
         Self { segment: self.segment | Self::DEALT, ..self }
     }
 
-    /// The share of one rank, in memory that holds shares of this size; `None` if it holds no shares.
+    /// Returns the share of one rank, in memory that holds shares of this size; `None` if it holds no shares.
     pub(crate) fn share_of(self, position: usize, share_bytes: usize) -> Option<Self> {
         let is_dealt = self.segment & Self::DEALT != 0;
         is_dealt
             .then(|| Self { segment: self.number(), offset: self.offset + (position * share_bytes) as u64 })
     }
 
-    /// A location this many bytes further.
+    /// Returns a location this many bytes further.
     pub(crate) fn after(self, bytes: usize) -> Self {
         Self { offset: self.offset + bytes as u64, ..self }
     }
 
-    /// The segment that is made after `made` others, with this file. Numbers are not reused before 2³¹ others, though file
-    /// descriptors are.
+    /// Returns the segment that is made after `made` others, with this file. Numbers are not reused before 2³¹ others,
+    /// though file descriptors are.
     fn segment(made: u32, file: i32) -> u64 {
         let most = (Self::DEALT >> 32) - Self::SEGMENTS;
         (Self::SEGMENTS + u64::from(made) % most) << 32 | u64::from(file as u32)
     }
 
-    /// The number of the segment itself.
+    /// Returns the number of the segment itself.
     fn number(self) -> u64 {
         self.segment & !Self::DEALT
     }
 
-    /// The file descriptor of a segment, in the process that made it.
+    /// Returns the file descriptor of a segment, in the process that made it.
     pub(crate) fn file(self) -> u64 {
         self.segment & u64::from(u32::MAX)
     }
@@ -164,7 +164,7 @@ impl Registry {
         Arc::clone(&OF_PROCESS)
     }
 
-    /// Whether others that access this rank's memory are processes.
+    /// Returns whether others that access this rank's memory are processes.
     pub(crate) fn is_of_processes(&self) -> bool {
         self.processes
     }
@@ -192,8 +192,8 @@ impl Registry {
         Ok(Block { pages, file: Some(file), process_id, registry })
     }
 
-    /// The location of these bytes for another rank, if they lie in one block of registered memory. (A pointer, since memory
-    /// lent for writing must be writable for the lender.)
+    /// Returns the location of these bytes for another rank, if they lie in one block of registered memory. (A pointer,
+    /// since memory lent for writing must be writable for the lender.)
     pub(crate) fn locate(&self, bytes: *const [u8]) -> Option<Location> {
         let address = bytes.cast::<u8>() as usize;
         if !self.processes {
@@ -247,7 +247,7 @@ impl Block {
         self.pages.size_bytes()
     }
 
-    /// All of it. Other ranks access it only while it is lent to them.
+    /// Returns all of it. Other ranks access it only while it is lent to them.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: the pages are ours, and all of their bytes are set.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.size_bytes()) }
@@ -323,7 +323,7 @@ mod tests {
     fn each_of_many_arrays_is_located_in_its_own_segment() {
         let registry = Arc::new(Registry::new(true));
         let mut blocks: Vec<_> = (0..300).map(|_| registry.allocate(100).unwrap()).collect();
-        // Those in between are gone.
+        // The blocks in between are gone.
         let mut kept: Vec<_> = blocks.drain(..).step_by(3).collect();
         let numbers: std::collections::HashSet<_> = kept
             .iter_mut()
@@ -374,7 +374,7 @@ mod tests {
         let other = Pages::of_process(std::process::id() as i32, location.file()).unwrap();
         assert!(registry.detach(location.dealt().after(5)).unwrap());
         assert!(array.iter().all(|&byte| byte == 7), "a rank that sends it goes on");
-        // SAFETY: the byte is in the mapping, which nobody else uses now.
+        // SAFETY: the byte is in the mapping, which nothing else uses now.
         unsafe { *other.as_ptr() = 1 };
         assert_eq!(array[0], 7);
         array.fill(8);

@@ -16,19 +16,19 @@ pub(crate) struct Scratch {
 }
 
 impl Default for Scratch {
-    /// A buffer that no other rank reads.
+    /// Returns a buffer that no other rank reads.
     fn default() -> Self {
         Self::new(Registry::of_threads())
     }
 }
 
 impl Scratch {
-    /// A buffer in registered memory, which the other ranks of the node can access.
+    /// Returns a buffer in registered memory, which the other ranks of the node can access.
     pub(crate) fn new(registry: Arc<Registry>) -> Self {
         Self { registry, block: None }
     }
 
-    /// The first `size_bytes` bytes, with undefined contents.
+    /// Returns the first `size_bytes` bytes, with undefined contents.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory) if the system does not provide the memory.
@@ -42,7 +42,7 @@ impl Scratch {
         Ok(&mut block.as_mut_slice()[..size_bytes])
     }
 
-    /// The same for a few pages, or for memory that is [reserved](Self::reserve) already.
+    /// Returns a few pages, or memory that is [reserved](Self::reserve) already.
     ///
     /// # Panics
     /// If the system is out of memory.
@@ -50,7 +50,7 @@ impl Scratch {
         self.reserve(size_bytes).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A copy of these bytes.
+    /// Returns a copy of these bytes.
     ///
     /// # Errors
     /// As [`Self::reserve`].

@@ -20,28 +20,28 @@ pub struct Shared<T> {
 }
 
 impl<T: Element> Shared<T> {
-    /// The first `count` elements of these pages, which must hold as many.
+    /// Returns the first `count` elements of these pages, which must hold as many.
     pub(crate) fn new(pages: Pages, count: usize) -> Self {
         assert!(count * size_of::<T>() <= pages.size_bytes(), "the pages hold fewer elements");
         Self { pages, count, elements: PhantomData }
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is no element.
+    /// Returns whether there is no element.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The first element, wherever this rank sees it. It is aligned to a page.
+    /// Returns the first element, wherever this rank sees it. It is aligned to a page.
     pub fn as_ptr(&self) -> *mut T {
         self.pages.as_ptr().cast()
     }
 
-    /// The elements in this range.
+    /// Returns the elements in this range.
     ///
     /// # Safety
     /// As long as the slice exists, no rank writes to them.
@@ -56,8 +56,7 @@ impl<T: Element> Shared<T> {
 
     /// The elements in this range, to be written.
     ///
-    /// # Safety
-    /// As long as the slice exists, nobody else, on any rank, reads them or writes to them.
+    /// # Safety As long as the slice exists, no other code, on any rank, reads them or writes to them.
     ///
     /// # Panics
     /// If the range exceeds the array.
@@ -85,13 +84,13 @@ impl SharedCounters {
         Self(array)
     }
 
-    /// A counter.
+    /// Returns a counter.
     ///
     /// # Panics
     /// If there are not so many.
     pub fn get(&self, index: usize) -> &AtomicU64 {
         self.0.check(&(index..index + 1));
-        // SAFETY: inside the mapping, aligned, and nobody accesses this array but by its counters.
+        // SAFETY: inside the mapping, aligned, and this array is accessed only by its counters.
         unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(index)) }
     }
 }

@@ -66,7 +66,7 @@ impl ParseCallbacks for Names {
     }
 }
 
-/// A constant of type `ncclConfig_t` in which everything is left to NCCL, like NCCL's own macro.
+/// Returns a constant of type `ncclConfig_t` in which everything is left to NCCL, like NCCL's own macro.
 ///
 /// The type grows from version to version, so its fields are taken from the bindings.
 fn undefined_config(bindings: &str) -> Result<String, String> {
@@ -90,7 +90,7 @@ fn undefined_config(bindings: &str) -> Result<String, String> {
     Ok(format!("pub const UNDEFINED_CONFIG: ncclConfig_t = ncclConfig_t {{ {fields}}};"))
 }
 
-/// The names and types of the fields of `ncclConfig_t`.
+/// Returns the names and types of the fields of `ncclConfig_t`.
 pub(super) fn config_fields(bindings: &str) -> Result<Vec<(&str, &str)>, String> {
     let named = |name: &str| format!("there is no {name} in the bindings");
     let alias = between(bindings, "pub type ncclConfig_t = ", " ;").ok_or_else(|| named("ncclConfig_t"))?;

@@ -84,12 +84,12 @@ impl Library {
         Ok(Self { functions, version, path })
     }
 
-    /// The version of the library, which may differ from that of [`HEADER`](super::HEADER).
+    /// Returns the version of the library, which may differ from that of [`HEADER`](super::HEADER).
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The file that was loaded.
+    /// Returns the file that was loaded.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -104,7 +104,7 @@ impl Library {
     }
 }
 
-/// The files to try, in order.
+/// Returns the files to try, in order.
 fn candidates(places: NcclPlaces) -> Vec<PathBuf> {
     if let Some(given) = places.given {
         // A bare name means a file in the current folder; the system would search elsewhere for it.
@@ -122,7 +122,8 @@ fn candidates(places: NcclPlaces) -> Vec<PathBuf> {
     candidates
 }
 
-/// The reason why a file could not be loaded: the system's message, without the file's name, with which it often begins.
+/// Returns the reason why a file could not be loaded: the system's message, without the file's name, with which it often
+/// begins.
 fn reason(path: &Path, error: &libloading::Error) -> String {
     let text = error.source().map_or_else(|| error.to_string(), ToString::to_string);
     let name = format!("{}: ", path.display());
@@ -145,7 +146,7 @@ fn without(library: &libloading::Library, missing: &[Missing]) -> String {
     format!("{is}: it lacks {}", names.join(", "))
 }
 
-/// The file from which an address of this process is mapped.
+/// Returns the file from which an address of this process is mapped.
 fn mapped_file(address: usize) -> Option<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let contains = |line: &&str| {

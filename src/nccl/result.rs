@@ -110,7 +110,7 @@ impl Functions {
         self.check("ncclCommGetAsyncError", state)
     }
 
-    /// The number of ranks, this rank, and its device number.
+    /// Returns the number of ranks, this rank, and its device number.
     pub(super) unsafe fn describe(&self, comm: sys::ncclComm_t) -> Result<[c_int; 3]> {
         let [mut ranks, mut rank, mut device] = [-1; 3];
         // SAFETY: as the caller promises; the integers are valid during the calls.

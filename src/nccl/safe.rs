@@ -34,7 +34,7 @@ use checks::{count, equal_parts, reduction};
 /// and abort too.
 ///
 /// Drop it once the streams have completed the enqueued work: the ranks finalise together, and a rank that waits more than
-/// five seconds for another aborts, with whatever is in flight. So does a rank that learns of a failure.
+/// five seconds for another aborts, with all calls in flight. So does a rank that learns of a failure.
 ///
 /// # Results
 /// Integers agree with ours. Floats are added in NCCL's order, and a mean is a sum of products with 1 / ranks, which is
@@ -48,7 +48,8 @@ pub(crate) struct Communicator {
     device: Arc<CudaContext>,
     ranks: usize,
     rank: Rank,
-    /// How long a call may take until NCCL has enqueued it, and where failures of other ranks show meanwhile.
+    /// The longest time that a call may take until NCCL has enqueued it, and where failures of other ranks
+    /// show meanwhile.
     patience: (Deadlines, StatusBoard),
     /// Whether NCCL is known to have completed the last call.
     settled: bool,
@@ -165,7 +166,7 @@ impl Communicator {
         })
     }
 
-    /// Aborts the communicator at once, with whatever is in flight. The other ranks are not told. Later calls fail.
+    /// Aborts the communicator at once, with all calls in flight. The other ranks are not told. Later calls fail.
     pub(crate) fn abort(&mut self) {
         let comm = std::mem::replace(&mut self.comm, std::ptr::null_mut());
         if comm.is_null() {

@@ -22,12 +22,12 @@ impl UniqueId {
         Ok(Self(id.internal.map(|byte| byte as u8)))
     }
 
-    /// The bytes, to be sent to the other ranks.
+    /// Returns the bytes, to be sent to the other ranks.
     pub fn as_bytes(&self) -> &[u8; Self::SIZE_BYTES] {
         &self.0
     }
 
-    /// The id that another rank has sent.
+    /// Returns the id that another rank has sent.
     pub fn from_bytes(bytes: [u8; Self::SIZE_BYTES]) -> Self {
         Self(bytes)
     }

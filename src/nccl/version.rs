@@ -14,7 +14,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// A version by its three numbers.
+    /// Returns a version by its three numbers.
     pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
         Self { major, minor, patch }
     }

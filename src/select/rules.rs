@@ -36,7 +36,7 @@ struct Rule {
     to_bytes: Option<usize>,
 }
 
-/// Why a text is not a valid choice or set of rules.
+/// The reason why a text is not a valid choice or set of rules.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each sentence names its fields")]
@@ -56,7 +56,7 @@ pub enum InvalidChoice {
 }
 
 impl Rules {
-    /// The algorithm for arrays of this size, and the rule that gives it.
+    /// Returns the algorithm for arrays of this size, and the rule that gives it.
     pub(crate) fn algorithm(&self, size_bytes: usize) -> Option<(Algorithm, Why)> {
         let rule = self.rules.iter().find(|rule| rule.holds(size_bytes))?;
         let &Rule { algorithm, from_bytes, to_bytes } = rule;

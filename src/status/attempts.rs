@@ -56,7 +56,8 @@ impl Attempts {
         self.joined.fetch_or(1, Ordering::AcqRel);
     }
 
-    /// Whether the rank is a member of an attempt; `None` as long as it may still join. Once known, it does not change.
+    /// Returns whether the rank is a member of an attempt; `None` as long as it may still join. Once known, it does not
+    /// change.
     pub(super) fn is_member(&self, attempt: u32) -> Option<bool> {
         let joined = self.joined.load(Ordering::Acquire);
         if joined / 2 >= u64::from(attempt) {
@@ -65,7 +66,8 @@ impl Attempts {
         (joined % 2 == 1).then_some(false)
     }
 
-    /// Whether the rank gives nothing more to an attempt that it has joined: it is excluded, or has joined a later one.
+    /// Returns whether the rank gives nothing more to an attempt that it has joined: it is excluded, or has joined a
+    /// later one.
     pub(super) fn has_ended(&self, attempt: u32) -> bool {
         self.joined.load(Ordering::Acquire) > 2 * u64::from(attempt)
     }
@@ -86,7 +88,8 @@ impl Attempts {
         piece.number.store(number.bits(), Ordering::Release);
     }
 
-    /// The bytes of a piece, and the number of bytes that it and the following ones have, if the rank has given it and not replaced it.
+    /// Returns the bytes of a piece, and the number of bytes that it and the following ones have, if the rank has given it and not
+    /// replaced it.
     pub(super) fn given(&self, number: PieceNumber) -> Option<(Vec<u8>, usize)> {
         let piece = &self.pieces[number.piece as usize % 2];
         if piece.number.load(Ordering::Acquire) != number.bits() {

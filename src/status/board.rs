@@ -44,7 +44,7 @@ pub(crate) struct StatusBoard {
     flight_dir: Arc<OnceLock<PathBuf>>,
     /// The world of which these ranks are a group.
     parent: Arc<OnceLock<Parent>>,
-    /// Who watches over this rank, for as long as its communicator holds it.
+    /// The guard of this rank, for as long as its communicator holds it.
     guard: Arc<OnceLock<Weak<dyn Guard>>>,
 }
 
@@ -199,7 +199,7 @@ impl StatusBoard {
         label.map_or_else(|| elsewhere.clear(), |label| elsewhere.set(label));
     }
 
-    /// Whether a rank of the world is in a quiet section, as far as known here.
+    /// Returns whether a rank of the world is in a quiet section, as far as known here.
     pub(crate) fn is_quiet(&self) -> bool {
         let head = self.sheet.head();
         let of_world = || self.parent.get().is_some_and(|parent| parent.status.is_quiet());
@@ -223,7 +223,7 @@ impl StatusBoard {
         self.sheet.head().tick.load(Ordering::Relaxed)
     }
 
-    /// What the rank at a position is doing.
+    /// Returns the activity of the rank at a position.
     pub(crate) fn doing(&self, position: usize) -> Doing {
         let (row, rank, now) = (self.sheet.row(position), self.members[position], now_us());
         let last = row.ring.last();
@@ -276,7 +276,7 @@ impl StatusBoard {
         self.label_of(self.own(), hash)
     }
 
-    /// The same, most likely used by the rank of this row.
+    /// Returns the label, most likely used by the rank of this row.
     fn label_of(&self, row: &Row, hash: u64) -> Option<String> {
         let others = || (0..self.members.len()).find_map(|position| self.sheet.row(position).label(hash));
         row.label(hash).or_else(others)
@@ -337,7 +337,8 @@ impl StatusBoard {
         self.sheet.row(position).lockstep.announced()
     }
 
-    /// Whether the calls of the rank at a position have this hash, up to such call `number`, as far as it has announced it.
+    /// Returns whether the calls of the rank at a position have this hash, up to such call `number`, as far as it has
+    /// announced it.
     #[cfg(feature = "nccl")]
     pub(crate) fn agrees(&self, position: usize, number: u64, history: u64) -> bool {
         self.sheet.row(position).lockstep.agrees(number, history)
@@ -350,7 +351,7 @@ impl StatusBoard {
         (0..self.members.len()).find(|&other| self.announced(other) < own).map(|other| self.members[other])
     }
 
-    /// How long this rank has waited for others so far, except for the start of each wait.
+    /// Returns the time that this rank has waited for others so far, except for the start of each wait.
     pub(crate) fn waited(&self) -> Duration {
         Duration::from_micros(self.own().waited.load(Ordering::Relaxed))
     }

@@ -25,13 +25,13 @@ pub struct Dump {
     pub rank: Rank,
     /// The number of ranks in the world.
     pub ranks: usize,
-    /// Why this file was written.
+    /// The reason why this file was written.
     pub why: String,
     /// When it was written, in seconds since 1970.
     pub at_unix_s: f64,
     /// The rank that failed first, as far as this rank's node knew.
     pub failed: Option<Failed>,
-    /// What the rank was doing at that moment.
+    /// The activity of the rank at that moment.
     pub doing: Doing,
     /// Its last calls, oldest first.
     pub records: Vec<Record>,
@@ -128,7 +128,7 @@ fn make_room(folder: &Path, temporary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes the dump of the rank at a position of a status board, in whatever process; returns the file.
+/// Writes the dump of the rank at a position of a status board, in any process; returns the file.
 ///
 /// # Errors
 /// A description of why it cannot be written, and where.

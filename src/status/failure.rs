@@ -23,7 +23,7 @@ pub(crate) fn keep_panic(said: String) {
     PANIC.with(|last| last.replace(Some(said)));
 }
 
-/// The cause of failure of a rank whose thread panics.
+/// Returns the cause of failure of a rank whose thread panics.
 pub(crate) fn panicked() -> String {
     let said = PANIC.try_with(|last| last.borrow().clone()).ok().flatten();
     said.unwrap_or_else(|| "it panicked".to_owned())

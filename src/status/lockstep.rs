@@ -2,7 +2,7 @@
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// How many of these calls a rank may be ahead of another. A rank that is further ahead waits.
+/// The number of these calls by which a rank may be ahead of another. A rank that is further ahead waits.
 pub(crate) const LEAD: u64 = if cfg!(loom) { 1 } else { 128 };
 /// The number of announced calls that are kept: those that a rank which is `LEAD` calls behind has yet to compare, with room to spare.
 const KEPT: usize = 2 * LEAD as usize;
@@ -19,15 +19,15 @@ pub(super) struct Lockstep {
 
 #[cfg_attr(not(any(feature = "nccl", loom)), expect(dead_code, reason = "only NCCL carries out such calls"))]
 impl Lockstep {
-    /// The number of announced calls.
+    /// Returns the number of announced calls.
     pub(super) fn announced(&self) -> u64 {
         self.announced.load(Ordering::Acquire)
     }
 
     /// Announces the next call, given a hash of all calls up to it. Returns its number, from 1.
     ///
-    /// Of two ranks that announce call `n` and then read whether the other has, at least one finds that it has: the fences of both are in
-    /// one order, and the later one reads what the earlier one announced.
+    /// If two ranks announce call `n` and then read whether the other has, at least one of them finds that it has: the fences of both
+    /// are in one order, and the later one reads the number that the earlier one announced.
     pub(super) fn announce(&self, history: u64) -> u64 {
         let number = self.announced.load(Ordering::Relaxed) + 1;
         self.history(number).store(history, Ordering::Relaxed);
@@ -36,7 +36,7 @@ impl Lockstep {
         number
     }
 
-    /// Whether call `number` has this history, as far as it is announced.
+    /// Returns whether call `number` has this history, as far as it is announced.
     pub(super) fn agrees(&self, number: u64, history: u64) -> bool {
         self.announced() < number || self.history(number).load(Ordering::Relaxed) == history
     }

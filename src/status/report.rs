@@ -12,7 +12,7 @@ use crate::record::{FIRST_OF_SETUP, Record, Seconds, Stage, State};
 /// The number of ranks that a list names.
 const MOST_NAMED: usize = 12;
 
-/// Why flight recorders cannot be read.
+/// The reason why flight recorders cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlightError {
@@ -35,7 +35,7 @@ pub enum FlightError {
     Bad {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
 }
@@ -89,7 +89,7 @@ impl Flight {
         Ok(())
     }
 
-    /// The findings, as sentences, the most important first.
+    /// Returns the findings, as sentences, the most important first.
     pub fn findings(&self) -> Vec<String> {
         let mut findings = Vec::new();
         findings.extend(self.failed());
@@ -99,7 +99,7 @@ impl Flight {
         findings
     }
 
-    /// The ranks that failed first, as far as each node knew.
+    /// Returns the ranks that failed first, as far as each node knew.
     fn failed(&self) -> Vec<String> {
         let mut failed: Vec<_> = self.dumps.values().filter_map(|dump| dump.failed.as_ref()).collect();
         failed.sort_by_key(|failed| failed.rank);
@@ -108,7 +108,7 @@ impl Flight {
         failed.into_iter().map(|failed| format!("{} failed: {}", name(failed.rank), failed.cause)).collect()
     }
 
-    /// The first call in which ranks made different calls.
+    /// Returns the first call in which ranks made different calls.
     fn mismatch(&self) -> Option<String> {
         let mut calls: BTreeMap<Place, Vec<(&Record, Vec<Rank>)>> = BTreeMap::new();
         for (&rank, dump) in &self.dumps {
@@ -126,7 +126,7 @@ impl Flight {
         Some(format!("ranks disagree: {}", called.join(", but ")))
     }
 
-    /// Which rank waits for which.
+    /// Describes which rank waits for which.
     fn stuck(&self) -> Vec<String> {
         let last = |dump: &Dump| dump.doing.last.as_ref().map(place);
         let Some(furthest) = self.dumps.values().filter_map(last).max() else {
@@ -203,7 +203,7 @@ impl Flight {
         Some(format!("nothing is here of {}: {why}", ranks(&missing)))
     }
 
-    /// A table with a line for each rank.
+    /// Returns a table with a line for each rank.
     pub fn table(&self) -> String {
         let mut rows = vec![
             ["rank", "host", "process", "state", "since", "last call", "step", "waits for"]
@@ -232,7 +232,7 @@ impl Flight {
         })
     }
 
-    /// A rank with its process: `rank 3 (process 77 on node1)`.
+    /// Returns a rank with its process: `rank 3 (process 77 on node1)`.
     fn name(&self, rank: Rank) -> String {
         match self.dumps.get(&rank) {
             None => format!("rank {rank}"),
@@ -248,7 +248,7 @@ fn place(record: &Record) -> Place {
     (record.sequence < FIRST_OF_SETUP, record.sequence)
 }
 
-/// Whether two ranks made the same call. A label whose name is lost is not a difference.
+/// Returns whether two ranks made the same call. A label whose name is lost is not a difference.
 fn is_same(one: &Record, other: &Record) -> bool {
     let call = |record: &Record| {
         let Record { operation, dtype, count, op, root, algorithm, .. } = record.clone();
@@ -258,7 +258,7 @@ fn is_same(one: &Record, other: &Record) -> bool {
     call(one) == call(other) && labels.is_none_or(|(one, other)| one == other)
 }
 
-/// What a rank is doing that has not made a call.
+/// Describes the activity of a rank that has not made a call.
 fn whereabouts(dump: &Dump) -> String {
     match (&dump.doing.last, dump.doing.state) {
         (Some(last), State::Outside | State::Inside) if last.stage != Stage::Running => {

@@ -108,7 +108,7 @@ pub(super) struct Row {
     pub(super) quiet_label: AtomicU64,
     /// When it started, entered or left a quiet section, or left the world.
     pub(super) since: AtomicU64,
-    /// How long it has waited for others, in microseconds.
+    /// The time that it has waited for others, in microseconds.
     pub(super) waited: AtomicU64,
     /// The thread of its last call.
     pub(super) thread: AtomicU64,
@@ -136,7 +136,7 @@ impl Row {
         }
     }
 
-    /// The name of a label, if it is stored.
+    /// Returns the name of a label, if it is stored.
     pub(super) fn label(&self, hash: u64) -> Option<String> {
         let place = self.labels.iter().find(|place| place.has(hash))?;
         let name = place.name.get();
@@ -145,8 +145,8 @@ impl Row {
     }
 }
 
-/// The stored form of a label. A label that is too long is truncated and ends with its hash, so that labels with a common prefix
-/// differ.
+/// Returns the stored form of a label. A label that is too long is truncated and ends with its hash, so that labels with a
+/// common prefix differ.
 fn kept(hash: u64, name: &str) -> Cow<'_, str> {
     if name.len() <= LABEL {
         return name.into();
@@ -172,12 +172,12 @@ pub(super) struct Sheet {
 }
 
 impl Sheet {
-    /// The memory needed in a world of `ranks` ranks, of which `members` share it.
+    /// Returns the memory needed in a world of `ranks` ranks, of which `members` share it.
     pub(super) fn size_bytes(ranks: usize, members: usize) -> usize {
         Self::rows_at(ranks) + members * size_of::<Row>()
     }
 
-    /// The layout over memory that is zero, or that another rank has initialised.
+    /// Returns the layout over memory that is zero, or that another rank has initialised.
     pub(super) fn new(pages: Pages, ranks: usize, members: usize) -> Option<Self> {
         (Self::size_bytes(ranks, members) <= pages.size_bytes()).then_some(Self { pages, ranks, members })
     }
@@ -197,7 +197,7 @@ impl Sheet {
         self.pages.touch_part(row..row + size_of::<Row>())
     }
 
-    /// A reference to the object at an offset.
+    /// Returns a reference to the object at an offset.
     ///
     /// # Safety
     /// The layout above must have a `T` at the offset; `T` must consist of atomics, so that it may change behind a reference,
@@ -216,7 +216,7 @@ impl Sheet {
         unsafe { self.at(0) }
     }
 
-    /// How a rank of the world has ended; 0 while it has not.
+    /// Returns the end of a rank of the world; 0 while it has not ended.
     pub(super) fn ended(&self, rank: usize) -> &AtomicU8 {
         assert!(rank < self.ranks, "rank {rank} in a world of {}", self.ranks);
         // SAFETY: the layout has such a byte for each rank of the world.
@@ -231,7 +231,7 @@ impl Sheet {
     }
 }
 
-/// The hash of a label in messages, 32 bits; never 0, which means no label.
+/// Returns the hash of a label in messages, 32 bits; never 0, which means no label.
 pub(super) fn hash(label: &str) -> u64 {
     u64::from(xxh3_64(label.as_bytes()) as u32).max(1)
 }

@@ -17,7 +17,7 @@ pub struct AvailableMemory {
 }
 
 impl AvailableMemory {
-    /// The memory available now; `None` if the system does not report it.
+    /// Returns the memory available now; `None` if the system does not report it.
     pub fn now() -> Option<Self> {
         let machine = fs::read_to_string("/proc/meminfo").ok()?;
         Self::of(&machine, MemoryLimit::of_this_process())
@@ -50,18 +50,18 @@ impl fmt::Display for AvailableMemory {
 pub struct MemoryLimit {
     /// The limit for all of them together.
     pub(crate) limit_bytes: u64,
-    /// What they use that the kernel cannot reclaim.
+    /// The used bytes that the kernel cannot reclaim.
     pub(crate) used_bytes: u64,
 }
 
 impl MemoryLimit {
-    /// The limit that leaves the least, if there is any.
+    /// Returns the limit that leaves the least, if there is any.
     pub fn of_this_process() -> Option<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         Self::read(Path::new("/sys/fs/cgroup"), &groups)
     }
 
-    /// What the limit leaves.
+    /// Returns the bytes that the limit leaves.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes)
     }
@@ -101,7 +101,8 @@ impl MemoryLimit {
     }
 }
 
-/// A control group, and those above it. (In a container, its own is the root, whatever its path outside.)
+/// Returns a control group, and those above it. (In a container, its own is the root, independent of its path
+/// outside.)
 fn above(root: &Path, path: &str) -> Vec<PathBuf> {
     let mut folders: Vec<_> = Path::new(path).ancestors().map(|part| root.join(part)).collect();
     folders.dedup();

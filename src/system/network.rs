@@ -6,18 +6,20 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 
 use if_addrs::{IfAddr, Interface};
 
-/// Where the kernel lists adapters that reach other hosts without TCP: InfiniBand, RoCE, Omni-Path and EFA; Slingshot.
+/// The folders in which the kernel lists adapters that reach other hosts without TCP: InfiniBand, RoCE, Omni-Path and
+/// EFA; Slingshot.
 #[cfg(any(feature = "mpi", feature = "ucx"))]
 const RDMA: [&str; 2] = ["/sys/class/infiniband", "/sys/class/cxi"];
 
-/// Whether this machine has an adapter that reaches other hosts without TCP, so that an MPI or UCX may use it.
+/// Returns whether this machine has an adapter that reaches other hosts without TCP, so that an MPI or UCX may
+/// use it.
 #[cfg(any(feature = "mpi", feature = "ucx"))]
 pub(crate) fn has_rdma() -> bool {
     let has_any = |folder| std::fs::read_dir(folder).is_ok_and(|mut adapters| adapters.next().is_some());
     RDMA.into_iter().any(has_any)
 }
 
-/// A random number, for a secret or a handshake.
+/// Returns a random number, for a secret or a handshake.
 pub(crate) fn nonce() -> [u64; 2] {
     let random = || RandomState::new().hash_one(std::process::id());
     [random(), random()]
@@ -57,7 +59,7 @@ pub(crate) fn listen(is_preferred: impl Fn(&str, IpAddr) -> bool) -> io::Result<
     }
 }
 
-/// The names and addresses of the interfaces of this machine.
+/// Returns the names and addresses of the interfaces of this machine.
 ///
 /// # Errors
 /// The system's error.
@@ -75,7 +77,7 @@ pub(crate) fn sort_by_nearness(addresses: &mut [SocketAddr]) {
     addresses.sort_by_key(|address| !is_near(address));
 }
 
-/// Whether an address is in the network of an interface.
+/// Returns whether an address is in the network of an interface.
 fn shares_network(of: &IfAddr, ip: IpAddr) -> bool {
     match (of, ip) {
         (IfAddr::V4(own), IpAddr::V4(ip)) => (own.ip.to_bits() ^ ip.to_bits()) & own.netmask.to_bits() == 0,
@@ -84,7 +86,7 @@ fn shares_network(of: &IfAddr, ip: IpAddr) -> bool {
     }
 }
 
-/// Whether other hosts may reach an address.
+/// Returns whether other hosts may reach an address.
 fn is_reached(ip: &IpAddr) -> bool {
     match ip {
         // Link-local addresses need an interface number, which differs between hosts.

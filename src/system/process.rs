@@ -30,13 +30,14 @@ impl Process {
         Self::of(std::process::id())
     }
 
-    /// The parent of this process.
+    /// Returns the parent of this process.
     pub(crate) fn parent() -> Self {
         Self::of(std::os::unix::process::parent_id())
     }
 
-    /// The leader of this process's session, of a login or a script, for example. In a container it may be a process
-    /// outside, whose id here is 0 (rustix's `getsid` does not handle that): the same for all processes of the session.
+    /// Returns the leader of this process's session, of a login or a script, for example. In a container it may be a
+    /// process outside, whose id here is 0 (rustix's `getsid` does not handle that): the same for all processes of the
+    /// session.
     pub(crate) fn session() -> Self {
         let session = Stat::of("self").and_then(|stat| stat.field(Stat::SESSION)?.parse().ok());
         session.map_or_else(Self::own, Self::of)
@@ -64,18 +65,18 @@ impl Stat {
         fs::read_to_string(format!("/proc/{process}/stat")).ok().map(Self)
     }
 
-    /// A field after the name, by its number in proc_pid_stat(5).
+    /// Returns a field after the name, by its number in proc_pid_stat(5).
     fn field(&self, number: usize) -> Option<&str> {
         self.0.rsplit_once(')')?.1.split_whitespace().nth(number - Self::STATE)
     }
 }
 
-/// Whether a process is stopped, by a signal or a debugger.
+/// Returns whether a process is stopped, by a signal or a debugger.
 pub(crate) fn is_stopped(id: u32) -> bool {
     Stat::of(id).is_some_and(|stat| matches!(stat.field(Stat::STATE), Some("T" | "t")))
 }
 
-/// The start time of a process, if it runs.
+/// Returns the start time of a process, if it runs.
 fn started(id: u32) -> Option<u64> {
     let stat = Stat::of(id)?;
     let runs = !matches!(stat.field(Stat::STATE)?, "Z" | "X");
@@ -92,12 +93,12 @@ pub(crate) fn machine() -> &'static str {
     &MACHINE
 }
 
-/// The path of this user's own folder within a shared one.
+/// Returns the path of this user's own folder within a shared one.
 pub(crate) fn private_path(temporary: &Path) -> PathBuf {
     temporary.join(format!("unisono-user-{}", rustix::process::getuid().as_raw()))
 }
 
-/// This user's own folder within a shared one, inaccessible to others. It is not deleted.
+/// Returns this user's own folder within a shared one, inaccessible to others. It is not deleted.
 pub(crate) fn private_folder(temporary: &Path) -> io::Result<PathBuf> {
     let user = rustix::process::getuid().as_raw();
     let folder = private_path(temporary);

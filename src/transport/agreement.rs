@@ -47,7 +47,7 @@ pub(super) fn agree(
     config.map(|config| (config, odd))
 }
 
-/// Whether these ranks can work together; a warning, if any.
+/// Verifies that these ranks can work together. Returns a warning, if any.
 fn judge(all: &[Facts]) -> Result<Option<String>> {
     refuse_errors(all)?;
     if let Some(differing) = differing(all, PROGRAM) {
@@ -121,7 +121,7 @@ fn refuse_errors(all: &[Facts]) -> Result<()> {
     Err(Error::Setting(format!("on {}: {error}", who(all, |facts| facts.value(ERROR) == error))))
 }
 
-/// The values of a name by rank, if they differ.
+/// Returns the values of a name by rank, if they differ.
 fn differing(all: &[Facts], name: &str) -> Option<String> {
     let mut values: Vec<_> = all.iter().map(|facts| facts.value(name)).collect();
     values.sort_unstable();
@@ -159,7 +159,8 @@ fn who(all: &[Facts], is_one: impl Fn(&Facts) -> bool) -> String {
     text
 }
 
-/// A hash of the message and board layouts and of the meaning of codes: ranks with different hashes are incompatible.
+/// Returns a hash of the message and board layouts and of the meaning of codes: ranks with different hashes are
+/// incompatible.
 fn protocol() -> u64 {
     let method = Method::ALL.map(Method::name);
     let names =

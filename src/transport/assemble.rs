@@ -1,4 +1,4 @@
-//! How a world of processes without MPI gets its fabric: the memory of each node, and a link between nodes.
+//! The fabric of a world of processes without MPI: the memory of each node, and a link between nodes.
 
 use unisono_collectives::Topology;
 
@@ -37,7 +37,7 @@ pub(super) fn assemble(bootstrap: &mut dyn Bootstrap, config: Result<Config>) ->
     Ok((joined.over(bootstrap, links)?, config))
 }
 
-/// The nodes of the ranks: the machines, or the containers, that they are on.
+/// Returns the nodes of the ranks: the machines, or the containers, that they are on.
 fn machines(bootstrap: &mut dyn Bootstrap) -> Result<Topology> {
     let all = gather_bytes(bootstrap, system::machine().as_bytes())?;
     let mut machines: Vec<&[u8]> = Vec::new();

@@ -58,10 +58,10 @@ pub(crate) use rendezvous::{Joining, Rendezvous};
 /// });
 /// ```
 pub trait Bootstrap {
-    /// The number of this rank.
+    /// Returns the number of this rank.
     fn rank(&self) -> Rank;
 
-    /// The number of ranks in the world.
+    /// Returns the number of ranks in the world.
     fn ranks(&self) -> usize;
 
     /// Gathers the bytes of every rank, rank 0 first; their lengths may differ. All ranks call it.
@@ -91,7 +91,7 @@ impl Bootstrap for Alone {
     }
 }
 
-/// The ranks of a message, of which it lists the first.
+/// Returns the ranks of a message, of which it lists the first.
 fn named(ranks: &[Rank]) -> String {
     const MOST_NAMED: usize = 8;
     let first = ranks.iter().take(MOST_NAMED).map(usize::to_string).collect::<Vec<_>>().join(", ");

@@ -8,7 +8,7 @@ use std::time::Instant;
 #[cfg(test)]
 pub(super) use super::tcp::tests::simulation::{now, sleep, yield_now};
 
-/// The time.
+/// Returns the time.
 #[cfg(not(test))]
 pub(super) fn now() -> Instant {
     Instant::now()

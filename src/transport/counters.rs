@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use unisono_collectives::Rank;
 
-use super::waiting::{Poll, Sight};
+use super::waiting::{PeerState, Poll};
 use super::{Deadlines, Fabric, Failure, Waiting};
 
 impl Fabric {
@@ -21,7 +21,7 @@ impl Fabric {
             _ => Ok(Poll::WaitsFor(other)),
         };
         let has_left = |other: Rank, _: &Waiting<'_>| {
-            Ok(Failure::left(other, &status).map_or(Sight::Nothing, Sight::Hopeless))
+            Ok(Failure::left(other, &status).map_or(PeerState::Nothing, PeerState::WaitFailure))
         };
         Waiting::new(self.spins, deadlines, &status).until(look, has_left)
     }

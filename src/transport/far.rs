@@ -8,7 +8,7 @@ use unisono_collectives::Rank;
 use super::half::{Beside, Half as _, complete};
 use super::link::Link;
 use super::shared::Shared;
-use super::waiting::{Poll, STRAGGLING, Sight};
+use super::waiting::{IN_FLIGHT_GRACE, PeerState, Poll};
 use super::{Deadlines, Failure, Header, Incoming, Nap, Outgoing, Target, Waiting, clock};
 use crate::error::Error;
 use crate::memory::Scratch;
@@ -26,9 +26,9 @@ use halves::{Receiving, Sending};
 use posted::Posts;
 pub(crate) use posted::Ticket;
 
-/// How long a rank that waits sleeps at most: messages wake it up, but not a failure that the status board shows.
+/// The longest sleep of a waiting rank: messages wake it up, but not a failure that the status board shows.
 const NAP: Duration = Duration::from_millis(1);
-/// The same, if it also waits for a rank of its node, which does not wake it up.
+/// The nap of a rank that also waits for a rank of its node, which does not wake it up.
 const SHORT_NAP: Duration = Duration::from_micros(50);
 
 /// The messages of collectives with other nodes.
@@ -56,12 +56,12 @@ impl Far {
         self.spins = spins;
     }
 
-    /// Whether nothing is posted.
+    /// Returns whether nothing is posted.
     pub(super) fn is_idle(&self) -> bool {
         self.posts.borrow().are_none()
     }
 
-    /// Whether the link still has memory of the program, after a failure.
+    /// Returns whether the link still has memory of the program, after a failure.
     pub(super) fn is_stranded(&self) -> bool {
         self.is_stranded.get()
     }
@@ -98,7 +98,8 @@ impl Far {
         }
     }
 
-    /// The same while exchanges are posted, and with a rank of this node and one of another.
+    /// Like [`exchange`](Self::exchange), while exchanges are posted, and with a rank of this node and one of
+    /// another.
     fn exchange_any(
         &self,
         node: Option<&mut Shared>,
@@ -187,7 +188,7 @@ impl Far {
         self.link.borrow().nap(most);
     }
 
-    /// The failure of a rank whose connection is lost.
+    /// Returns the failure of a rank whose connection is lost.
     fn lost(&self, other: Rank) -> Option<Failure> {
         lost(&**self.link.borrow(), other, &self.status)
     }
@@ -202,14 +203,15 @@ impl Drop for Far {
     }
 }
 
-/// The failure of a rank whose connection is lost.
+/// Returns the failure of a rank whose connection is lost.
 pub(super) fn lost(link: &dyn Link, other: Rank, status: &StatusBoard) -> Option<Failure> {
     let cause = link.lost(other)?;
     let cause = format!("the connection with rank {other} is lost: {cause}");
     Some(Failure::Error(Error::Aborted { rank: status.rank(), by: other, cause }))
 }
 
-/// Whether the link may still access memory of messages to and from a rank that have failed, after it has given back what it can.
+/// Returns whether the link may still access memory of messages to and from a rank that have failed, after it has given back what
+/// it can.
 pub(super) fn holds_memory(link: &mut dyn Link, other: Rank) -> bool {
     if link.holds_memory(other) {
         link.withdraw(other);
@@ -250,18 +252,18 @@ struct Listening<'a> {
 }
 
 impl Listening<'_> {
-    fn look_around(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
+    fn look_around(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<PeerState, Failure> {
         let status = &self.far.status;
         if waiting.is_long() {
             self.overhear()?;
             self.header.check_called(other, status)?;
         }
         let hopeless = Failure::left(other, status).or_else(|| self.far.lost(other));
-        let Some(failure) = hopeless else { return Ok(Sight::Nothing) };
-        // Who watches over the ranks may know more, and tells it meanwhile.
+        let Some(failure) = hopeless else { return Ok(PeerState::Nothing) };
+        // The guard of the ranks may know more, and reports it meanwhile.
         let gone_since = *self.gone_since.get_or_insert_with(clock::now);
         let silence = (clock::now() - gone_since).min(waiting.silence());
-        Ok(if silence > STRAGGLING { Sight::Hopeless(failure) } else { Sight::Nothing })
+        Ok(if silence > IN_FLIGHT_GRACE { PeerState::WaitFailure(failure) } else { PeerState::Nothing })
     }
 
     /// Checks the next messages of ranks that this one does not wait for: two ranks that make different calls would otherwise

@@ -24,7 +24,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// The faults of the fabric of a rank, which are determined by the seed and its number.
+    /// Returns the faults of the fabric of a rank, which are determined by the seed and its number.
     pub(super) fn of_world(rank: Rank, ranks: usize, chaos: Chaos) -> Self {
         if rank == 0 {
             eprintln!("unisono: UNISONO_CHAOS is set: messages are delayed and lost on purpose");
@@ -37,7 +37,7 @@ impl Faults {
         Self { rank, chaos, random, is_cut: vec![false; ranks] }
     }
 
-    /// The faults of the links for point-to-point messages.
+    /// Returns the faults of the links for point-to-point messages.
     pub(super) fn for_messages(&mut self) -> Self {
         let chaos = Chaos { seed: self.random.u64(..), ..self.chaos };
         Self::new(self.rank, self.is_cut.len(), chaos)
@@ -51,7 +51,7 @@ impl Faults {
         }
     }
 
-    /// Whether the next message to a rank is lost.
+    /// Returns whether the next message to a rank is lost.
     pub(super) fn loses(&mut self, to: Rank) -> bool {
         // A message to this rank itself cannot be lost.
         if to == self.rank {

@@ -2,15 +2,15 @@
 
 use unisono_collectives::Rank;
 
-use super::waiting::{Poll, Sight};
+use super::waiting::{PeerState, Poll};
 use super::{Failure, Waiting};
 
 /// A send or a receive in progress.
 pub(super) trait Half {
-    /// The rank at the other end.
+    /// Returns the rank at the other end.
     fn other(&self) -> Rank;
 
-    /// Whether the half is complete.
+    /// Returns whether the half is complete.
     fn is_done(&self) -> bool;
 
     /// Makes progress without blocking. Returns whether there was any.
@@ -36,7 +36,7 @@ impl<H: Half> Half for Option<H> {
 /// The outcome of a poll of a half that is suspended between polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Polled {
-    /// Nothing happened.
+    /// No event happened.
     Idle,
     /// There was progress, and the half is not complete.
     Moved,
@@ -81,7 +81,7 @@ pub(super) fn complete(
     sending: &mut impl Half,
     receiving: &mut impl Half,
     waiting: Waiting<'_>,
-    look_around: impl FnMut(Rank, &Waiting<'_>) -> Result<Sight, Failure>,
+    look_around: impl FnMut(Rank, &Waiting<'_>) -> Result<PeerState, Failure>,
 ) -> Result<(), Failure> {
     let poll = || {
         let received = receiving.progress()?;
@@ -90,7 +90,7 @@ pub(super) fn complete(
             (true, true) => Poll::Done(()),
             _ if received || sent => Poll::Progress,
             (true, false) => Poll::WaitsFor(sending.other()),
-            // Of two ranks, first the one that is to send.
+            // The first of two ranks is the one that is to send.
             (false, _) => Poll::WaitsFor(receiving.other()),
         })
     };

@@ -26,30 +26,31 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// A header with only a number, for tests.
+    /// Returns a header with only a number, for tests.
     #[cfg(all(test, loom))]
     pub(crate) fn numbered(sequence: u64) -> Self {
         Self { sequence, ..bytemuck::Zeroable::zeroed() }
     }
 
-    /// The sequence number of the call.
+    /// Returns the sequence number of the call.
     #[inline]
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// All that ranks must agree on, except the label: the codes of the call, and its number of elements.
+    /// Returns all that ranks must agree on, except the label: the codes of the call, and its number of
+    /// elements.
     #[cfg(feature = "nccl")]
     pub(crate) fn kind(&self) -> (u64, u64) {
         (self.codes.bits(), self.count)
     }
 
-    /// Whether this is a point-to-point message rather than part of a collective.
+    /// Returns whether this is a point-to-point message rather than part of a collective.
     pub(super) fn is_message(&self) -> bool {
         self.codes.is_message()
     }
 
-    /// The name of the operation.
+    /// Returns the name of the operation.
     pub(crate) fn operation(&self) -> &'static str {
         self.codes.operation()
     }
@@ -60,7 +61,7 @@ impl Header {
         status.begin(self.sequence, self.count, self.codes, self.label.into(), size_bytes)
     }
 
-    /// The header of a later one of the sequence numbers that the call uses.
+    /// Returns the header of a later one of the sequence numbers that the call uses.
     #[cfg(feature = "nccl")]
     pub(crate) fn later(self, numbers: u64) -> Self {
         Self { sequence: self.sequence + numbers, ..self }
@@ -96,7 +97,8 @@ impl Header {
         text + &format!(", by {}", codes.method())
     }
 
-    /// A digest for messages without room for the header: two different headers collide with probability 2^-64.
+    /// Returns a digest for messages without room for the header: two different headers collide with
+    /// probability 2^-64.
     #[inline]
     pub(super) fn digest(&self) -> u64 {
         // Each word times its own odd factor, so that no two words compensate each other; computed in parallel, since it delays
@@ -146,14 +148,16 @@ impl Header {
         Failure::Mismatch { ours, other, theirs: theirs_called }
     }
 
-    /// The mismatch with rank `other`, whose calls up to this one are known to differ from this rank's.
+    /// Returns the mismatch with rank `other`, whose calls up to this one are known to differ from this
+    /// rank's.
     #[cfg(feature = "nccl")]
     pub(crate) fn apart_from(&self, other: Rank, status: &StatusBoard) -> Failure {
         let theirs = self.in_place(self.sequence, other, status).unwrap_or(*self);
         self.mismatch(&Self { history: !self.history, ..theirs }, other, status)
     }
 
-    /// The first call before this one in which this rank and another differ, if both are still recorded here.
+    /// Returns the first call before this one in which this rank and another differ, if both are still
+    /// recorded here.
     fn first_apart(&self, other: Rank, status: &StatusBoard) -> Option<(Self, Self)> {
         let both = |sequence| {
             let called = |rank| self.in_place(sequence, rank, status);
@@ -162,7 +166,7 @@ impl Header {
         (self.sequence.saturating_sub(RECORDS as u64)..self.sequence).find_map(both)
     }
 
-    /// The call of a rank with this sequence number, if it is recorded here.
+    /// Returns the call of a rank with this sequence number, if it is recorded here.
     fn in_place(&self, sequence: u64, rank: Rank, status: &StatusBoard) -> Option<Self> {
         let (count, codes, label) = status.called(rank, sequence)?;
         Some(Self { sequence, count, codes, label: label as u32, ..*self })
@@ -198,13 +202,13 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// A hash of all calls so far.
+    /// Returns a hash of all calls so far.
     #[cfg(feature = "nccl")]
     pub(crate) fn history(&self) -> u64 {
         self.history
     }
 
-    /// The header of the next call, which uses this many sequence numbers.
+    /// Returns the header of the next call, which uses this many sequence numbers.
     #[inline]
     pub(crate) fn next(&mut self, numbers: u64, count: usize, codes: Codes, label: u64) -> Header {
         let Self { sequence, history, .. } = *self;
@@ -357,7 +361,7 @@ mod tests {
         };
         let (ours, theirs) = told(&statuses[0]);
         assert!(ours.contains("#2 of 5 ") && theirs.contains("#2 of 6 "), "{ours} {theirs}");
-        // Of a rank that shares no status board, less is known.
+        // Less is known of a rank that shares no status board.
         let (ours, theirs) = told(&StatusBoard::of_one());
         assert!(ours.contains("#3 of 30 ") && theirs.ends_with(" after other calls"), "{ours} {theirs}");
     }

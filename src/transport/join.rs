@@ -1,4 +1,4 @@
-//! The first steps of ranks that are processes, whatever connects them: nodes, cores, status board and shared memory.
+//! The first steps of ranks that are processes, over any link: nodes, cores, status board and shared memory.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -22,7 +22,7 @@ pub(super) struct Joined {
     rank: Rank,
     pub(super) topology: Topology,
     node_cores: usize,
-    /// How often a rank polls before it yields.
+    /// The number of polls of a rank before it yields.
     spins: u32,
     status: StatusBoard,
     /// The ranks of this node, if they share memory; or why they cannot.
@@ -58,12 +58,12 @@ pub(super) fn join(
 }
 
 impl Joined {
-    /// The memory that this rank shares with others.
+    /// Returns the memory that this rank shares with others.
     fn shared(&self) -> Option<&Shared> {
         self.node.as_ref().ok()?.as_ref()
     }
 
-    /// Whether another rank shares no memory with this one.
+    /// Returns whether another rank shares no memory with this one.
     pub(super) fn is_far(&self, other: Rank) -> bool {
         other != self.rank && !self.shared().is_some_and(|node| node.has(other))
     }
@@ -77,7 +77,7 @@ impl Joined {
         }
     }
 
-    /// The fabric of a world on one node.
+    /// Returns the fabric of a world on one node.
     ///
     /// # Errors
     /// [`Error::Launch`] if its ranks cannot share memory.
@@ -90,7 +90,7 @@ impl Joined {
         Ok(Fabric::of_node(shared))
     }
 
-    /// The fabric of a world with these links between ranks that share no memory. All ranks call it.
+    /// Returns the fabric of a world with these links between ranks that share no memory. All ranks call it.
     pub(super) fn over(self, bootstrap: &mut dyn Bootstrap, links: Links) -> Result<Fabric> {
         let far: Vec<_> = (0..self.topology.ranks()).filter(|&other| self.is_far(other)).collect();
         let Self { topology, node_cores, spins, status, node, .. } = self;
@@ -110,8 +110,8 @@ impl Joined {
     }
 }
 
-/// The name of a world whose nodes are connected by a link, given the number of ranks that share memory with every rank, including
-/// itself.
+/// Returns the name of a world whose nodes are connected by a link, given the number of ranks that share memory with every rank,
+/// including itself.
 fn name(sharing: &[[u64; 1]], link: &'static str) -> &'static str {
     match (sharing.iter().map(|[ranks]| ranks).max(), link) {
         (None | Some(1), _) => link,
@@ -120,8 +120,8 @@ fn name(sharing: &[[u64; 1]], link: &'static str) -> &'static str {
     }
 }
 
-/// The number of cores available to the ranks of a node together. Ranks may be bound to different cores, so they have to ask
-/// each other.
+/// Returns the number of cores available to the ranks of a node together. Ranks may be bound to different cores, so they
+/// have to ask each other.
 fn node_cores(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) -> Result<usize> {
     /// The number of words in a kernel CPU set.
     const WORDS: usize = rustix::thread::CpuSet::MAX_CPU / 64;

@@ -1,5 +1,5 @@
-//! Links: messages between ranks that share no memory. [`Far`](super::far::Far) makes exchanges of them, and checks and waits, for all
-//! links alike.
+//! Links: messages between ranks that share no memory. [`Far`](super::far::Far) makes exchanges of them, and checks and waits, in the
+//! same way for all links.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -25,7 +25,7 @@ pub(crate) const FAR_SEGMENT: usize = (64 << 10) - 256;
 /// Messages of a rank to another arrive in the order in which they are sent. One to each rank, and one from each, is under way at a
 /// time.
 pub(super) trait Link: fmt::Debug + Send {
-    /// The name in tables.
+    /// Returns the name in tables.
     fn name(&self) -> &'static str;
 
     /// Continues to send a message; `given` is 0 at first, and belongs to the link. The bytes stay valid and unchanged until it is done.
@@ -35,7 +35,7 @@ pub(super) trait Link: fmt::Debug + Send {
     fn send(&mut self, header: &Header, outgoing: Outgoing<'_>, given: &mut usize)
     -> Result<Polled, Failure>;
 
-    /// The header of the message from a rank whose payload is next, if it has arrived.
+    /// Returns the header of the message from a rank whose payload is next, if it has arrived.
     ///
     /// # Errors
     /// If the link fails.
@@ -49,19 +49,20 @@ pub(super) trait Link: fmt::Debug + Send {
     /// If the link fails.
     fn receive(&mut self, from: Rank, place: &mut [u8], taken: &mut usize) -> Result<Polled, Failure>;
 
-    /// Whether a message ends a [nap](Link::nap). Otherwise a rank that waits polls.
+    /// Returns whether a message ends a [nap](Link::nap). Otherwise a rank that waits polls.
     fn wakes_up(&self) -> bool;
 
     /// Sleeps until the link can go on, for this time at most.
     fn nap(&self, most: Duration);
 
-    /// Why nothing more can be sent to and received from a rank.
+    /// Returns the reason why nothing more can be sent to and received from a rank.
     fn lost(&self, other: Rank) -> Option<String>;
 
     /// Takes back the memory that messages to and from a rank use, if the link can. They cannot be completed afterwards.
     fn withdraw(&mut self, _: Rank) {}
 
-    /// Whether the link may still access bytes that a message to a rank lent to it, or the place of one from there.
+    /// Returns whether the link may still access bytes that a message to a rank lent to it, or the place of one
+    /// from there.
     fn holds_memory(&self, other: Rank) -> bool;
 
     /// Ends this process, and if possible the job, since the link may still access memory that would return to the program.
@@ -75,6 +76,6 @@ pub(super) trait Link: fmt::Debug + Send {
 pub(super) struct Links {
     pub(super) collectives: Box<dyn Link>,
     pub(super) messages: Box<dyn Link>,
-    /// Connections over which whoever watches over this rank exchanges states and failures with other nodes.
+    /// Connections over which the guard of this rank exchanges states and failures with other nodes.
     pub(super) controls: Vec<(Rank, OwnedFd)>,
 }

@@ -18,7 +18,7 @@ pub(crate) struct Incoming<'a> {
     pub(crate) target: Target<'a>,
 }
 
-/// What to do with incoming bytes. They may arrive in several pieces of whole elements.
+/// The target of incoming bytes. They may arrive in several pieces of whole elements.
 ///
 /// Sizes have 32 bits, so that a target is five words: it is passed on to where a message arrives, and a sixth delays the shortest ones.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) enum Target<'a> {
 const _: () = assert!(size_of::<Target<'_>>() == 5 * size_of::<usize>());
 
 impl Target<'_> {
-    /// The number of bytes expected.
+    /// Returns the number of bytes expected.
     pub(crate) fn size_bytes(&self) -> usize {
         match self {
             Self::Place(place) => place.len(),
@@ -52,12 +52,12 @@ impl Target<'_> {
         }
     }
 
-    /// Whether it stores them unchanged.
+    /// Returns whether it stores them unchanged.
     pub(crate) fn is_place(&self) -> bool {
         matches!(self, Self::Place(_))
     }
 
-    /// The bytes that are consumed together: those of an incoming element.
+    /// Returns the bytes that are consumed together: those of an incoming element.
     pub(crate) fn wire_size_bytes(&self) -> usize {
         match *self {
             Self::Place(_) => 1,
@@ -81,7 +81,8 @@ impl Target<'_> {
     }
 }
 
-/// The size of elements of `size_bytes` in a format of another element size. Formats are mostly equal, and divisions slow.
+/// Returns the size of elements of `size_bytes` in a format of another element size. Formats are mostly equal, and
+/// divisions slow.
 #[inline]
 fn converted(size_bytes: usize, from_size_bytes: u32, to_size_bytes: u32) -> usize {
     if from_size_bytes == to_size_bytes {

@@ -1,7 +1,7 @@
 //! Worlds of ranks that MPI has started or connects: their communicator, their link through MPI, and MPI's own collectives.
 //!
-//! MPI only carries bytes between two ranks; reductions are our own. All waits poll with deadlines. Only set-up, finalisation
-//! and MPI's own collectives (a baseline) block inside MPI.
+//! MPI only carries bytes between two ranks; reductions are Unisono's. All waits poll with deadlines. Only set-up,
+//! finalisation and MPI's own collectives (a baseline) block inside MPI.
 
 use std::thread::ThreadId;
 
@@ -48,7 +48,7 @@ pub(super) struct World {
     owns_mpi: bool,
     /// The only thread that may call MPI, if the thread level is below `MPI_THREAD_SERIALIZED`.
     only_thread: Option<ThreadId>,
-    /// What a failure does to the job.
+    /// The effect of a failure on the job.
     on_failure: OnFailure,
     _user: User,
 }
@@ -93,7 +93,7 @@ fn new(parent: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, 
     over(parent.duplicate()?, owns_mpi, config)
 }
 
-/// The fabric over a communicator of our own.
+/// The fabric over a communicator of Unisono's own.
 fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, Config)> {
     let user = User::new();
     let mut bootstrap = OfComm::new(comm)?;

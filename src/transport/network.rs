@@ -1,4 +1,4 @@
-//! Which of our own links connects nodes.
+//! The choice of a link between nodes.
 
 use super::bootstrap::Bootstrap;
 use super::join::Joined;

@@ -1,6 +1,7 @@
 //! Sets up shared memory between the ranks of a node.
 //!
-//! All ranks of the world make the same all-gathers whatever happens on each node, since a bootstrap has no others.
+//! All ranks of the world make the same all-gathers independent of events on each node, since a bootstrap has no
+//! others.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::AtomicU64;
@@ -28,7 +29,7 @@ pub(super) struct LocalRanks {
 }
 
 impl LocalRanks {
-    /// The ranks of this rank's node. All ranks call it.
+    /// Returns the ranks of this rank's node. All ranks call it.
     pub(super) fn of_node(bootstrap: &mut dyn Bootstrap, topology: &Topology) -> Result<Self> {
         let process_ids = gather(bootstrap, [u64::from(std::process::id())])?;
         let process_ids = process_ids.into_iter().map(|[id]| id as i32).collect();
@@ -36,7 +37,7 @@ impl LocalRanks {
         Ok(all.on_node_of(topology))
     }
 
-    /// Those of them on this rank's node in a topology.
+    /// Returns the nodes on this rank's node in a topology.
     pub(super) fn on_node_of(&self, topology: &Topology) -> Self {
         let own = topology.node_of(self.rank());
         let places: Vec<_> =
@@ -56,7 +57,7 @@ impl LocalRanks {
         self.members[self.position]
     }
 
-    /// Whether they are threads of one process, which access all of each other's memory.
+    /// Returns whether they are threads of one process, which access all of each other's memory.
     fn are_one_process(&self) -> bool {
         self.process_ids.iter().all(|&id| id == self.process_ids[0])
     }
@@ -72,8 +73,8 @@ impl LocalRanks {
     }
 }
 
-/// The status board of the ranks of a node; a private one if they cannot share memory (as [`share`] reports). All ranks call it,
-/// with the local ranks of their real node, whatever nodes are declared.
+/// Returns the status board of the ranks of a node; a private one if they cannot share memory (as [`share`] reports). All ranks
+/// call it, with the local ranks of their real node, independent of declared nodes.
 pub(super) fn status(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) -> Result<StatusBoard> {
     let ranks = bootstrap.ranks();
     let size_bytes = StatusBoard::size_bytes(ranks, local_ranks.len());
@@ -126,7 +127,8 @@ pub(super) fn share(
     Ok(Ok(Some(shared)))
 }
 
-/// Whether the kernel copies between the ranks of a node. They agree on it, and one prints why it may not.
+/// Returns whether the kernel copies between the ranks of a node. They agree on it, and one prints why it may
+/// not.
 fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: KernelCopies) -> Result<bool> {
     // All ranks have the same setting.
     if copies == KernelCopies::Off {
@@ -152,7 +154,7 @@ fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: Ke
     Ok(found.iter().all(|[_, slow]| *slow == 0))
 }
 
-/// Whether this rank can read the memory of the next one, tried on a known value.
+/// Returns whether this rank can read the memory of the next one, tried on a known value.
 fn can_read_next(
     bootstrap: &mut dyn Bootstrap,
     local_ranks: &LocalRanks,
@@ -166,7 +168,7 @@ fn can_read_next(
     Ok(can_read(local_ranks.process_ids[next], address, readable_by(next)))
 }
 
-/// The value of the rank at a position for others to read.
+/// Returns the value of the rank at a position for others to read.
 fn readable_by(position: usize) -> u64 {
     0x756e_6973_6f6e_6f00 + position as u64
 }
@@ -197,7 +199,7 @@ fn common<T>(
     Ok(first.map_or(common, |[error]| Err(Errno::from_raw_os_error(error as i32))))
 }
 
-/// The message when ranks of a node have no common board.
+/// Returns the message when ranks of a node have no common board.
 fn cannot_share(cause: Errno, size_bytes: usize) -> String {
     let cause = std::io::Error::from(cause);
     let advice = match system::advice(&cause) {

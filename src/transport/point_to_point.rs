@@ -34,7 +34,7 @@ pub(super) struct PointToPoint {
     status: StatusBoard,
     report: Option<Arc<dyn FailureReport>>,
     links: Links,
-    /// How often a rank polls before it yields.
+    /// The number of polls of a rank before it yields.
     spins: u32,
     /// By rank.
     peers: Vec<Peer>,
@@ -83,7 +83,7 @@ struct Peer {
 struct Arriving {
     header: Header,
     target: Arrival,
-    /// How much has arrived.
+    /// The bytes that have arrived.
     taken: usize,
 }
 
@@ -127,7 +127,7 @@ impl PointToPoint {
         self.spins
     }
 
-    /// Whether no operation is under way.
+    /// Returns whether no operation is under way.
     fn is_idle(&self) -> bool {
         self.pending == 0
     }
@@ -286,7 +286,8 @@ impl PointToPoint {
         }
         let Arriving { header, target, taken } = self.peers[from].arriving.as_mut()?;
         let place = match target {
-            // SAFETY: the caller of `receive` keeps the place until the operation has ended, and nobody else accesses it.
+            // SAFETY: the caller of `receive` keeps the place until the operation has ended, and nothing else accesses
+            // it.
             Arrival::Receive(receive) => unsafe { &mut *receive.place },
             Arrival::Held(bytes) => bytes,
         };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use unisono_collectives::Rank;
 
 use super::half::{Half as _, complete};
-use super::waiting::Sight;
+use super::waiting::PeerState;
 use super::{Deadlines, Failure, Header, Incoming, Outgoing, Waiting};
 use crate::error::Error;
 use crate::memory::{Registry, Scratch};
@@ -58,7 +58,7 @@ pub(crate) struct Shared {
     received: Vec<u64>,
     /// The number of passes so far.
     passes: u64,
-    /// Where this rank finds its range in the buffer of each position, in the current pass.
+    /// The starts of this rank's ranges in the buffers of other positions, in the current pass.
     starts: Vec<Start>,
     /// Registered memory lent in place of a buffer that is not registered.
     dealt: Scratch,
@@ -86,14 +86,14 @@ struct Outbox {
 }
 
 impl Outbox {
-    /// The stamp of the next message to a position, if a slot is free.
+    /// Returns the stamp of the next message to a position, if a slot is free.
     #[inline]
     fn next(&mut self, board: &Board, (from, to): (usize, usize)) -> Option<Stamp> {
         let number = self.sent[to] + 1;
         if number > self.taken[to] + SLOTS {
             self.taken[to] = board.channel(from, to).taken();
         }
-        // What this rank has received is in its own cache, as long as the other rank need not read it.
+        // Data that this rank has received is in its own cache, as long as the other rank need not read it.
         let stamp = || Stamp { number, acknowledged: board.channel(to, from).taken() };
         (number <= self.taken[to] + SLOTS).then(stamp)
     }
@@ -113,7 +113,7 @@ impl Outbox {
         true
     }
 
-    /// A piece of staging memory whose message has been received.
+    /// Returns a piece of staging memory whose message has been received.
     fn free_piece(&self, board: &Board, from: usize) -> Option<usize> {
         let is_free = |&piece: &usize| {
             self.staged[piece].is_none_or(|(to, number)| board.channel(from, to).taken() >= number)
@@ -121,7 +121,7 @@ impl Outbox {
         (self.next_piece..self.next_piece + PIECES).map(|piece| piece % PIECES).find(is_free)
     }
 
-    /// Whether a message to a position was the last to use a piece of staging memory.
+    /// Returns whether a message to a position was the last to use a piece of staging memory.
     fn has_staged(&self, to: usize) -> bool {
         self.staged.iter().flatten().any(|&(last, _)| last == to)
     }
@@ -175,7 +175,7 @@ impl Shared {
         }
     }
 
-    /// This rank's end for point-to-point messages, over channels of their own.
+    /// Returns this rank's end for point-to-point messages, over channels of their own.
     pub(super) fn for_messages(&self) -> Line {
         Line(Self::new(
             self.position,
@@ -187,12 +187,12 @@ impl Shared {
         ))
     }
 
-    /// The transports of a new world of threads.
+    /// Returns the transports of a new world of threads.
     pub(super) fn world_of_threads(ranks: usize, waits: (u32, usize)) -> crate::error::Result<Vec<Self>> {
         Self::of_process(StatusBoard::of_threads(ranks)?, waits)
     }
 
-    /// The transports of a process that is a world of its own, given the status board of each rank.
+    /// Returns the transports of a process that is a world of its own, given the status board of each rank.
     pub(super) fn of_process(
         statuses: Vec<StatusBoard>,
         waits: (u32, usize),
@@ -209,17 +209,18 @@ impl Shared {
         Ok(statuses.into_iter().enumerate().map(end).collect())
     }
 
-    /// The ranks that share this memory.
+    /// Returns the ranks that share this memory.
     pub(super) fn members(&self) -> &[Rank] {
         &self.members
     }
 
-    /// The state that the ranks of the node publish to each other.
+    /// Returns the state that the ranks of the node publish to each other.
     pub(super) fn status(&self) -> &StatusBoard {
         &self.status
     }
 
-    /// Whether cross memory attach is used for memory that is not registered; `None` if it is not needed.
+    /// Returns whether cross memory attach is used for memory that is not registered; `None` if it is not
+    /// needed.
     pub(super) fn kernel_copies(&self) -> Option<bool> {
         match &self.reach {
             Reach::Threads => None,
@@ -227,7 +228,7 @@ impl Shared {
         }
     }
 
-    /// The name in tables.
+    /// Returns the name in tables.
     pub(super) fn name(&self) -> &'static str {
         match self.reach {
             Reach::Threads => "threads",
@@ -235,7 +236,7 @@ impl Shared {
         }
     }
 
-    /// The number of cores available to these ranks together.
+    /// Returns the number of cores available to these ranks together.
     pub(super) fn cores(&self) -> usize {
         self.cores
     }
@@ -245,17 +246,17 @@ impl Shared {
         self.spins = spins;
     }
 
-    /// How often this rank polls before it yields.
+    /// Returns the number of polls of this rank before it yields.
     pub(super) fn spins(&self) -> u32 {
         self.spins
     }
 
-    /// The allocator of this rank's registered memory.
+    /// Returns the allocator of this rank's registered memory.
     pub(super) fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
-    /// Whether a rank of the world shares this memory.
+    /// Returns whether a rank of the world shares this memory.
     pub(super) fn has(&self, rank: Rank) -> bool {
         self.positions.get(rank).is_some_and(Option::is_some)
     }
@@ -264,7 +265,7 @@ impl Shared {
         self.positions[rank].expect("a rank of the same node")
     }
 
-    /// The header of the next message from a rank, if it has arrived.
+    /// Returns the header of the next message from a rank, if it has arrived.
     pub(super) fn ahead(&self, from: Rank) -> Option<&Header> {
         self.board.channel(self.position_of(from), self.position).ahead()
     }
@@ -285,7 +286,7 @@ impl Shared {
         self.exchange_any(header, outgoing, incoming, deadlines)
     }
 
-    /// The same for messages of any size and waits of any length.
+    /// Like [`exchange`](Self::exchange), for messages of any size and waits of any length.
     #[inline(never)]
     fn exchange_any(
         &mut self,
@@ -301,7 +302,8 @@ impl Shared {
         complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
     }
 
-    /// Both halves of an exchange, and the checks during a wait. The sending half makes progress first.
+    /// Returns both halves of an exchange, and the checks during a wait. The sending half makes progress
+    /// first.
     #[inline]
     pub(super) fn halves<'a>(
         &'a mut self,
@@ -338,18 +340,18 @@ pub(super) struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// Whether a rank sends its messages through this memory.
+    /// Returns whether a rank sends its messages through this memory.
     pub(super) fn has(&self, rank: Rank) -> bool {
         self.members.contains(&rank)
     }
 
     #[cold]
-    pub(super) fn look(&self, other: Rank, waiting: &Waiting<'_>) -> Result<Sight, Failure> {
+    pub(super) fn look(&self, other: Rank, waiting: &Waiting<'_>) -> Result<PeerState, Failure> {
         if waiting.is_long() {
             self.overhear()?;
             self.header.check_called(other, self.status)?;
         }
-        Ok(Failure::left(other, self.status).map_or(Sight::Nothing, Sight::Hopeless))
+        Ok(Failure::left(other, self.status).map_or(PeerState::Nothing, PeerState::WaitFailure))
     }
 
     /// Checks messages and opened buffers of other ranks that this one does not wait for.

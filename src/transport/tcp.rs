@@ -1,4 +1,4 @@
-//! The link over TCP: one connection for each two ranks.
+//! The link over TCP: one connection for every pair of ranks.
 //!
 //! A message is a header, followed by its payload. The kernel takes both from where they lie, and delivers long payloads to where they
 //! are stored.

@@ -1,4 +1,5 @@
-//! Messages over UCX between ranks that share no memory: RDMA without MPI, and whatever else UCX finds on a machine.
+//! Messages over UCX between ranks that share no memory: RDMA without MPI, and any other link that UCX finds on a
+//! machine.
 //!
 //! Three layers: `sys` is the table of functions that are resolved when the library is loaded, `worker` and `inbox` wrap them in
 //! sound calls, and `line` is the [`Link`](super::link::Link). UCX is not linked: it is loaded on first use, without which the program does
@@ -7,7 +8,7 @@
 //! A message is an active message, or several of at most [`PIECE`](super::link::PIECE) each. Its header precedes its payload in the same
 //! message. UCX sends short ones at once, and long ones when the receiver has a place for them, without a copy in between.
 //!
-//! Who can reach the ports that UCX opens can disturb a world, as with MPI: UCX does not authenticate.
+//! Programs that can reach the ports of UCX can disturb a world, as with MPI: UCX does not authenticate.
 
 mod connect;
 mod inbox;

@@ -21,14 +21,14 @@ const LOOKS_AWAKE: u32 = 50;
 const YIELDS_BEFORE_NAPS: u32 = 4;
 /// Longer than a message takes that a rank sent before it left or continued; other ranks may learn that it left sooner than the
 /// message arrives.
-pub(super) const STRAGGLING: Duration = Duration::from_secs(3);
+pub(super) const IN_FLIGHT_GRACE: Duration = Duration::from_secs(3);
 /// Polls before yielding, for a rank with its own core; and the first polls, without a pause instruction, since a pause would
 /// delay a message about to arrive by half its length.
 const SPINS: u32 = 2000;
 const EAGER_SPINS: u32 = 200;
 
-/// How long another rank may be silent while this one waits for it. Data that arrive, or that the other end accepts, renew the
-/// deadline, however long a message takes as a whole.
+/// The longest time that another rank may be silent while this one waits for it. Data that arrive, or that the other end
+/// accepts, renew the deadline, however long a message takes as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Deadlines {
     pub(crate) timeout: Duration,
@@ -42,21 +42,21 @@ pub(super) enum Poll<R> {
     Done(R),
     /// Something happened, and more may happen at once.
     Progress,
-    /// Nothing can happen before this rank does something.
+    /// No progress is possible before this rank acts.
     WaitsFor(Rank),
 }
 
 /// The outcome of a check during a wait.
 #[derive(Debug)]
-pub(super) enum Sight {
+pub(super) enum PeerState {
     Nothing,
     /// The other rank will not arrive. Messages that it sent before still count.
-    Hopeless(Failure),
+    WaitFailure(Failure),
 }
 
-/// Why a wait ends without success.
+/// The reason why a wait ends without success.
 #[derive(Debug)]
-pub(crate) enum Hopeless {
+pub(crate) enum WaitFailure {
     /// The other rank was silent until the deadline; for how long.
     Overdue(Duration),
     /// A rank has failed.
@@ -85,7 +85,7 @@ pub(crate) struct Waiting<'a> {
     patient: bool,
     /// The number of polls after which a rank sleeps between them.
     looks_awake: u32,
-    /// How it sleeps, if the awaited event can wake it up.
+    /// The way to sleep, if the awaited event can wake it up.
     nap: Option<Nap<'a>>,
     heeds_failures: bool,
     deadlines: &'a Deadlines,
@@ -98,7 +98,8 @@ struct Times {
     started: Instant,
     /// When there was progress last.
     moved: Instant,
-    /// The same, or when a rank was last in a quiet section: the awaited event may have become possible only then.
+    /// The time of the latest progress, or when a rank was last in a quiet section: the awaited event may have
+    /// become possible only then.
     resumed: Instant,
     /// The length of the wait at the last two checks.
     waited: Duration,
@@ -111,7 +112,7 @@ impl Deadlines {
 }
 
 impl<'a> Waiting<'a> {
-    /// A wait with `spins` polls before it yields.
+    /// Returns a wait with `spins` polls before it yields.
     pub(crate) fn new(spins: u32, deadlines: &'a Deadlines, status: &'a StatusBoard) -> Self {
         Self {
             looks: 0,
@@ -142,7 +143,7 @@ impl<'a> Waiting<'a> {
 
     /// Pauses briefly; returns true when it is time to check whether something is wrong.
     #[inline]
-    pub(crate) fn pause(&mut self) -> Result<bool, Hopeless> {
+    pub(crate) fn pause(&mut self) -> Result<bool, WaitFailure> {
         self.looks = self.looks.wrapping_add(1);
         if self.looks < self.spins {
             if self.looks > EAGER_SPINS {
@@ -153,7 +154,8 @@ impl<'a> Waiting<'a> {
         self.give_way()
     }
 
-    /// The same in a wait for a rank, which is recorded once it is longer than a message takes.
+    /// Like [`pause`](Self::pause), in a wait for a rank, which is recorded once it is longer than a message
+    /// takes.
     #[inline]
     pub(crate) fn pause_for(&mut self, other: Rank) -> Result<bool, Failure> {
         match self.pause() {
@@ -162,8 +164,8 @@ impl<'a> Waiting<'a> {
                 self.record(other);
                 Ok(true)
             }
-            Err(Hopeless::Overdue(waited)) => Err(Failure::Timeout { other, waited }),
-            Err(Hopeless::Failed(error)) => Err(Failure::Error(error)),
+            Err(WaitFailure::Overdue(waited)) => Err(Failure::Timeout { other, waited }),
+            Err(WaitFailure::Failed(error)) => Err(Failure::Error(error)),
         }
     }
 
@@ -178,8 +180,8 @@ impl<'a> Waiting<'a> {
     /// The failure of a rank.
     pub(crate) fn pause_without_deadline(&mut self) -> Result<bool, Error> {
         self.pause().map_err(|hopeless| match hopeless {
-            Hopeless::Failed(error) => error,
-            Hopeless::Overdue(waited) => unreachable!("the wait of {waited:?} has no deadline"),
+            WaitFailure::Failed(error) => error,
+            WaitFailure::Overdue(waited) => unreachable!("the wait of {waited:?} has no deadline"),
         })
     }
 
@@ -207,7 +209,7 @@ impl<'a> Waiting<'a> {
     pub(super) fn until<R>(
         mut self,
         mut poll: impl FnMut() -> Result<Poll<R>, Failure>,
-        mut look_around: impl FnMut(Rank, &Self) -> Result<Sight, Failure>,
+        mut look_around: impl FnMut(Rank, &Self) -> Result<PeerState, Failure>,
     ) -> Result<R, Failure> {
         loop {
             let other = match poll()? {
@@ -238,12 +240,12 @@ impl<'a> Waiting<'a> {
         &self,
         other: Rank,
         paused: Result<bool, Failure>,
-        look_around: &mut impl FnMut(Rank, &Self) -> Result<Sight, Failure>,
+        look_around: &mut impl FnMut(Rank, &Self) -> Result<PeerState, Failure>,
     ) -> Result<Option<Failure>, Failure> {
         match paused {
             Ok(_) => Ok(match look_around(other, self)? {
-                Sight::Nothing => None,
-                Sight::Hopeless(failure) => Some(failure),
+                PeerState::Nothing => None,
+                PeerState::WaitFailure(failure) => Some(failure),
             }),
             Err(late @ Failure::Timeout { .. }) => {
                 look_around(other, self)?;
@@ -253,18 +255,18 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Whether the other rank has been silent for much longer than a message takes.
+    /// Returns whether the other rank has been silent for much longer than a message takes.
     pub(super) fn is_long(&self) -> bool {
         self.patient
     }
 
-    /// How long the other rank has been silent, at the last look at the clock.
+    /// Returns the time that the other rank has been silent, at the last look at the clock.
     pub(super) fn silence(&self) -> Duration {
         self.times.map_or(Duration::ZERO, |times| (times.started + times.waited).duration_since(times.moved))
     }
 
     #[cold]
-    fn give_way(&mut self) -> Result<bool, Hopeless> {
+    fn give_way(&mut self) -> Result<bool, WaitFailure> {
         let sleeps = self.patient || self.looks > self.looks_awake;
         if !sleeps {
             clock::yield_now();
@@ -296,25 +298,25 @@ impl<'a> Waiting<'a> {
         }
         let failure = self.status.failure().filter(|_| self.heeds_failures);
         if let Some(FirstFailure { first: by, cause, .. }) = failure {
-            return Err(Hopeless::Failed(Error::Aborted { rank: self.status.rank(), by, cause }));
+            return Err(WaitFailure::Failed(Error::Aborted { rank: self.status.rank(), by, cause }));
         }
         driving::drive();
         while_waiting::run().map_err(|cause| {
             let rank = self.status.rank();
-            Hopeless::Failed(Error::Aborted { rank, by: rank, cause })
+            WaitFailure::Failed(Error::Aborted { rank, by: rank, cause })
         })?;
         let Deadlines { timeout, quiet } = *self.deadlines;
         let is_over = now - times.resumed > timeout || silent > timeout.max(quiet);
-        if is_over { Err(Hopeless::Overdue(silent)) } else { Ok(true) }
+        if is_over { Err(WaitFailure::Overdue(silent)) } else { Ok(true) }
     }
 }
 
-/// The polls before yielding: none if ranks outnumber cores.
+/// Returns the polls before yielding: none if ranks outnumber cores.
 pub(super) fn spins(ranks: usize, cores: usize) -> u32 {
     if ranks > cores { 0 } else { SPINS }
 }
 
-/// The number of cores that this process may use.
+/// Returns the number of cores that this process may use.
 pub(super) fn usable_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -323,8 +325,9 @@ pub(super) fn usable_cores() -> usize {
 mod tests {
     use super::*;
 
-    /// The length of a wait in which only `on_look` changes anything. That is called after each look at the clock, with a time
-    /// that has certainly passed between the first look and this one, however long the thread was descheduled meanwhile.
+    /// Returns the length of a wait in which only `on_look` changes anything. That is called after each look at the clock,
+    /// with a time that has certainly passed between the first look and this one, however long the thread was descheduled
+    /// meanwhile.
     fn waited(deadlines: Deadlines, status: &StatusBoard, mut on_look: impl FnMut(Duration)) -> Duration {
         let (started, mut first_look) = (Instant::now(), None);
         let mut waiting = Waiting::new(10, &deadlines, status);
@@ -336,11 +339,11 @@ mod tests {
                     on_look(before.saturating_duration_since(first));
                 }
                 Ok(false) => {}
-                Err(Hopeless::Overdue(waited)) => {
+                Err(WaitFailure::Overdue(waited)) => {
                     assert!(started.elapsed() >= waited);
                     return waited;
                 }
-                Err(Hopeless::Failed(error)) => panic!("{error}"),
+                Err(WaitFailure::Failed(error)) => panic!("{error}"),
             }
         }
     }
@@ -390,7 +393,7 @@ mod tests {
                 }
                 Ok(Poll::WaitsFor(1))
             },
-            |_, _| Ok(Sight::Nothing),
+            |_, _| Ok(PeerState::Nothing),
         );
         let Err(Failure::Timeout { other: 1, waited }) = ended else { panic!("{ended:?}") };
         assert!(began.elapsed() > arrives_until, "it waits while data arrive: {:?}", began.elapsed());

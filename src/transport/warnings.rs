@@ -44,7 +44,7 @@ fn say(line: &str) {
     system::say(&format!("unisono: {line}\n"));
 }
 
-/// A warning for an oversubscribed node.
+/// Returns a warning for an oversubscribed node.
 fn turns(ranks: usize, cores: usize) -> Option<String> {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let online = count_of_list(online.trim());
@@ -61,7 +61,7 @@ fn turns(ranks: usize, cores: usize) -> Option<String> {
     })
 }
 
-/// The number of elements of a kernel list such as "0-3,8".
+/// Returns the number of elements of a kernel list such as "0-3,8".
 fn count_of_list(list: &str) -> Option<usize> {
     list.split(',')
         .map(|range| {

@@ -16,7 +16,7 @@ use crate::size;
 pub struct InvalidFile {
     /// The line, counted from 1.
     pub line: usize,
-    /// What is invalid, and what was expected.
+    /// The invalid value, and the expected one.
     pub what: String,
 }
 
@@ -277,7 +277,7 @@ impl fmt::Display for Quoted<'_> {
 impl FromStr for Tuning {
     type Err = InvalidFile;
 
-    /// Parses the text of a tuning file. Whatever it does not contain keeps its default.
+    /// Parses the text of a tuning file. Settings that it does not contain keep their defaults.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Ok(Self::default().with(read(text)?))
     }

@@ -43,7 +43,8 @@ impl Bell {
         }
     }
 
-    /// What to wait for; `None` if the program has closed it, so that the watchdog sees events at its next tick.
+    /// Returns the file to wait for; `None` if the program has closed it, so that the watchdog sees events at
+    /// its next tick.
     pub(super) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.event.get()
     }

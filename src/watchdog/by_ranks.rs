@@ -24,7 +24,7 @@ pub(super) struct ByRanks {
     /// The process whose ranks these are: a forked child has a copy, and speaks for none of them.
     process_id: u32,
     rounds: Mutex<Rounds>,
-    /// Who watches over the world of which these ranks are a group.
+    /// The guard of the world of which these ranks are a group.
     _world: Option<Arc<dyn Guard>>,
 }
 
@@ -69,7 +69,7 @@ impl ByRanks {
         loop {
             nodes.round(&self.report);
             if let Some(result) = result(nodes) {
-                // What it leads to is sent before the caller continues.
+                // The resulting messages are sent before the caller continues.
                 nodes.round(&self.report);
                 return Some(result);
             }

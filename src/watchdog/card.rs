@@ -25,7 +25,7 @@ impl Card {
     /// The size of a card in words, the same for all, so that one call gathers them.
     pub(crate) const WORDS: usize = 64;
 
-    /// The card of this process, without addresses.
+    /// Returns the card of this process, without addresses.
     pub(crate) fn of_this_process(leader: Rank) -> Self {
         let host = crate::system::host().chars().take(HOST).collect();
         Self { host, process_id: std::process::id(), leader, addresses: Vec::new(), secret: [0; 2] }
@@ -70,18 +70,18 @@ impl Cards {
         self.0.len()
     }
 
-    /// A rank with its host and process: "rank 3 (host h, pid 123)".
+    /// Returns a rank with its host and process: "rank 3 (host h, pid 123)".
     pub(crate) fn whole_name(&self, rank: Rank) -> String {
         let Card { host, process_id, .. } = &self.0[rank];
         format!("rank {rank} (host {host}, pid {process_id})")
     }
 
-    /// A rank named by its host: "host h (rank 3)".
+    /// Returns a rank named by its host: "host h (rank 3)".
     pub(crate) fn host_name(&self, rank: Rank) -> String {
         format!("host {} (rank {rank})", self.0[rank].host)
     }
 
-    /// The leaders of all status boards; the first is that of rank 0.
+    /// Returns the leaders of all status boards; the first is that of rank 0.
     pub(crate) fn leaders(&self) -> Vec<Rank> {
         let mut leaders: Vec<_> = self.0.iter().map(|card| card.leader).collect();
         leaders.sort_unstable();

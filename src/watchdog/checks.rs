@@ -1,4 +1,4 @@
-//! What is checked on a node: processes that have ended, long waits, and mismatched calls.
+//! The checks of a node: processes that have ended, long waits, and mismatched calls.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,8 @@ use crate::record::{Doing, State};
 use crate::status::StatusBoard;
 use crate::system::say;
 
-/// How long ranks must seem to be in a deadlock: every report of another node has been replaced since.
+/// The shortest time that ranks must seem to be in a deadlock: every report of another node has been replaced
+/// since.
 const LASTING: Duration = LONGEST_FRESH.saturating_add(Duration::from_secs(1));
 
 /// The checks of one process.
@@ -31,7 +32,7 @@ pub(super) struct Checks {
     warns: bool,
     /// Whether to compare the calls of ranks.
     compares: bool,
-    /// What seems to be a deadlock, and since when.
+    /// A suspected deadlock, and its beginning.
     deadlock: Option<(String, Instant)>,
     /// Whether other processes of the node check the same calls. Then the first of their ranks that is in a call speaks for all.
     others_check: bool,
@@ -52,7 +53,7 @@ impl Checks {
         Self { status, cards, report, processes, warnings, warns, compares, deadlock, others_check }
     }
 
-    /// The checks of a group, whose processes and long waits are its world's to check.
+    /// Returns the checks of a group, whose processes and long waits are its world's to check.
     pub(super) fn of_group(status: &StatusBoard, cards: &Arc<Cards>, report: &Arc<Report>) -> Self {
         Self {
             status: status.clone(),
@@ -76,7 +77,7 @@ impl Checks {
         }
     }
 
-    /// A deadlock that has been there for longer than any report of another node lasts.
+    /// Returns a deadlock that has been there for longer than any report of another node lasts.
     fn lasting(&mut self, found: Option<(Rank, String)>) -> Option<(Rank, String)> {
         let Some((_, cause)) = &found else {
             self.deadlock = None;

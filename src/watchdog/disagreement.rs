@@ -7,11 +7,11 @@ use unisono_collectives::Rank;
 
 use crate::record::{Doing, State};
 
-/// How long a rank must have been in a call: news of other nodes is slightly old.
+/// The shortest time that a rank must have been in a call: news of other nodes is slightly old.
 const SETTLED_S: f64 = 1.0;
 
-/// The calls of two ranks that are in different calls with the same number, given what ranks are doing, and for how many seconds
-/// each has not been heard of.
+/// Returns the calls of two ranks that are in different calls with the same number, given what ranks are doing, and for how many
+/// seconds each has not been heard of.
 pub(super) fn disagreement(ranks: &[(Doing, Option<f64>)]) -> Option<String> {
     let is_inside = |doing: &&Doing| doing.state == State::Inside && doing.since_s > SETTLED_S;
     let inside =
@@ -34,7 +34,7 @@ pub(super) fn disagreement(ranks: &[(Doing, Option<f64>)]) -> Option<String> {
 /// Ranks that wait for each other in different calls, at least one of them in a group: a rank in such a call of a group, and the
 /// calls of two of them. Given what ranks are doing, as above.
 ///
-/// What is known of other nodes is of different moments, so that only what stays so is a deadlock.
+/// The states of other nodes are of different moments, so that only a lasting one is a deadlock.
 pub(super) fn deadlock(ranks: &[(Doing, Option<f64>)]) -> Option<(Rank, String)> {
     let known: HashMap<_, _> =
         ranks.iter().filter(|(_, heard)| heard.is_none()).map(|(doing, _)| (doing.rank, doing)).collect();
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::record::GroupWait;
 
-    /// A rank that waits for another, in a group or in the world.
+    /// Returns a rank that waits for another, in a group or in the world.
     fn waits(rank: Rank, other: Rank, group: Option<&str>) -> (Doing, Option<f64>) {
         let state = if group.is_some() { State::Outside } else { State::Inside };
         let (mut doing, heard) = doing(rank, state, 17, 3.0);

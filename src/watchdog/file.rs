@@ -15,7 +15,7 @@ impl OwnFile {
         Self { file: Some(file), identity }
     }
 
-    /// The file, unless the program has closed it; another may have its descriptor then.
+    /// Returns the file, unless the program has closed it; another may have its descriptor then.
     pub(super) fn get(&self) -> Option<BorrowedFd<'_>> {
         let file = self.file.as_ref()?.as_fd();
         (self.identity.is_some() && identity(file) == self.identity).then_some(file)
@@ -25,13 +25,14 @@ impl OwnFile {
 impl Drop for OwnFile {
     fn drop(&mut self) {
         if self.get().is_none() {
-            // The descriptor belongs to nobody, or to the program.
+            // The descriptor belongs to no other code, or to the program.
             self.file.take().into_iter().for_each(std::mem::forget);
         }
     }
 }
 
-/// What tells an open file from most others: on kernels before 6.9, not one pidfd from another.
+/// Returns numbers that distinguish an open file from most others: on kernels before 6.9, not one pidfd from
+/// another.
 fn identity(file: BorrowedFd<'_>) -> Option<(u64, u64)> {
     let status = rustix::fs::fstat(file).ok()?;
     Some((status.st_dev, status.st_ino))
@@ -39,7 +40,7 @@ fn identity(file: BorrowedFd<'_>) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 impl OwnFile {
-    /// A file whose descriptor the program has closed and opened again for its own.
+    /// Returns a file whose descriptor the program has closed and opened again for its own.
     pub(super) fn replaced(file: OwnedFd) -> Self {
         Self { file: Some(file), identity: Some((0, 0)) }
     }

@@ -24,7 +24,7 @@ impl Hub {
         Ok(Self(listeners))
     }
 
-    /// The descriptors to poll.
+    /// Returns the descriptors to poll.
     pub(super) fn waits_on(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.0.iter().map(|listener| listener.as_fd())
     }

@@ -21,17 +21,17 @@ use crate::system::say;
 /// The shortest and longest interval of state reports to the hub.
 const REPORT: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
-/// How much longer than two intervals a report counts, and how long it does at most.
+/// The time by which a report counts longer than two intervals, and the longest time that it counts.
 const GRACE: Duration = Duration::from_secs(1);
 pub(super) const LONGEST_FRESH: Duration = REPORT[1].saturating_mul(2).saturating_add(GRACE);
 
-/// What leaders tell each other besides failures.
+/// Messages of leaders other than failures.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Note {
     /// The label of a quiet section on some other node.
     Quiet { label: Option<String> },
-    /// What the ranks of a node are doing.
+    /// The activity of the ranks of a node.
     Doing(Vec<Doing>),
 }
 
@@ -120,8 +120,8 @@ impl Nodes {
         self.sockets.waits_on()
     }
 
-    /// What the ranks of other nodes are doing, as far as known, and for how many seconds they have not been heard of, if that
-    /// is long.
+    /// Returns the last known activity of the ranks of other nodes, and for how many seconds they have been silent, if that is
+    /// long.
     pub(super) fn doings(&self) -> impl Iterator<Item = (Doing, Option<f64>)> {
         let fresh = self.report_every * 2 + GRACE;
         self.reports.values().map(move |(doing, at)| {
@@ -235,7 +235,7 @@ impl Nodes {
         }
     }
 
-    /// Whether this process sees a rank itself, as one of its own node.
+    /// Returns whether this process sees a rank itself, as one of its own node.
     fn is_here(&self, rank: Rank) -> bool {
         self.status.members().contains(&rank)
     }
@@ -290,7 +290,7 @@ impl Nodes {
                 );
                 report.seen(rank, &cause);
             }
-            How::Nonsense => say(&format!(
+            How::Malformed => say(&format!(
                 "unisono: what comes from {other} makes no sense, and the connection is closed: failures there are seen by \
                  deadlines alone\n"
             )),

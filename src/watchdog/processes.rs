@@ -16,7 +16,7 @@ use crate::system::{Process, say};
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     living: Vec<Living>,
-    /// Those that had ended before they could be watched.
+    /// Ranks that had ended before they could be watched.
     ended: Vec<Rank>,
 }
 
@@ -29,7 +29,8 @@ struct Living {
 }
 
 impl Living {
-    /// Whether the process has ended. A descriptor alone proves nothing: the program may have closed it.
+    /// Returns whether the process has ended. A descriptor alone proves nothing: the program may have closed
+    /// it.
     fn has_ended(&self) -> bool {
         let may_have_ended = self.file.get().is_none_or(|file| {
             let mut look = [PollFd::from_borrowed_fd(file, PollFlags::IN)];
@@ -40,7 +41,8 @@ impl Living {
 }
 
 impl Processes {
-    /// The processes of the other ranks on a status board. They share a PID namespace, by which they found its memory.
+    /// Returns the processes of the other ranks on a status board. They share a PID namespace, by which they found its
+    /// memory.
     pub(super) fn on(status: &StatusBoard, cards: &Cards) -> Self {
         let mut processes = Self::default();
         for &rank in status.members().iter().filter(|&&rank| rank != status.rank()) {
@@ -68,7 +70,7 @@ impl Processes {
         self.living.iter().filter_map(|living| living.file.get())
     }
 
-    /// Those that have ended since the last call.
+    /// Returns the ranks that have ended since the last call.
     pub(super) fn ended(&mut self) -> Vec<Rank> {
         let mut ended = std::mem::take(&mut self.ended);
         ended.extend(self.living.extract_if(.., |living| living.has_ended()).map(|living| living.rank));

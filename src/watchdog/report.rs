@@ -12,8 +12,8 @@ use crate::record::{Doing, Stage};
 use crate::status::{FailureReport, StatusBoard, dump_all};
 use crate::system::say;
 
-/// How much later than the first cause other ranks report: the output of each rank takes its own path to the launcher, and
-/// should arrive in this order.
+/// The time by which other ranks report later than the first cause: the output of each rank takes its own path to the
+/// launcher, and should arrive in this order.
 pub(super) const LATER: Duration = Duration::from_millis(100);
 
 /// Reports the failure of one rank, once.
@@ -39,7 +39,7 @@ impl Report {
         }
     }
 
-    /// Whether this rank may print: it prints only one report.
+    /// Returns whether this rank may print: it prints only one report.
     fn may_speak(&self) -> bool {
         self.speaks && !self.said.swap(true, Ordering::Relaxed)
     }
@@ -105,7 +105,7 @@ impl FailureReport for Report {
     }
 }
 
-/// The first line of a report: which rank failed, where, in which call if known, and why.
+/// Returns the first line of a report: which rank failed, where, in which call if known, and why.
 fn first_line(cards: &Cards, how: &str, doing: Option<&Doing>, rank: Rank, cause: &str) -> String {
     let place = match doing.map(|doing| &doing.last) {
         None => String::new(),

@@ -39,7 +39,7 @@ impl Signals {
         Self { asked, told_to_end, registered, heeded }
     }
 
-    /// Whether flight recorders were requested since the last call.
+    /// Returns whether flight recorders were requested since the last call.
     pub(super) fn asked(&self) -> bool {
         self.asked.swap(false, Ordering::Relaxed)
     }
@@ -83,7 +83,7 @@ impl Unheeded {
     }
 }
 
-/// Whether a signal has no handler and is not ignored.
+/// Returns whether a signal has no handler and is not ignored.
 fn is_free(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let is_in = |mask: &str| {

@@ -19,7 +19,7 @@ mod tests;
 pub(super) use socket::CUT_AFTER;
 use socket::Socket;
 
-/// How long a process that ends waits for the answer of the hub: its reports are worthless before.
+/// The time that a process that ends waits for the answer of the hub: its reports are worthless before.
 const LAST_ANSWER: Duration = Duration::from_millis(500);
 
 /// An event on a connection.
@@ -53,7 +53,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// The connections of a leader with rank 0, the hub; `None` for a rank that has none.
+    /// Returns the connections of a leader with rank 0, the hub; `None` for a rank that has none.
     pub(super) fn of_leader(own: Rank, cards: &Cards, hub: Option<Hub>) -> Option<Self> {
         let leaders = cards.leaders();
         let (&first, others) = leaders.split_first()?;
@@ -77,7 +77,8 @@ impl Sockets {
         Some(sockets)
     }
 
-    /// The connections of a rank with others, which exist already. Each rank tells all others what it knows itself.
+    /// Returns the connections of a rank with others, which exist already. Each rank tells all others what it knows
+    /// itself.
     pub(super) fn of_controls(
         (own, ranks): (Rank, usize),
         controls: Vec<(Rank, OwnedFd)>,
@@ -120,7 +121,7 @@ impl Sockets {
         self.is_hub
     }
 
-    /// The descriptors to poll, and whether for writability too.
+    /// Returns the descriptors to poll, and whether for writability too.
     pub(super) fn waits_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         let listeners = self.hub.iter().flat_map(Hub::waits_on).map(|listener| (listener, false));
         listeners.chain(self.sockets.values().map(|socket| (socket.as_fd(), socket.wants_to_write())))
@@ -146,7 +147,7 @@ impl Sockets {
         ask(&mut self.endpoint, self.began.elapsed())
     }
 
-    /// The ranks at the other ends, one for each connection.
+    /// Returns the ranks at the other ends, one for each connection.
     pub(super) fn others(&self) -> Vec<Rank> {
         self.endpoint.peers().collect()
     }
@@ -159,7 +160,7 @@ impl Sockets {
         self.handle(Event::Tick);
         let news = self.flush();
         if self.others().len() == self.expected || self.began.elapsed() > 2 * CONNECT {
-            // Nobody else is expected, or a path is blocked.
+            // No other connection is expected, or a path is blocked.
             self.hub = None;
         }
         news

@@ -32,7 +32,7 @@ impl Warnings {
         Self { first_s, next_s: first_s, sequence: None, looked: Instant::now(), every }
     }
 
-    /// Whether the next check of all ranks is due.
+    /// Returns whether the next check of all ranks is due.
     pub(super) fn is_time(&mut self) -> bool {
         let is_time = self.looked.elapsed() >= self.every;
         if is_time {
@@ -41,7 +41,8 @@ impl Warnings {
         is_time
     }
 
-    /// The warning that is due, if any, given what the ranks are doing, and for how many seconds each has not been heard of.
+    /// Returns the warning that is due, if any, given what the ranks are doing, and for how many seconds each has not been
+    /// heard of.
     pub(super) fn due(&mut self, ranks: &[(Doing, Option<f64>)], cards: &Cards) -> Option<String> {
         let now = ranks.iter().filter(|(_, heard)| heard.is_none()).map(|(doing, _)| doing);
         let inside = || now.clone().filter(|doing| doing.state == State::Inside);

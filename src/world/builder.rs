@@ -63,27 +63,27 @@ pub struct Builder {
     nodes: Option<Topology>,
     ignores_environment: bool,
     bootstrap: Option<Box<dyn Bootstrap>>,
-    /// Why this rank refuses to take part.
+    /// The reason why this rank refuses to take part.
     refusal: Option<String>,
 }
 
 impl Builder {
-    /// The algorithm of all calls, as [`Communicator::set_choice`]. All ranks set the same.
+    /// Returns the algorithm of all calls, as [`Communicator::set_choice`]. All ranks set the same.
     pub fn algorithm(self, choice: impl Into<Choice>) -> Self {
         Self { algorithm: Some(choice.into()), ..self }
     }
 
-    /// How long a rank waits for another, in the first call too, as [`Communicator::set_timeout`].
+    /// Sets the time that a rank waits for another, in the first call too, as [`Communicator::set_timeout`].
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
     }
 
-    /// The file of measured constants written by `unisono tune`. All ranks use rank 0's.
+    /// Returns the file of measured constants written by `unisono tune`. All ranks use rank 0's.
     pub fn tuning(self, file: impl Into<PathBuf>) -> Self {
         Self { tuning: Some(file.into()), ..self }
     }
 
-    /// What a failure does to this program. By default calls return errors, and no process ends.
+    /// Sets the effect of a failure on this program. By default calls return errors, and no process ends.
     pub fn on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
     }
@@ -93,7 +93,8 @@ impl Builder {
         Self { nodes: Some(nodes), ..self }
     }
 
-    /// The bootstrap by which ranks find each other, for [`Builder::processes`] and [`Builder::detect`].
+    /// Returns the bootstrap by which ranks find each other, for [`Builder::processes`] and
+    /// [`Builder::detect`].
     pub fn bootstrap(self, bootstrap: impl Bootstrap + 'static) -> Self {
         Self { bootstrap: Some(Box::new(bootstrap)), ..self }
     }
@@ -215,7 +216,8 @@ impl Builder {
         over_processes(transport, &config)
     }
 
-    /// The communicators of a world of `ranks` threads in this process, rank 0 first. Move each to a thread of its own.
+    /// Returns the communicators of a world of `ranks` threads in this process, rank 0 first. Move each to a thread of
+    /// its own.
     ///
     /// # Errors
     /// [`Error::Setting`] for an invalid environment variable.
@@ -261,7 +263,7 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// The default bootstrap, for processes numbered by a launcher.
+/// Returns the default bootstrap, for processes numbered by a launcher.
 fn launched(config: &Result<Config>) -> Result<Box<dyn Bootstrap>> {
     let launcher = Launcher::detect();
     let Some(world) = launcher.rank.zip(launcher.ranks).filter(|(rank, ranks)| rank < ranks) else {

@@ -57,7 +57,7 @@ fn grown(growing: &mut Growing<'_>) -> Result<Communicator> {
     Ok(comm)
 }
 
-/// Sets what all ranks of a world that has grown must have alike, and watches over this one.
+/// Sets the values that must be identical on all ranks of a grown world, and watches over this one.
 fn set_up(
     comm: &mut Communicator,
     bootstrap: &mut dyn Bootstrap,

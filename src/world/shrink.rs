@@ -12,9 +12,10 @@ impl Communicator {
     /// Returns a communicator of the ranks that are left, after a [fatal](Error::is_fatal) error. All of them call it. They keep their
     /// order and get new numbers ([`Communicator::former_ranks`]). Further ranks may fail meanwhile.
     ///
-    /// A rank is left out if its process has ended, or if it has dropped its communicator. Nobody leaves out a rank that is alive:
-    /// the others wait for it as long as [for any call](Communicator::set_timeout). This communicator ends on all ranks when the first
-    /// of them calls `shrink`, whether or not something has failed: ranks in a call then get [`Error::Aborted`], and can call it too.
+    /// A rank is left out if its process has ended, or if it has dropped its communicator. No survivor leaves out a rank that is
+    /// alive: the others wait for it as long as [for any call](Communicator::set_timeout). This communicator ends on all ranks when
+    /// the first of them calls `shrink`, whether or not something has failed: ranks in a call then get [`Error::Aborted`], and can
+    /// call it too.
     ///
     /// The new communicator inherits the algorithm choice, timeouts and constants, and is independent of the old one and its world.
     /// Registered memory keeps its values, and collectives treat it as any other memory: [allocate](Communicator::alloc) it again.

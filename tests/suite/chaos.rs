@@ -15,13 +15,13 @@ use crate::common::calls::{Made, Own, Ranks};
 use crate::common::memory::Memory;
 use crate::common::{no_ucx, reductions, small};
 
-/// Where ranks that are to be stopped leave their process numbers.
+/// The variable that names the folder of stopped ranks' process numbers.
 const PROCESSES: &str = "UNISONO_TEST_PROCESSES";
 /// A job that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// What ranks wait for a message.
+/// The timeout of ranks for a message.
 const TIMEOUT_S: &str = "1.5";
-/// How many calls a world makes.
+/// The number of calls that a world makes.
 const CALLS: usize = 25;
 
 /// Plays a case as a rank, or as a world of threads: `threads 7`, `faulty 7`, `stopped 7`.
@@ -73,7 +73,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests
 }
 
-/// How the ranks of a world are launched.
+/// The launch of a world's ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Over {
     Threads,
@@ -86,7 +86,7 @@ fn ranks(case: u64) -> usize {
     2 + (case % 3) as usize
 }
 
-/// A job as this program, in a role.
+/// Returns a job as this program, in a role.
 fn job(over: Over, ranks: usize, role: &str) -> Command {
     let program = launch::this_program();
     let mut command = match over {
@@ -132,7 +132,7 @@ fn faults(name: &str, over: Over, short: u64) {
     );
 }
 
-/// How far a rank came.
+/// Prints the progress of a rank.
 fn tell(rank: usize, came: &unisono::Result<bool>) {
     match came {
         Ok(true) => println!("rank {rank} is through"),
@@ -141,7 +141,8 @@ fn tell(rank: usize, came: &unisono::Result<bool>) {
     }
 }
 
-/// Whether all results were right. Otherwise every rank has an error, and no rank may believe that all was well.
+/// Returns whether all results were right. Otherwise every rank has an error, and no rank may believe that all
+/// was well.
 fn judge(ended: &Ended, ranks: usize, chaos: &str, over: Over) -> bool {
     let said = format!("{chaos}\n{}\n{}\n{}", ended.status, ended.stdout, ended.stderr);
     assert!(!ended.stderr.contains("panicked"), "{said}");

@@ -1,4 +1,4 @@
-//! How long ranks wait for each other, what they are told of whom they wait for, and what they may call their calls.
+//! Tests of deadlines, of the reports of ranks that wait, and of the labels of calls.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -132,7 +132,7 @@ fn a_timeout_is_for_one_call_of_any_kind() {
                 sleep(LONG);
                 return None;
             }
-            // What is said for a call that was not made is for no other.
+            // An option of a call that was not made applies to no other.
             drop(comm.call().timeout(Duration::ZERO));
             waits(&mut comm).err()
         });
@@ -206,7 +206,7 @@ fn the_slow_rank_is_named() {
     });
     let [zero, one, two] = lateness[0].ranks[..] else { panic!("{lateness:?}") };
     assert_eq!(lateness[0].slowest(), 1);
-    // Those that wait for it may be late themselves, on a busy machine.
+    // Ranks that wait for it may be late themselves, on a busy machine.
     assert!(one.busy >= LONG && one.waited < zero.waited.min(two.waited), "{lateness:?}");
     assert!(zero.waited > LONG / 2 && two.waited > LONG / 2, "{zero:?}, {two:?}");
     assert!(lateness[0].to_string().starts_with("rank 1 is slowest: busy for "), "{}", lateness[0]);

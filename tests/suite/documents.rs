@@ -31,8 +31,12 @@ const BANNED: [(&str, &str); 19] = [
     ("will be able to", "can"),
 ];
 
-/// Beginnings of sentences that use a clause in place of a noun.
+/// Beginnings of a document's sentences that use a clause in place of a noun.
 const OPENINGS: [&str; 6] = ["That for ", "That of ", "Those of ", "What ", "Whether ", "Who "];
+
+/// Beginnings of comments that do so, or refer to another comment: readers see one alone.
+const COMMENT_OPENINGS: [&str; 9] =
+    ["How ", "Of ", "That for ", "That of ", "The same ", "Those ", "What ", "Who ", "Why "];
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![
@@ -41,6 +45,7 @@ pub(crate) fn tests() -> Vec<Test> {
         every_variable_is_listed,
         every_error_code_is_listed,
         plain_words,
+        plain_words_in_comments,
         sizes,
     ]
 }
@@ -77,7 +82,7 @@ fn no_link_is_dead() {
     assert!(dead.is_empty(), "{}", dead.join("\n"));
 }
 
-/// The anchors of a document's headings, as forges and mdBook form them.
+/// Returns the anchors of a document's headings, as forges and mdBook form them.
 fn headings(text: &str) -> BTreeSet<String> {
     let mut is_code = false;
     let mut anchors = BTreeSet::new();
@@ -159,7 +164,7 @@ fn plain_words() {
         }
         let allowed: Vec<_> = unused.iter().filter(|(file, _)| *file == name).cloned().collect();
         for (line, number) in prose(&text) {
-            for (phrase, better) in phrases(&line) {
+            for (phrase, better) in phrases(&line).into_iter().chain(openings(&line)) {
                 let exception = allowed.iter().find(|(_, allowed)| *allowed == phrase);
                 match exception {
                     Some(exception) => drop(unused.remove(exception)),
@@ -172,7 +177,7 @@ fn plain_words() {
     assert!(unused.is_empty(), "these exceptions are not needed any more: {unused:?}");
 }
 
-/// The lines of a document that are not code, with their numbers.
+/// Returns the lines of a document that are not code, with their numbers.
 fn prose(text: &str) -> Vec<(String, usize)> {
     let mut is_code = false;
     let mut lines = Vec::new();
@@ -185,7 +190,7 @@ fn prose(text: &str) -> Vec<(String, usize)> {
     lines
 }
 
-/// The banned phrases of a line, each with a better one.
+/// Returns the banned phrases of a line, each with a better one.
 fn phrases(line: &str) -> Vec<(String, &'static str)> {
     let lower = format!(" {} ", line.to_lowercase());
     let has = |phrase: &str| {
@@ -196,14 +201,52 @@ fn phrases(line: &str) -> Vec<(String, &'static str)> {
         })
     };
     let banned = BANNED.iter().filter(|(phrase, _)| has(phrase));
-    let mut phrases: Vec<_> = banned.map(|(phrase, better)| ((*phrase).to_owned(), *better)).collect();
+    banned.map(|(phrase, better)| ((*phrase).to_owned(), *better)).collect()
+}
+
+/// Returns the banned openings of a line's sentences.
+fn openings(line: &str) -> impl Iterator<Item = (String, &'static str)> {
     let sentences = line.split(". ").map(|sentence| sentence.trim_start_matches(['-', '*', ' ']));
-    for opening in
-        sentences.flat_map(|sentence| OPENINGS.iter().filter(|opening| sentence.starts_with(*opening)))
-    {
-        phrases.push((opening.trim().to_owned(), "begin with the noun"));
+    sentences.flat_map(|sentence| opening(sentence, &OPENINGS))
+}
+
+fn opening(sentence: &str, banned: &[&str]) -> Option<(String, &'static str)> {
+    let opening = banned.iter().find(|opening| sentence.starts_with(*opening))?;
+    Some((opening.trim().to_owned(), "begin with the noun"))
+}
+
+/// Comments use plain words, and name their subject first.
+fn plain_words_in_comments() {
+    let mut found = Vec::new();
+    for language in ["rs", "c", "h", "hpp", "cpp", "py"] {
+        for (path, text) in files_in(language, "") {
+            let is_here = path.ends_with("tests/suite/documents.rs");
+            for (line, number, is_first) in comments(&text, language).filter(|_| !is_here) {
+                let opening =
+                    Some(&line).filter(|_| is_first).and_then(|line| opening(line, &COMMENT_OPENINGS));
+                for (phrase, better) in phrases(&line).into_iter().chain(opening) {
+                    found.push(format!("{}:{number}: `{phrase}` ({better})", path.display()));
+                }
+            }
+        }
     }
-    phrases
+    assert!(found.is_empty(), "comments avoid these phrases:\n{}", found.join("\n"));
+}
+
+/// Returns the lines of a source that are comments, with their numbers, and whether a comment begins there.
+fn comments<'a>(text: &'a str, language: &str) -> impl Iterator<Item = (String, usize, bool)> + use<'a> {
+    let marks: &[&str] = match language {
+        "py" => &["# "],
+        "rs" => &["/// ", "//! ", "// "],
+        _ => &["/// ", "// ", "/* ", "* "],
+    };
+    let mut was_comment = false;
+    text.lines().zip(1..).filter_map(move |(line, number)| {
+        let comment = marks.iter().find_map(|mark| line.trim_start().strip_prefix(mark));
+        let is_first = comment.is_some() && !was_comment;
+        was_comment = comment.is_some();
+        Some((comment?.to_owned(), number, is_first))
+    })
 }
 
 /// The pages that everybody reads stay short.

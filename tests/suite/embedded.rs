@@ -10,9 +10,11 @@ use unisono_testing::launch::{self, Ended};
 use unisono_testing::suite::{self, Test};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How long ranks may take to see that another has ended: half a second, and what a busy machine adds.
+/// The longest time that ranks may take to see that another has ended: half a second, and what a busy machine
+/// adds.
 const SOON: Duration = Duration::from_secs(5);
-/// The same between machines, and where calls of groups are compared, which takes longer than news of other machines counts.
+/// The limit between machines, and where calls of groups are compared, which takes longer than news of other machines
+/// counts.
 const SOON_ON_MACHINES: Duration = Duration::from_secs(5);
 const SOON_IN_GROUPS: Duration = Duration::from_secs(20);
 /// The prefix of roles of a rank on a machine of its own.
@@ -80,7 +82,7 @@ fn on_machines(role: &str, ranks: usize) {
     assert_eq!(stdout.lines().filter(says).count(), survivors, "{told}");
 }
 
-/// A rank that is alone on its machine. What it makes is too large for the kernel to buffer.
+/// Returns a rank that is alone on its machine. What it makes is too large for the kernel to buffer.
 fn play_on_machines(role: &str) -> ExitCode {
     let builder = Unisono::builder().on_failure(OnFailure::ReturnError).algorithm(Algorithm::Ring);
     let mut comm = builder.timeout(DEADLINE).processes().unwrap();
@@ -128,7 +130,7 @@ fn is_stopped() {
     assert_eq!(status.code(), Some(128 + 9), "{told}");
 }
 
-/// A rank that makes passes until rank 1 is stopped.
+/// Returns a rank that makes passes until rank 1 is stopped.
 fn play_is_stopped() -> ExitCode {
     let builder = Unisono::builder().on_failure(OnFailure::ReturnError).algorithm(Algorithm::RoundRobin);
     let mut comm = builder.timeout(Duration::from_secs(1)).processes().unwrap();
@@ -171,7 +173,7 @@ fn is_late(late: usize) {
     assert!((1..=3).contains(&warnings), "at 0.5 s, at 1 s, and if it is very late at 2 s: {stderr}");
 }
 
-/// The signals that this process has handlers for, but for those of the C library's own, above 31.
+/// Returns the signals that this process has handlers for, but for those of the C library's own, above 31.
 fn handlers() -> u32 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
@@ -201,7 +203,7 @@ fn threads() {
     assert!(ended.iter().all(|&threads| threads <= before + 2), "{ended:?} after {before}");
 }
 
-/// A rank, which makes calls until rank 1 ends.
+/// Returns a rank, which makes calls until rank 1 ends.
 pub(crate) fn play(role: &str) -> ExitCode {
     if let Some(role) = role.strip_prefix(ON_MACHINE) {
         return play_on_machines(role);

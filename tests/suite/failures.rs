@@ -14,9 +14,9 @@ use crate::common::no_ucx;
 
 mod nodes;
 
-/// How long the longest of these may take: what they do before one fails, ten seconds, and what a launcher takes to clean up.
+/// The longest time of one of these: the work before a rank fails, ten seconds, and the clean-up of a launcher.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How long ranks may live after one has failed.
+/// The longest time that ranks may live after one has failed.
 const END: Duration = Duration::from_secs(10);
 const RANKS: usize = 3;
 /// Names a file for the moment at which rank 1 fails, or at which a link is to be cut.
@@ -39,7 +39,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
 
 type Failure = Box<dyn std::error::Error>;
 
-/// What a rank does: some all-reduces with the others, and then rank 1 something else.
+/// Makes some all-reduces with the others, and then, on rank 1, something else.
 fn fail_or_see(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
     println!("process {} of rank {}", std::process::id(), comm.rank());
     let mut array = vec![1.0_f32; 100_000];
@@ -51,7 +51,7 @@ fn fail_or_see(role: &str, comm: &mut Communicator) -> Result<(), Failure> {
         ("error", 1) => return Err("the disk of this rank is full".into()),
         ("fail", 1) => {
             comm.fail("it does not like the data");
-            // What is said must not wait for the end.
+            // The report must not wait for the end.
             std::thread::sleep(Duration::from_secs(20));
         }
         ("killed" | "killed beside one that computes", 1) => {
@@ -127,7 +127,7 @@ fn compute() {
     }
 }
 
-/// How ranks come to be.
+/// The ways to start ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum World {
     Threads,
@@ -137,7 +137,7 @@ enum World {
     Group,
     /// Such processes that share no memory, as if they were on several machines.
     Connections,
-    /// The same over UCX.
+    /// Connections over UCX.
     Ucx,
     SharedMemory,
     Messages,
@@ -165,7 +165,7 @@ fn start(world: World, role: &str, settings: &[(&str, &str)]) -> (Ended, Duratio
         World::Messages => command.env("UNISONO_TRANSPORT", "mpi"),
         World::Threads | World::Group | World::Processes | World::SharedMemory => &mut command,
     };
-    // What is odd about the launch would come before the first cause.
+    // Notices about the launch would come before the first cause.
     suite::play(&mut command, "failures", &role).env("UNISONO_WARNINGS", "off");
     let started = Instant::now();
     let ended = launch::run(command.envs(settings.iter().copied()), DEADLINE);
@@ -243,7 +243,7 @@ fn fails(world: World, role: &str, cause: &str) {
     let speak = said.iter().filter(is_told).count();
     if world == World::Threads || !role.starts_with("killed") || role.ends_with("SIGTERM") {
         assert_eq!(place, Some(0), "{told}");
-        // That a rank has left, both others may see at the same moment.
+        // Both others may see at the same moment that a rank has left.
         let see = said.iter().filter(|line| role == "leaves" && is_cause(line) && !is_told(line)).count();
         assert!(speak + see >= 2, "{told}");
     } else if matches!(world, World::Processes | World::Group) || launch::is_open_mpi() {

@@ -1,7 +1,7 @@
-//! The floors of the house: which rooms of `src/` may name which, and what must never be in some of them. Which crate may name which is
-//! Cargo's to hold.
+//! The dependencies between modules of `src/`, and the names that must not occur in some of them. Cargo holds the dependencies
+//! between crates.
 //!
-//! What only tests have is left out.
+//! Code of tests is left out.
 
 mod files;
 mod graph;
@@ -36,7 +36,7 @@ const FLOORS: [(&str, &[&str]); 15] = [
 ];
 
 /// Arrows that go down the floors, and still must not be.
-const NOT_EVEN_DOWNWARDS: [(&str, &[&str]); 4] = [
+const FORBIDDEN_DEPENDENCIES: [(&str, &[&str]); 4] = [
     ("watchdog", &["transport", "executor", "collective", "communicator"]),
     ("tuning", &["select"]),
     ("select", &["tuning", "transport", "executor"]),
@@ -78,7 +78,7 @@ fn graph_of(folder: &str) -> Graph {
     Graph::new(sources.iter().map(|(path, text)| (path.as_path(), text.as_str())))
 }
 
-/// What goes upwards, or to where it must not.
+/// Returns dependencies that go upwards or are forbidden.
 fn wrong(arrows: &Arrows) -> Vec<String> {
     let floor = |room: &str| {
         let floor = FLOORS.iter().position(|(_, rooms)| rooms.contains(&room));
@@ -87,7 +87,7 @@ fn wrong(arrows: &Arrows) -> Vec<String> {
         })
     };
     let is_forbidden = |from: &str, to: &str| {
-        let rule = NOT_EVEN_DOWNWARDS.iter().find(|(room, _)| *room == from);
+        let rule = FORBIDDEN_DEPENDENCIES.iter().find(|(room, _)| *room == from);
         rule.is_some_and(|(_, never)| never.contains(&to) || never.contains(&"*"))
     };
     let all = arrows.iter().flat_map(|(from, tos)| tos.keys().map(move |to| (from, to)));

@@ -62,7 +62,7 @@ fn those_that_join_follow_and_have_the_settings_of_the_world() {
         let mut grown = comm.grow(2, path)?;
         assert_eq!(check(&mut grown)?, comm.rank());
         assert_eq!(sum(&mut comm)?, 2);
-        // What has grown shrinks.
+        // A grown world shrinks.
         drop(comm);
         let left = grown.rank();
         if left == 1 {

@@ -36,7 +36,7 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// What all ranks found.
+/// The counts of all ranks.
 #[derive(Debug, Default)]
 struct Counts {
     cases: AtomicU64,

@@ -136,7 +136,8 @@ fn drops(mut comm: Communicator) {
     (0..64).for_each(|_| round(&mut comm));
     let (files_then, bytes_then) = in_use();
     assert_eq!(files_then, files);
-    // What `malloc` reserves for another thread; and the others may not have noticed yet what this rank dropped last.
+    // The memory that `malloc` reserves for another thread; and the others may not have noticed yet what this rank
+    // dropped last.
     const ARENA: usize = 64 << 20;
     assert!(bytes_then <= bytes + ARENA + 8 * BYTES, "{bytes_then} instead of {bytes} bytes are mapped");
 
@@ -179,11 +180,11 @@ const SHARED: Settings = &[];
 const MESSAGES: Settings = &[("UNISONO_TRANSPORT", "mpi")];
 const EVEN: Settings = &[("UNISONO_NODES", "2,2")];
 const UNEVEN: Settings = &[("UNISONO_NODES", "3,1")];
-/// Our own connections between nodes, though MPI would have something better on one machine.
+/// Unisono's connections between nodes, though MPI would have something better on one machine.
 const CONNECTED: Settings = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,2")];
 const CONNECTED_ALONE: Settings = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1")];
 const LATE: Settings = &[("UNISONO_NODES", "1,2"), ("UNISONO_CHAOS", "seed=7,delay_us=300")];
-/// Whatever the trial at the start says of how fast this kernel copies.
+/// Always on, however fast the trial at the start finds the copies of this kernel.
 const COPIED: Settings = &[("UNISONO_KERNEL_COPIES", "on")];
 const NOT_COPIED: Settings = &[("UNISONO_KERNEL_COPIES", "off")];
 /// The limit of a segment is a cache line.
@@ -201,7 +202,7 @@ const IN_SHARED_MEMORY: &[&str] = &[
     "drops",
 ];
 
-/// Where every call is made.
+/// The worlds in which every call is made.
 const WORLDS: [World; 11] = [
     ("MPI", SHARED, "mpi", &[(1, &["conformance", "bits"])]),
     (
@@ -227,7 +228,7 @@ const WORLDS: [World; 11] = [
             (5, &["conformance", "bits"]),
         ],
     ),
-    // What is chosen where nothing is said is one of the two below.
+    // The default is one of the two below.
     ("memory that the kernel copies", COPIED, "shm", &[(3, &["thresholds", "blocks"])]),
     ("memory that it does not copy", NOT_COPIED, "shm", &[(2, &["thresholds", "point to point"])]),
     (
@@ -291,7 +292,7 @@ const WORLDS: [World; 11] = [
     ("messages of many segments", SEGMENTS, "shm", &[(3, &["long"])]),
 ];
 
-/// What only the deep suite plays.
+/// Worlds of the deep suite alone.
 const MORE_WORLDS: [World; 3] = [
     ("memory that the kernel copies", COPIED, "shm", &[(2, &["thresholds", "blocks"])]),
     ("memory that it does not copy", NOT_COPIED, "shm", &[(3, &["thresholds", "blocks"])]),

@@ -100,7 +100,7 @@ pub(crate) fn play(_role: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The description of the library by a process with these variables.
+/// Returns the description of the library by a process with these variables.
 fn ask(variables: &[(&str, &Path)]) -> String {
     let mut command = Command::new(launch::this_program());
     command.env_remove("UNISONO_NCCL").env_remove("VIRTUAL_ENV");

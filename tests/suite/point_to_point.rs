@@ -31,7 +31,7 @@ fn messages_bring_what_was_sent() {
     }
 }
 
-/// What both of two ranks get where they do different things.
+/// Returns the errors of both of two ranks that make different calls.
 fn errors(call: impl Fn(&mut Communicator) -> Result<()> + Sync) -> Vec<Error> {
     let started = Instant::now();
     let errors = unisono::threads(2, |mut comm| {
@@ -42,7 +42,7 @@ fn errors(call: impl Fn(&mut Communicator) -> Result<()> + Sync) -> Vec<Error> {
     errors
 }
 
-/// What rank 1 of two gets where it receives something else than rank 0 sends.
+/// Returns the error of rank 1 of two that receives something else than rank 0 sends.
 fn apart(
     sender: impl Fn(&mut Communicator) -> Result<()> + Sync,
     receiver: impl Fn(&mut Communicator) -> Result<()> + Sync,
@@ -126,7 +126,8 @@ fn a_message_that_meets_a_collective_is_a_disagreement() {
     );
 }
 
-/// What rank 1 of two gets of a rank 0 that does nothing: it leaves at once if `leaves`, or once rank 1 has its error.
+/// Returns the error of rank 1 of two beside a rank 0 that does nothing: it leaves at once if `leaves`, or once rank 1
+/// has its error.
 fn alone(leaves: bool, call: impl Fn(&mut Communicator) -> Result<()> + Sync) -> Error {
     let ended = Barrier::new(2);
     let mut errors = unisono::threads(2, |mut comm| {
@@ -155,7 +156,7 @@ fn a_rank_that_does_not_come_is_an_error() {
         ("receive-any", |comm| comm.receive_any(&mut [0_u8; 3]).map(drop)),
         ("exchange", |comm| comm.exchange(&[1_u8; 3], 0, &mut [0_u8; 3], 0)),
         ("send", |comm| comm.send(&vec![1_u8; 10 << 20], 0)),
-        // One too many for those that nobody receives.
+        // One too many for those that are never received.
         ("send", |comm| (0..100).try_for_each(|_| comm.send(&[1_u8], 0))),
     ];
     for (operation, call) in calls {

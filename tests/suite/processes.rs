@@ -1,4 +1,4 @@
-//! Worlds of processes without MPI: whatever sets RANK and WORLD_SIZE starts them.
+//! Worlds of processes without MPI: any launcher that sets RANK and WORLD_SIZE starts them.
 
 use std::fs;
 use std::process::{Command, ExitCode};
@@ -12,7 +12,7 @@ use unisono_testing::suite::{self, Test};
 use crate::common::{no_ucx, roles};
 
 const DEADLINE: Duration = Duration::from_secs(240);
-/// How long ranks may take to see that another has ended.
+/// The longest time that ranks may take to see that another has ended.
 const SOON: Duration = Duration::from_secs(10);
 
 pub(crate) fn play(role: &str) -> ExitCode {
@@ -30,7 +30,8 @@ const CONNECTED: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES
 const THREE_NODES: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "2,2,1")];
 const EIGHT_NODES: &[(&str, &str)] = &[("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1,1,1,1,1,1,1")];
 
-/// The same over UCX: its own TCP, and its shared memory, which reports the failure of a peer only if it is asked to.
+/// Eight nodes over UCX: its own TCP, and its shared memory, which reports the failure of a peer only if it is asked
+/// to.
 const OVER_UCX: &[(&str, &str)] = &[("UNISONO_NETWORK", "ucx"), ("UNISONO_NODES", "2,1"), ("UCX_TLS", "tcp")];
 const OVER_UCX_MEMORY: &[(&str, &str)] = &[
     ("UNISONO_NETWORK", "ucx"),
@@ -106,14 +107,14 @@ fn launch(ranks: usize, role: &str, settings: &[(&str, &str)]) -> Ended {
     launch::run(command.envs(settings.iter().copied()), DEADLINE)
 }
 
-/// This program as a rank that joins a world.
+/// Returns this program as a rank that joins a world.
 fn joins() -> Command {
     let mut command = Command::new(launch::this_program());
     suite::play(&mut command, "processes", "joins");
     command
 }
 
-/// A process for each of these environments, all at once.
+/// Returns a process for each of these environments, all at once.
 fn each(all: &[&[(&str, &str)]]) -> Vec<Ended> {
     let folder = tempfile::tempdir().unwrap();
     let start = |variables: &[(&str, &str)]| {
@@ -174,7 +175,7 @@ fn sizes() {
         "rank 0 is in a world of 2 ranks, but rank 1 in one of 3",
         "rank 1 is in a world of 3 ranks, but rank 0 in one of 2",
     ];
-    // Whoever sees it first ends, and the other may see that.
+    // The rank that detects it first ends, and the other may see that.
     expect_refusals(&all, &[said[0], said[1], "has ended before the world began"]);
     assert!(all.iter().any(|ended| said.iter().any(|said| ended.stderr.contains(said))));
 }

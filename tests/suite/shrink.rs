@@ -16,9 +16,9 @@ mod script;
 use script::{Moment, Script};
 
 const DEADLINE: Duration = Duration::from_secs(120);
-/// How long ranks wait for each other: no rank that is alive may be this late on a busy machine.
+/// The time that ranks wait for each other: no rank that is alive may be this late on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a call waits for a rank that does not come.
+/// The time that a call waits for a rank that does not come.
 const SHORT: Duration = Duration::from_secs(1);
 
 /// As if ranks were on two machines.
@@ -133,7 +133,7 @@ fn sum(comm: &mut Communicator) -> Result<u64> {
     Ok(sum[0])
 }
 
-/// The error of the first call that fails.
+/// Returns the error of the first call that fails.
 fn failure(comm: &mut Communicator) -> Error {
     loop {
         if let Err(error) = sum(comm) {

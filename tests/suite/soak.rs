@@ -14,9 +14,9 @@ use crate::common::small::{Held, all_reduces};
 
 /// A job that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(300);
-/// How many calls a world makes, before the next one begins.
+/// The number of calls that a world makes, before the next one begins.
 const CALLS: usize = 500;
-/// How many worlds a job has, one after the other; memory is looked at after the first few.
+/// The number of worlds that a job has, one after the other; memory is looked at after the first few.
 const WORLDS_OF_JOB: u64 = 8;
 const WARM_UP: u64 = 3;
 

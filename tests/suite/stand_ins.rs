@@ -34,7 +34,7 @@ impl Case {
     }
 }
 
-/// A case.
+/// Returns a case.
 const fn case(name: &'static str, environment: &'static [(&'static str, &'static str)], body: fn()) -> Case {
     Case { name, environment, body, is_timed: false }
 }
@@ -73,7 +73,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests
 }
 
-/// The command that runs this program as a case.
+/// Returns the command that runs this program as a case.
 fn command(case: &str, environment: &[(&str, &str)]) -> Command {
     let mut command = Command::new(launch::this_program());
     suite::play(&mut command, "stand_ins", case).envs(stand_ins::environment());

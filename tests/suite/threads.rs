@@ -152,8 +152,8 @@ fn direct_algorithms_round_halves_once() {
     }
 }
 
-/// What all ranks get when each does its own thing. None may get a result, and one at least must name both
-/// sides.
+/// Returns the errors of ranks that make different calls. None may get a result, and one at least must name
+/// both sides.
 fn disagree(ranks: usize, call: impl Fn(&mut Communicator) -> unisono::Result<()> + Sync) -> Vec<String> {
     let started = Instant::now();
     let errors = unisono::threads(ranks, |mut comm| {
@@ -322,7 +322,7 @@ fn what_is_said_for_one_call_is_for_no_other() {
         assert_eq!(by(&mut calls.call().algorithm(ring)), ring);
         assert_eq!(by(&mut calls), tree);
         drop(calls);
-        // Nothing is left of one that no call was made of, on one rank.
+        // A plan leaves nothing behind if no call of it was made, on one rank.
         if comm.rank() == 1 {
             drop(comm.call().algorithm(ring).label("nobody's").timeout(Duration::ZERO));
         }

@@ -18,12 +18,12 @@ pub(crate) fn tests() -> Vec<Test> {
     ]
 }
 
-/// All Rust files below a folder of the project, with their text.
+/// Returns all Rust files below a folder of the project, with their text.
 pub(crate) fn files(folder: &str) -> Vec<(PathBuf, String)> {
     files_in("rs", folder)
 }
 
-/// All files of a language below a folder of the project, with their text.
+/// Returns all files of a language below a folder of the project, with their text.
 pub(crate) fn files_in(language: &str, folder: &str) -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
@@ -31,7 +31,7 @@ pub(crate) fn files_in(language: &str, folder: &str) -> Vec<(PathBuf, String)> {
         for entry in fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                // What is built is not ours: an example is a workspace of its own.
+                // Build folders are not ours: an example is a workspace of its own.
                 folders.extend(Some(path).filter(|path| !path.ends_with("target")));
             } else if path.extension().is_some_and(|extension| extension == language) {
                 let text = fs::read_to_string(&path).unwrap();

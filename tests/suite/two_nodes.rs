@@ -37,7 +37,7 @@ fn disagree(comm: &mut Communicator) {
     println!("rank {} got a result: {}", comm.rank(), called.is_ok() && then.is_ok());
 }
 
-/// Where a rank sees itself.
+/// Returns the place of a rank, as it sees it.
 fn place(comm: &Communicator) -> String {
     let (topology, rank) = (comm.topology(), comm.rank());
     let node = topology.node_of(rank);
@@ -51,7 +51,7 @@ fn place(comm: &Communicator) -> String {
     )
 }
 
-/// What `auto` takes for arrays of some sizes.
+/// Returns the choice of `auto` for arrays of some sizes.
 fn chosen(comm: &mut Communicator) -> String {
     let by = |size_bytes: usize| {
         comm.selection(&Call::all_reduce(DType::F32, ReduceOp::Sum, size_bytes / size_of::<f32>()))
@@ -69,7 +69,7 @@ fn launch(ranks: &str, role: &str, settings: &[(&str, &str)]) -> Ended {
     launch::run(command, DEADLINE)
 }
 
-/// The script, which takes a program next.
+/// Returns the script, which takes a program next.
 fn script(ranks: &str) -> Command {
     let mut command = Command::new(SCRIPT);
     if let Ok(launcher) = std::env::var("UNISONO_TEST_MPIRUN") {
@@ -87,7 +87,7 @@ unset OMPI_COMM_WORLD_SIZE PMI_SIZE
 exec "$1"
 "#;
 
-/// The same for processes that use no MPI: they meet where rank 0 is.
+/// Launches processes that use no MPI: they meet where rank 0 is.
 fn launch_without_mpi(ranks: &str, role: &str) -> Ended {
     let (folder, mut command) = (tempfile::tempdir().unwrap(), script(ranks));
     let wrapper = folder.path().join("without-mpi");
@@ -99,7 +99,7 @@ fn launch_without_mpi(ranks: &str, role: &str) -> Ended {
     launch::run(command, DEADLINE)
 }
 
-/// Why this machine has no nodes, if it has none.
+/// Returns the reason why this machine has no nodes, if it has none.
 fn obstacle() -> Option<String> {
     static OBSTACLE: LazyLock<Option<String>> = LazyLock::new(|| {
         let mut command = Command::new(SCRIPT);
@@ -134,7 +134,7 @@ const WORLDS: [World; 6] = [
     ("1,1", "mpi", "mpi", &["place"], &[]),
 ];
 
-/// The same for processes without MPI.
+/// The worlds of processes without MPI.
 const PROCESSES: [(&str, &str, &[&str], &[&str]); 3] = [
     ("2,1", "shm+tcp", &["place", "stress", "bits"], &[]),
     ("1,1", "tcp", &["place", "in flight"], &[]),
@@ -187,7 +187,8 @@ fn over_nodes(ended: &Ended, ranks: &str, roles: &[&str], transport: &str) {
     }
 }
 
-/// Nobody gets a result, and who sees it names both sides, whoever it is that differs.
+/// No rank gets a result, and a rank that detects the disagreement names both sides, whichever of them
+/// differs.
 fn disagreement(settings: &[(&str, &str)]) {
     let ended = launch("2,2", "disagree", settings);
     assert!(!ended.status.success(), "{}", ended.stdout);

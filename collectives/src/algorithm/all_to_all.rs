@@ -18,7 +18,7 @@
 //! **Right when** it is for teaching, or p = 2 and the array is tiny. Half-precision elements are rounded once. **Wrong when**
 //! the array is not small: it sends p/2 times as much as a ring.
 //!
-//! **Source**: the naive algorithm that every paper starts from; the diagonal order is our own.
+//! **Source**: the naive algorithm that every paper starts from; the diagonal order is Unisono's.
 
 use std::ops::Range;
 
@@ -42,21 +42,22 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
     }
 }
 
-/// The all-reduce, written directly: it does not divide into two halves.
+/// Returns the all-reduce, written directly: it does not divide into two halves.
 pub fn all_reduce(rank: Rank, ranks: usize) -> Schedule {
     let whole = Chunks::one(0);
     let step = |other| add(Step::new().send_original(other, whole), other, whole);
     Schedule::new(1, contributors(rank, ranks).map(step))
 }
 
-/// The reduce-scatter: rank r sends part i to rank i, and adds all contributions to part r in the order of ranks.
+/// Returns the reduce-scatter: rank r sends part i to rank i, and adds all contributions to part r in the order
+/// of ranks.
 pub fn reduce_scatter(rank: Rank, ranks: usize) -> Schedule {
     let own = Chunks::one(rank);
     let step = |other| add(Step::new().send_original(other, Chunks::one(other)), other, own);
     Schedule::new(ranks, contributors(rank, ranks).map(step))
 }
 
-/// The reduce: the root adds the arrays of all ranks in the order of ranks.
+/// Returns the reduce: the root adds the arrays of all ranks in the order of ranks.
 pub fn reduce(root: Rank, rank: Rank, ranks: usize) -> Schedule {
     let whole = Chunks::one(0);
     if rank != root {
@@ -74,7 +75,7 @@ fn add(step: Step, other: Rank, chunks: Chunks) -> Step {
     if other == 0 { step.replace(other, chunks) } else { step.reduce(other, chunks) }
 }
 
-/// The ranks whose contributions a rank adds, in order. Rank 0 starts with its own in place.
+/// Returns the ranks whose contributions a rank adds, in order. Rank 0 starts with its own in place.
 fn contributors(rank: Rank, ranks: usize) -> Range<Rank> {
     if rank == 0 { 1..ranks } else { 0..ranks }
 }

@@ -63,7 +63,7 @@ pub enum Folded {
 }
 
 impl Folding {
-    /// That of so many ranks.
+    /// Returns the butterfly of this many ranks.
     ///
     /// # Panics
     /// If there are none.
@@ -72,7 +72,7 @@ impl Folding {
         Self { bases, extras: ranks - bases }
     }
 
-    /// The part of a rank.
+    /// Returns the part of a rank.
     pub fn of(self, rank: Rank) -> Folded {
         if rank >= 2 * self.extras {
             Folded::Base { base: rank - self.extras, extra: None }
@@ -83,19 +83,19 @@ impl Folding {
         }
     }
 
-    /// The rank that is base number `base`; for one past the last base, one past the last rank.
+    /// Returns the rank that is base number `base`; for one past the last base, one past the last rank.
     pub fn rank(self, base: usize) -> Rank {
         base + base.min(self.extras)
     }
 
-    /// The distances between partners, nearest first.
+    /// Returns the distances between partners, nearest first.
     pub fn distances(self) -> impl Iterator<Item = usize> {
         (0..self.bases.ilog2()).map(|k| 1 << k)
     }
 }
 
-/// The outward half of the all-reduce: base b starts with chunk b, of as many chunks as there are bases. Both halves of a message have the
-/// same step: a rank without a partner in a step does nothing.
+/// Returns the outward half of the all-reduce: base b starts with chunk b, of as many chunks as there are bases. Both halves of a message
+/// have the same step: a rank without a partner in a step does nothing.
 pub fn outward(rank: Rank, ranks: usize) -> Schedule {
     let folding = Folding::new(ranks);
     let whole = Chunks::new(0, folding.bases);
@@ -113,7 +113,7 @@ pub fn outward(rank: Rank, ranks: usize) -> Schedule {
     Schedule::new(folding.bases, steps)
 }
 
-/// The all-gather as an operation, where every rank starts with its own part.
+/// Returns the all-gather as an operation, where every rank starts with its own part.
 ///
 /// A base that acts for an extra rank first receives that rank's part, and so starts with two; at the end it sends what lies
 /// before that part and what lies after it, in two messages.

@@ -33,7 +33,7 @@ pub struct Descriptor {
     pub(super) makes: Makes,
 }
 
-/// What an algorithm is the default for, in worlds too large to predict every algorithm.
+/// The role of an algorithm as a default in worlds too large to predict every algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// A small array: fewest steps.
@@ -64,7 +64,7 @@ pub struct Levels {
     pub shards: fn(&Topology) -> usize,
 }
 
-/// How plans are made.
+/// The generator of an algorithm's plans.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Makes {
     /// One phase among all ranks, regardless of nodes: the schedule of a rank, if the operation is offered.
@@ -78,7 +78,7 @@ pub(super) enum Makes {
 }
 
 impl Descriptor {
-    /// An algorithm that ignores nodes.
+    /// Returns an algorithm that ignores nodes.
     pub(super) const fn flat(
         name: &'static str,
         summary: &'static str,
@@ -88,7 +88,7 @@ impl Descriptor {
         Self { name, summary, role: None, is_quadratic: false, levels: None, makes }
     }
 
-    /// A hierarchical all-reduce.
+    /// Returns a hierarchical all-reduce.
     pub(super) const fn with_levels(
         name: &'static str,
         summary: &'static str,
@@ -99,12 +99,12 @@ impl Descriptor {
         Self { name, summary, role: None, is_quadratic: false, levels: Some(levels), makes }
     }
 
-    /// The same algorithm, as the default for a role.
+    /// Makes the algorithm the default for a role.
     pub(super) const fn right_for(self, role: Role) -> Self {
         Self { role: Some(role), ..self }
     }
 
-    /// The plan of a rank, if the operation is offered.
+    /// Returns the plan of a rank, if the operation is offered.
     pub(super) fn plan(&self, operation: Operation, topology: &Topology, rank: Rank) -> Option<Plan> {
         match self.makes {
             Makes::Schedules { of, .. } => {
@@ -114,7 +114,7 @@ impl Descriptor {
         }
     }
 
-    /// The schedules of all ranks, if they are made together.
+    /// Returns the schedules of all ranks, if they are made together.
     pub(super) fn made_together(&self, operation: Operation, ranks: usize) -> Vec<Schedule> {
         match self.makes {
             Makes::Schedules { of_all, .. } => of_all(operation, ranks),

@@ -16,7 +16,7 @@
 //! **Cost**, all-reduce: at most 4⌈log2 p⌉ steps; no rank sends more than 2n; scratch: one segment.
 //!
 //! **Right when** the array is medium-sized and p large: logarithmic steps, and no rank sends more than twice the array,
-//! whatever p is. **Wrong when** p is a power of two: the butterfly does the same in fewer steps.
+//! for any p. **Wrong when** p is a power of two: the butterfly does the same in fewer steps.
 //!
 //! **Source**: Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan", Parallel Computing 35 (2009), sections 2 and 3.
@@ -53,7 +53,7 @@ struct Edge {
     tree: usize,
 }
 
-/// The outward half: the roots of the two trees send their chunks down.
+/// Returns the outward half: the roots of the two trees send their chunks down.
 pub fn outward(rank: Rank, ranks: usize) -> Schedule {
     let edges = edges(ranks);
     let mut steps = BTreeMap::new();
@@ -67,7 +67,8 @@ pub fn outward(rank: Rank, ranks: usize) -> Schedule {
     Schedule::new(2, steps.into_values())
 }
 
-/// The outward halves of all ranks, rank 0 first. Each needs both whole trees; here they are built once.
+/// Returns the outward halves of all ranks, rank 0 first. Each needs both whole trees; here they are built
+/// once.
 pub(super) fn all_outward(ranks: usize) -> Vec<Schedule> {
     let edges = edges(ranks);
     let mut steps = vec![BTreeMap::new(); ranks];
@@ -92,7 +93,8 @@ impl Edge {
     }
 }
 
-/// The parent of a vertex in the first tree; odd vertices are leaves, vertex 0 is the root and has one child.
+/// Returns the parent of a vertex in the first tree; odd vertices are leaves, vertex 0 is the root and has
+/// one child.
 fn parent(vertex: usize, ranks: usize) -> usize {
     let level = vertex & vertex.wrapping_neg();
     let below = vertex ^ level;
@@ -100,7 +102,7 @@ fn parent(vertex: usize, ranks: usize) -> usize {
     if above < ranks { above } else { below }
 }
 
-/// All edges, tree by tree, and parents before their children.
+/// Returns all edges, tree by tree, and parents before their children.
 fn edges(ranks: usize) -> Vec<Edge> {
     // The second tree is the first with its vertices mirrored, or moved by one: odd ranks become even
     // vertices.
@@ -140,8 +142,8 @@ fn times(edges: &[Edge], ranks: usize) -> Vec<usize> {
         .collect()
 }
 
-/// A colour (0 or 1) for every edge, such that no rank sends, or receives, two edges of one colour. A colouring exists since no
-/// rank sends or receives more than two: the conflicts form paths and even cycles.
+/// Returns a colour (0 or 1) for every edge, such that no rank sends, or receives, two edges of one colour. A colouring exists
+/// since no rank sends or receives more than two: the conflicts form paths and even cycles.
 fn colours(edges: &[Edge], ranks: usize) -> Vec<usize> {
     let mut sent = vec![Vec::new(); ranks];
     let mut received = vec![Vec::new(); ranks];

@@ -32,7 +32,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor::with_levels(
 )
 .right_for(Role::FewestBetweenNodes);
 
-/// The plan of one rank: a phase in its node, one among leaders if it is a leader, and one in its node.
+/// Returns the plan of one rank: a phase in its node, one among leaders if it is a leader, and one in its
+/// node.
 pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
     let node = topology.node(topology.node_of(rank));
     let broadcast = tree::broadcast(0, topology.local_rank(rank), node.ranks());

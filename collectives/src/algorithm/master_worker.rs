@@ -34,7 +34,7 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
     })
 }
 
-/// The outward half: the root sends its whole array to each other rank in turn.
+/// Returns the outward half: the root sends its whole array to each other rank in turn.
 pub fn broadcast(root: Rank, rank: Rank, ranks: usize) -> Schedule {
     let whole = Chunks::one(0);
     if rank == root {

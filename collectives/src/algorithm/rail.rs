@@ -37,7 +37,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor::with_levels(
 )
 .right_for(Role::SharesTheNetwork);
 
-/// The plan of one rank: a phase in its node, one for each shard that it holds, and one in its node.
+/// Returns the plan of one rank: a phase in its node, one for each shard that it holds, and one in its node.
 pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
     let node = topology.node(topology.node_of(rank));
     let local_rank = topology.local_rank(rank);
@@ -72,7 +72,7 @@ pub fn all_reduce(topology: &Topology, rank: Rank) -> Plan {
     Plan::new(chunk_count, std::iter::once(inwards).chain(rails).chain([outwards]))
 }
 
-/// The first shard of a local rank in a node of `local_ranks`.
+/// Returns the first shard of a local rank in a node of `local_ranks`.
 fn first_shard(shards: usize, local_ranks: usize, local_rank: Rank) -> usize {
     chunk_start(shards, local_ranks, local_rank)
 }
@@ -81,7 +81,7 @@ fn held_shards(shards: usize, local_ranks: usize, local_rank: Rank) -> std::ops:
     first_shard(shards, local_ranks, local_rank)..first_shard(shards, local_ranks, local_rank + 1)
 }
 
-/// The ranks that hold a shard, one in each node.
+/// Returns the ranks that hold a shard, one in each node.
 fn rail(topology: &Topology, shards: usize, shard: usize) -> Group {
     let holder = |node: usize| {
         let node = topology.node(node);

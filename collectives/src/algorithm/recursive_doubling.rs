@@ -46,7 +46,7 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
     })
 }
 
-/// The scan of the arrays of some ranks; the others do nothing.
+/// Returns the scan of the arrays of some ranks; the others do nothing.
 fn scan(rank: Rank, among: Range<Rank>) -> Schedule {
     let whole = Chunks::one(0);
     let distances = std::iter::successors(Some(1), |distance| Some(2 * distance));
@@ -70,7 +70,7 @@ pub(super) fn shift(rank: Rank, ranks: usize, chunk_count: usize) -> Schedule {
     Schedule::new(chunk_count, [step].into_iter().filter(|step| *step != Step::new()))
 }
 
-/// The all-reduce, written directly: it does not divide into two halves.
+/// Returns the all-reduce, written directly: it does not divide into two halves.
 pub fn all_reduce(rank: Rank, ranks: usize) -> Schedule {
     let whole = Chunks::one(0);
     let folding = Folding::new(ranks);

@@ -41,7 +41,8 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
     })
 }
 
-/// The outward half: rank r starts with chunk r; every rank forwards what it received in the step before.
+/// Returns the outward half: rank r starts with chunk r; every rank forwards what it received in the step
+/// before.
 pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
     let next = (rank + 1) % ranks;
     let previous = (rank + ranks - 1) % ranks;
@@ -53,7 +54,7 @@ pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
     Schedule::new(ranks, (0..ranks - 1).map(step))
 }
 
-/// The scan of the arrays of some ranks, chunk by chunk; the others do nothing.
+/// Returns the scan of the arrays of some ranks, chunk by chunk; the others do nothing.
 fn scan(rank: Rank, among: Range<Rank>, chunk_count: usize) -> Schedule {
     let is_member = among.contains(&rank);
     let takes = is_member && rank > among.start;

@@ -33,12 +33,12 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
     })
 }
 
-/// The ranks `distance` places after and before.
+/// Returns the ranks `distance` places after and before.
 fn partners(rank: Rank, ranks: usize, distance: usize) -> (Rank, Rank) {
     ((rank + distance) % ranks, (rank + ranks - distance) % ranks)
 }
 
-/// The outward half: rank r starts with chunk r and sends it to every other rank, the next one first.
+/// Returns the outward half: rank r starts with chunk r and sends it to every other rank, the next one first.
 pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
     let step = |distance| {
         let (to, from) = partners(rank, ranks, distance);

@@ -32,7 +32,8 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
     })
 }
 
-/// The outward half: in step k every rank that has the array sends it to the rank 2^k places after it.
+/// Returns the outward half: in step k every rank that has the array sends it to the rank 2^k places after
+/// it.
 pub fn broadcast(root: Rank, rank: Rank, ranks: usize) -> Schedule {
     let whole = Chunks::one(0);
     let place = (rank + ranks - root) % ranks;

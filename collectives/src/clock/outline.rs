@@ -62,7 +62,7 @@ pub(super) struct World<'a> {
     pub(super) played: Vec<Vec<Act>>,
 }
 
-/// Whether the compared ranks do the same as those with the same local rank in the first node.
+/// Comparison of ranks with those with the same local rank in the first node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Alike {
     No,
@@ -72,8 +72,8 @@ enum Alike {
 }
 
 impl<'a> World<'a> {
-    /// A world with the ranks of one node if they represent all others, and with all ranks otherwise. If they do so except
-    /// for single elements, they are used only if there are too many ranks.
+    /// Returns a world with the ranks of one node if they represent all others, and with all ranks otherwise. If they do
+    /// so except for single elements, they are used only if there are too many ranks.
     ///
     /// `stride` is the shift under which the topology is invariant ([`Topology::stride`]); the number of ranks if no rank
     /// represents another.
@@ -121,7 +121,7 @@ impl<'a> World<'a> {
         Ok(world)
     }
 
-    /// The simulated rank that represents `rank`.
+    /// Returns the simulated rank that represents `rank`.
     pub(super) fn played(&self, rank: Rank) -> Rank {
         rank % self.played.len()
     }
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use crate::{Algorithm, Operation, Plan};
 
-    /// The number of simulated ranks.
+    /// Returns the number of simulated ranks.
     fn played(algorithm: Algorithm, topology: &Topology, count: usize) -> usize {
         let plan = algorithm.planner(Operation::AllReduce, topology).unwrap();
         let program = |rank| Program::of_schedule(&plan(rank).flattened());
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(played(Algorithm::Ring, &Topology::uniform(432, 4), 15_001), 4);
     }
 
-    /// The number of ranks simulated with a small limit, and the plans that were compared.
+    /// Returns the number of ranks simulated with a small limit, and the plans that were compared.
     fn limited(
         plan: impl Fn(Rank) -> Plan,
         topology: &Topology,

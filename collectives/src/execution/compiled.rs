@@ -28,13 +28,13 @@ pub struct CompiledPlan {
 }
 
 impl CompiledPlan {
-    /// A rank's plan, if the algorithm offers the operation.
+    /// Returns a rank's plan, if the algorithm offers the operation.
     pub fn new(algorithm: Algorithm, operation: Operation, topology: &Topology, rank: Rank) -> Option<Self> {
         Some(Self::of_plan(algorithm.plan(operation, topology, rank)?, algorithm, operation, topology, rank))
     }
 
-    /// A rank's plan for a reduction that is not commutative, if the algorithm offers the operation and keeps the order of ranks: each
-    /// result is x0 ∘ x1 ∘ … of the ranks that contribute to it. The plans of all ranks are examined.
+    /// Returns a rank's plan for a reduction that is not commutative, if the algorithm offers the operation and keeps the order of
+    /// ranks: each result is x0 ∘ x1 ∘ … of the ranks that contribute to it. The plans of all ranks are examined.
     ///
     /// ```
     /// use unisono_collectives::execution::CompiledPlan;
@@ -66,56 +66,58 @@ impl CompiledPlan {
         Self { plan, operation, rank, ranks: topology.ranks(), flow, accumulates }
     }
 
-    /// A part of this plan, such as the phases that a vendor does not carry out. Since the parts of other ranks may differ, it
-    /// executes by plain messages.
+    /// Returns a part of this plan, such as the phases that a vendor does not carry out. Since the parts of other ranks may
+    /// differ, it executes by plain messages.
     #[must_use]
     pub fn part(&self, plan: Plan) -> Self {
         let accumulates = accumulates(&plan);
         Self { plan, flow: None, accumulates, ..*self }
     }
 
-    /// The plan.
+    /// Returns the plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The rank.
+    /// Returns the rank.
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// The operation.
+    /// Returns the operation.
     pub(crate) fn operation(&self) -> Operation {
         self.operation
     }
 
-    /// Which rank reduces which chunks, if each chunk is reduced by a single rank.
+    /// Returns the chunks that each rank reduces, if each chunk is reduced by a single rank.
     fn owned(&self) -> Option<&[Chunks]> {
         self.flow.as_ref()?.owned.as_deref()
     }
 
-    /// Whether this rank reduces into a sum that it has reduced into already and not sent since. If elements are rounded when they
-    /// are sent, such a sum is accumulated in a wider format; any other may be rounded at every addition, with the same result.
+    /// Returns whether this rank reduces into a sum that it has reduced into already and not sent since. If elements are rounded
+    /// when they are sent, such a sum is accumulated in a wider format; any other may be rounded at every addition, with the same
+    /// result.
     pub fn accumulates(&self) -> bool {
         self.accumulates
     }
 
-    /// The program of this rank for arrays of `count` elements of `element_size_bytes`.
+    /// Returns the program of this rank for arrays of `count` elements of `element_size_bytes`.
     pub fn program(&self, count: usize, element_size_bytes: usize, capabilities: &Capabilities) -> Program {
         self.lowered((self.rank, &self.plan), self.execution(count, element_size_bytes, capabilities))
     }
 
-    /// The program of a rank with this plan, of the same algorithm for the same operation.
+    /// Returns the program of a rank with this plan, of the same algorithm for the same operation.
     pub(crate) fn lowered(&self, plan: (Rank, &Plan), execution: Execution) -> Program {
         lower::lower(self, plan, execution)
     }
 
-    /// How this rank carries out its plan on arrays of `count` elements of `element_size_bytes`. All decisions are made here.
+    /// Returns the way in which this rank carries out its plan on arrays of `count` elements of `element_size_bytes`. All
+    /// decisions are made here.
     pub fn execution(
         &self,
         count: usize,

@@ -27,8 +27,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// The flow of an algorithm that offers the operation. A few plans represent those of all ranks: what they send directly, all do, if
-    /// the plans are correct.
+    /// Returns the flow of an algorithm that offers the operation. A few plans represent those of all ranks: what they send directly,
+    /// all do, if the plans are correct.
     pub(super) fn of(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Self {
         let (ranks, root) = (topology.ranks(), operation.root().unwrap_or(0));
         let plan_of = |rank| algorithm.plan(operation, topology, rank);
@@ -79,8 +79,8 @@ impl Messages {
         messages
     }
 
-    /// The chunks that each rank reduces, if these are the messages of rank `rank` in a direct all-reduce: it sends its input where its
-    /// result comes from, and nothing else but its own result.
+    /// Returns the chunks that each rank reduces, if these are the messages of rank `rank` in a direct all-reduce: it sends its input
+    /// where its result comes from, and nothing else but its own result.
     fn owned(&self, rank: Rank, ranks: usize) -> Option<Vec<Chunks>> {
         let own = self.reduced.first()?.1;
         let with_own = |messages: &[(Rank, Chunks)]| {
@@ -103,7 +103,8 @@ impl Messages {
         (is_direct && is_partition).then_some(owned)
     }
 
-    /// Whether elements move directly in an operation without reduction, given the messages of its root, or of any rank without one.
+    /// Returns whether elements move directly in an operation without reduction, given the messages of its root, or of any rank
+    /// without one.
     fn move_directly(&self, operation: Operation, ranks: usize) -> bool {
         // Whether it sends something to all other ranks, and gets something from all.
         let (gives, takes) = match operation {
@@ -121,7 +122,7 @@ impl Messages {
     }
 }
 
-/// Whether there is one message from or to every other rank. (None is from or to the rank itself.)
+/// Returns whether there is one message from or to every other rank. (None is from or to the rank itself.)
 fn are_all_others(messages: &[(Rank, Chunks)], ranks: usize) -> bool {
     let mut others: Vec<_> = messages.iter().map(|(other, _)| *other).collect();
     others.sort_unstable();
@@ -129,8 +130,8 @@ fn are_all_others(messages: &[(Rank, Chunks)], ranks: usize) -> bool {
     messages.len() + 1 == ranks && others.len() == messages.len()
 }
 
-/// The ranks whose plans represent all, the root first: if the world is not a power of two, rank 0 and its node act for others; and no node has
-/// more work inside than the largest one.
+/// Returns the ranks whose plans represent all, the root first: if the world is not a power of two, rank 0 and its node act for others; and no
+/// node has more work inside than the largest one.
 fn samples(topology: &Topology, root: Rank) -> impl Iterator<Item = Rank> {
     let nodes = (0..topology.nodes()).map(|node| topology.node(node));
     let largest = nodes.max_by_key(|node| (node.ranks(), Reverse(node.member(0))));
@@ -147,8 +148,8 @@ fn sends_single_chunks(plan: &Plan) -> bool {
     steps.flat_map(Step::touched).all(|chunks| chunks.count() == 1)
 }
 
-/// The number of steps between nodes, if the plans fit lanes: all have the same number of these steps, which send the current contents of
-/// the buffer, and no intra-node step sends what it receives into.
+/// Returns the number of steps between nodes, if the plans fit lanes: all have the same number of these steps, which send the current
+/// contents of the buffer, and no intra-node step sends what it receives into.
 fn far_steps(plans: &[Plan]) -> Option<usize> {
     let phases = || plans.iter().flat_map(Plan::phases);
     let steps = |phase: &Phase| phase.schedule.steps().len();
@@ -228,7 +229,7 @@ mod tests {
         }
     }
 
-    /// The last three fields of the flow, computed from the plans of all ranks.
+    /// Returns the last three fields of the flow, computed from the plans of all ranks.
     fn of_all(algorithm: Algorithm, operation: Operation, plans: &[Plan]) -> (bool, bool, Option<usize>) {
         let forwards_nothing = |plan: &Plan| Messages::of(&plan.flattened()).forward_nothing();
         let has_levels = algorithm.descriptor().levels.is_some();

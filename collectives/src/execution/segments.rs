@@ -12,7 +12,8 @@ const LEAST_BYTES: usize = 128 << 10;
 /// The number of segments to aim for: the first copy down and the last copy up are not overlapped.
 const LEAST_SEGMENTS: usize = 4;
 
-/// The number of segments of an array, given the size of one rank's part. All ranks compute the same number.
+/// Returns the number of segments of an array, given the size of one rank's part. All ranks compute the same
+/// number.
 pub(super) fn count_for(size_bytes: usize) -> usize {
     let segment_bytes = (size_bytes / LEAST_SEGMENTS).clamp(LEAST_BYTES, MOST_BYTES);
     size_bytes.div_ceil(segment_bytes).max(1)
@@ -29,13 +30,14 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// The elements of a segment that is a range of the array. A vendor, which adds in its own order, needs contiguous elements.
+    /// Returns the elements of a segment that is a range of the array. A vendor, which adds in its own order, needs contiguous
+    /// elements.
     pub(super) fn whole(self) -> Range<usize> {
         partition::elements(self.count, self.of, Chunks::one(self.number))
     }
 
-    /// The elements of a segment that has its part of every chunk, as ranges in order. Every element stays in its chunk, and is
-    /// reduced in the same order as in an array that is not split.
+    /// Returns the elements of a segment that has its part of every chunk, as ranges in order. Every element stays in its
+    /// chunk, and is reduced in the same order as in an array that is not split.
     ///
     /// The parts of all chunks, in this order, are the chunks of an array of their own.
     pub(super) fn of_each_chunk(self, chunk_count: usize) -> Vec<Range<usize>> {
@@ -55,7 +57,7 @@ impl Segment {
     }
 }
 
-/// A range, shifted by so many places.
+/// Returns a range, shifted by so many places.
 pub(super) fn shifted(range: Range<usize>, by: usize) -> Range<usize> {
     range.start + by..range.end + by
 }

@@ -74,28 +74,29 @@ impl StagedPlan {
         Self { chunk_count: plan.chunk_count(), inward, host, outward, is_contiguous: true }
     }
 
-    /// The number of segments of an array, given the size of the part of it that one rank copies to its host. The same on all ranks.
+    /// Returns the number of segments of an array, given the size of the part of it that one rank copies to its host. The same on
+    /// all ranks.
     pub fn segments(part_bytes: usize) -> usize {
         segments::count_for(part_bytes)
     }
 
-    /// The vendor's call before the host's part.
+    /// Returns the vendor's call before the host's part.
     pub fn inward(&self) -> Option<&VendorCall> {
         self.inward.as_ref()
     }
 
-    /// The plan of the host's part, if this rank has one.
+    /// Returns the plan of the host's part, if this rank has one.
     pub fn host(&self) -> Option<&Arc<CompiledPlan>> {
         self.host.as_ref().map(|host| &host.compiled)
     }
 
-    /// The vendor's call after the host's part.
+    /// Returns the vendor's call after the host's part.
     pub fn outward(&self) -> Option<&VendorCall> {
         self.outward.as_ref()
     }
 
-    /// The actions of this rank on an array of `segments` segments, each with its segment, in order. All ranks make their vendor calls in
-    /// the same order.
+    /// Returns the actions of this rank on an array of `segments` segments, each with its segment, in order. All ranks make their vendor
+    /// calls in the same order.
     pub fn acts(&self, segments: usize) -> impl Iterator<Item = (StagedAct, usize)> + use<> {
         let (inward, host, outward) = (self.inward.is_some(), self.host.is_some(), self.outward.is_some());
         acts(segments).filter(move |(act, _)| match act {
@@ -105,18 +106,19 @@ impl StagedPlan {
         })
     }
 
-    /// The elements of segment `number` of `of`, of an array of `count` elements, in one range, as a vendor needs them.
+    /// Returns the elements of segment `number` of `of`, of an array of `count` elements, in one range, as a vendor
+    /// needs them.
     pub fn contiguous(count: usize, number: usize, of: usize) -> Range<usize> {
         Segment { number, of, count }.whole()
     }
 
-    /// The elements of such a segment, from its beginning, that are these chunks of the plan.
+    /// Returns the elements of such a segment, from its beginning, that are these chunks of the plan.
     pub fn part(&self, segment: &Range<usize>, chunks: Chunks) -> Range<usize> {
         partition::elements(segment.len(), self.chunk_count, chunks)
     }
 
-    /// The elements of segment `number` of `of`, of an array of `count` elements, that this rank copies to its host, as ranges in the
-    /// order in which they lie there.
+    /// Returns the elements of segment `number` of `of`, of an array of `count` elements, that this rank copies to its host, as
+    /// ranges in the order in which they lie there.
     pub fn on_host_of(&self, count: usize, number: usize, of: usize) -> Vec<Range<usize>> {
         let Some(host) = &self.host else { return Vec::new() };
         if self.is_contiguous {
@@ -127,7 +129,7 @@ impl StagedPlan {
     }
 }
 
-/// The actions on `segments` segments, if vendors and the host both have a part.
+/// Returns the actions on `segments` segments, if vendors and the host both have a part.
 pub fn acts(segments: usize) -> impl Iterator<Item = (StagedAct, usize)> {
     use StagedAct::{CopyDown, CopyUp, Inward, Outward, Reduce};
     (0..segments + AHEAD).flat_map(move |tick| {
@@ -144,7 +146,8 @@ mod tests {
     use crate::operation::Operation;
     use crate::world::Topology;
 
-    /// The staged plans of all ranks, on the host alone and with a vendor, of every algorithm that offers it.
+    /// Returns the staged plans of all ranks, on the host alone and with a vendor, of every algorithm that
+    /// offers it.
     fn all() -> Vec<StagedPlan> {
         let topologies =
             [Topology::single_node(3), Topology::uniform(2, 2), Topology::from_node_sizes(&[3, 1])];

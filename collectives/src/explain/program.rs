@@ -87,7 +87,7 @@ fn legend(program: &Program) -> String {
     format!("{signs}{blocks}\n")
 }
 
-/// The name of a rank, and its instructions in the first round. What it lends is what others access.
+/// Returns the name of a rank, and its instructions in the first round. What it lends is what others access.
 fn column(name: String, program: &Program) -> Vec<String> {
     let has_blocks = program.blocks > program.rounds;
     let text = |Part { chunks, block }: Part| {

@@ -92,7 +92,7 @@ pub fn run<T: Copy>(
 }
 
 impl Program {
-    /// The elements of each block of each chunk of an array.
+    /// Returns the elements of each block of each chunk of an array.
     fn cells<T: Copy>(&self, array: &[T]) -> Vec<Vec<T>> {
         let chunks = (0..self.chunk_count)
             .map(|chunk| &array[elements(array.len(), self.chunk_count, Chunks::one(chunk))]);
@@ -138,7 +138,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
         }
     }
 
-    /// The current instruction of a rank, unless the rank has finished.
+    /// Returns the current instruction of a rank, unless the rank has finished.
     fn instruction(&self, rank: Rank) -> Option<Instruction> {
         self.programs[rank].instruction(self.states[rank].instruction)
     }
@@ -273,7 +273,8 @@ impl<'a, V: Values> Interpreter<'a, V> {
         true
     }
 
-    /// The number of rounds of messages: the steps on the critical path, if all messages take the same time.
+    /// Returns the number of rounds of messages: the steps on the critical path, if all messages take the
+    /// same time.
     pub(crate) fn rounds(&self) -> usize {
         self.states.iter().map(|state| state.round).max().unwrap_or(0)
     }
@@ -287,7 +288,8 @@ impl<'a, V: Values> Interpreter<'a, V> {
         self.states.iter().all(|other| other.barriers >= barriers)
     }
 
-    /// The contents of a part of a buffer, which a rank reads and writes in a pass, in which no other rank may access it.
+    /// Returns the contents of a part of a buffer, which a rank reads and writes in a pass, in which no other rank may
+    /// access it.
     fn touch(&mut self, rank: Rank, of: Rank, part: Part, (reads, writes): (bool, bool)) -> Vec<V::Value> {
         let pass = self.states[rank].barriers;
         let cells: Vec<_> = cells(part, self.blocks).collect();
@@ -343,7 +345,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
     }
 }
 
-/// The cells of a part: a block of each of its chunks.
+/// Returns the cells of a part: a block of each of its chunks.
 fn cells(Part { chunks, block }: Part, blocks: usize) -> impl Iterator<Item = usize> {
     chunks.range().map(move |chunk| chunk * blocks + block)
 }

@@ -34,8 +34,8 @@ struct Value {
 pub(crate) type Run = (u32, u32);
 
 impl Symbols {
-    /// The values of all ranks and blocks of chunks before the first step, one chunk's after the other's, and the symbols for them.
-    /// Blocks of a chunk are separate values; they are added in the chunk's order if each block is added like the chunk.
+    /// Returns the values of all ranks and blocks of chunks before the first step, one chunk's after the other's, and the symbols
+    /// for them. Blocks of a chunk are separate values; they are added in the chunk's order if each block is added like the chunk.
     pub(crate) fn inputs(
         operation: Operation,
         ranks: usize,
@@ -76,28 +76,29 @@ impl Symbols {
         first..first + self.words
     }
 
-    /// The chunk of a value.
+    /// Returns the chunk of a value.
     pub(crate) fn chunk(&self, symbol: Symbol) -> usize {
         self.value(symbol).chunk
     }
 
-    /// The hash of a value's order of additions.
+    /// Returns the hash of a value's order of additions.
     pub(crate) fn order(&self, symbol: Symbol) -> u64 {
         self.value(symbol).order
     }
 
-    /// The contributors as a range, if they were combined in the order of ranks, as a reduction without commutativity needs.
+    /// Returns the contributors as a range, if they were combined in the order of ranks, as a reduction without
+    /// commutativity needs.
     pub(crate) fn run(&self, symbol: Symbol) -> Option<Run> {
         self.value(symbol).run
     }
 
-    /// The ranks among these whose contributions are missing in a value.
+    /// Returns the ranks among these whose contributions are missing in a value.
     pub(crate) fn missing(&self, symbol: Symbol, expected: &Range<Rank>) -> impl Iterator<Item = Rank> {
         let held = self.contributors[self.contributors(symbol)].iter().enumerate();
         ranks_of(held.map(|(word, held)| ranks_in(expected, word) & !held))
     }
 
-    /// Whether a value has the contribution of any other rank.
+    /// Returns whether a value has the contribution of any other rank.
     pub(crate) fn has_foreign(&self, symbol: Symbol, expected: &Range<Rank>) -> bool {
         let mut held = self.contributors[self.contributors(symbol)].iter().enumerate();
         held.any(|(word, held)| held & !ranks_in(expected, word) != 0)
@@ -141,7 +142,7 @@ fn mix(one: u64, other: u64) -> u64 {
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ (mixed >> 32)
 }
 
-/// The ranks in one word of a set.
+/// Returns the ranks in one word of a set.
 fn ranks_in(ranks: &Range<Rank>, word: usize) -> u64 {
     let below = |end: Rank| match end.saturating_sub(64 * word) {
         bits @ 0..64 => (1 << bits) - 1,
@@ -150,7 +151,7 @@ fn ranks_in(ranks: &Range<Rank>, word: usize) -> u64 {
     below(ranks.end) & !below(ranks.start)
 }
 
-/// The ranks of a set.
+/// Returns the ranks of a set.
 fn ranks_of(words: impl Iterator<Item = u64>) -> impl Iterator<Item = Rank> {
     let bits = |(index, word): (usize, u64)| {
         (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| 64 * index + bit)

@@ -41,7 +41,8 @@ fn a_world_that_is_too_wide() {
     expect_file!["golden/tree-broadcast-12.txt"].assert_eq(&drawing);
 }
 
-/// The programs for an operation on elements of four bytes: over memory on one node, in lanes on several.
+/// Returns the programs for an operation on elements of four bytes: over memory on one node, in lanes on
+/// several.
 fn draw_programs(algorithm: Algorithm, operation: Operation, topology: &Topology, count: usize) -> String {
     let capabilities = Capabilities::of(&Machine::default(), topology);
     let compile = |rank| CompiledPlan::new(algorithm, operation, topology, rank).unwrap();

@@ -2,7 +2,7 @@
 
 use unisono_collectives::{Algorithm, Operation, Topology, verify};
 
-/// What each algorithm offers beside all-reduce: what it no longer offered would otherwise be left out in silence.
+/// Expected support of operations beside all-reduce: a loss would otherwise pass unnoticed.
 fn offers(algorithm: Algorithm, operation: Operation) -> bool {
     use Operation::{
         AllGather, AllReduce, AllToAll, Broadcast, ExclusiveScan, Gather, Reduce, ReduceScatter, Scan,

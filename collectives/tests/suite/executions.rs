@@ -41,7 +41,7 @@ fn objections(compiled: &[CompiledPlan], programs: &[Program], operation: Operat
     verify_programs(programs, &plans, operation)
 }
 
-/// The name of an execution, and whether it has several blocks.
+/// Returns the name of an execution, and whether it has several blocks.
 fn kind(execution: Execution) -> (&'static str, bool) {
     let kind = match execution {
         Execution::Eager => "eager",
@@ -93,7 +93,7 @@ fn every_program_in_every_small_world_is_right() {
     assert_eq!(seen, expected.concat());
 }
 
-/// The programs of ranks that reduce 400 000 elements in one node of four.
+/// Returns the programs of ranks that reduce 400 000 elements in one node of four.
 fn round_robin() -> (Vec<CompiledPlan>, Vec<Program>) {
     let compiled = compile(Algorithm::RoundRobin, Operation::AllReduce, &Topology::single_node(4)).unwrap();
     let programs = programs(&compiled, 400_000, &EVERYWHERE[1]);

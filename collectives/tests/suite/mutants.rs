@@ -12,7 +12,7 @@ fn schedules(algorithm: Algorithm, ranks: usize) -> Vec<Schedule> {
     plans.iter().map(Plan::flattened).collect()
 }
 
-/// The same schedules, with the steps of one rank changed.
+/// Returns the schedules with the steps of one rank changed.
 fn mutate(schedules: &[Schedule], rank: usize, change: impl FnOnce(&mut Vec<Step>)) -> Vec<Schedule> {
     let mut mutant = schedules.to_vec();
     let mut steps = mutant[rank].steps().to_vec();

@@ -23,7 +23,7 @@ pub enum State {
 impl State {
     const ALL: [Self; 3] = [Self::Fine, Self::Note, Self::Wrong];
 
-    /// The word that begins a line.
+    /// Returns the word that begins a line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fine => "ok",
@@ -140,7 +140,7 @@ fn merged(of_all: Vec<Vec<Finding>>) -> Vec<Finding> {
             }
         }
     }
-    // Findings about the same subject are listed together, whatever rank made them.
+    // Findings about the same subject are listed together, from all ranks.
     let mut subjects: Vec<String> = Vec::new();
     for (finding, _) in &merged {
         if !subjects.contains(&finding.subject) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use unisono::Choice;
 
-/// The number of a rank; `what` it is in the call.
+/// Returns the number of a rank; `what` it is in the call.
 ///
 /// # Errors
 /// If it is not one of `ranks`.
@@ -18,7 +18,7 @@ pub fn rank<N: Copy + Display + TryInto<usize>>(
     found.ok_or_else(|| format!("the {what} is {number}, in a communicator of {ranks} ranks"))
 }
 
-/// The number of another rank than this one, `own`.
+/// Returns the number of another rank than this one, `own`.
 ///
 /// # Errors
 /// As [`rank`], and if it is this one.
@@ -31,7 +31,7 @@ pub fn other<N: Copy + Display + TryInto<usize>>(
     if other == own { Err(format!("the {what} is {other}, which is this rank")) } else { Ok(other) }
 }
 
-/// The numbers of the ranks of a group.
+/// Returns the numbers of the ranks of a group.
 ///
 /// # Errors
 /// As [`rank`], and if one is there twice.
@@ -83,7 +83,7 @@ pub fn counts_of_pairs(
     Ok(())
 }
 
-/// The number of words that hold so many bytes.
+/// Returns the number of words that hold so many bytes.
 ///
 /// # Errors
 /// If there cannot be so many.
@@ -94,7 +94,7 @@ pub fn words(size_bytes: usize) -> Result<usize, String> {
     Ok(size_bytes.div_ceil(size_of::<u64>()))
 }
 
-/// The algorithm with this name.
+/// Returns the algorithm with this name.
 ///
 /// # Errors
 /// If there is none.
@@ -102,7 +102,7 @@ pub fn choice(name: &str) -> Result<Choice, String> {
     name.parse().map_err(|error: unisono::select::InvalidChoice| error.to_string())
 }
 
-/// A timeout in seconds.
+/// Returns a timeout in seconds.
 ///
 /// # Errors
 /// If it is not above 0.

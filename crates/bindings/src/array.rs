@@ -16,7 +16,7 @@ pub struct Lent<T> {
 unsafe impl<T: Element> Send for Lent<T> {}
 
 impl<T: Element> Lent<T> {
-    /// An array of `count` elements at `data`, which may be null if `count` is 0.
+    /// Returns an array of `count` elements at `data`, which may be null if `count` is 0.
     ///
     /// # Errors
     /// If there cannot be such an array at this address, with the text of the error.

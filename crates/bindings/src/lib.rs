@@ -1,5 +1,5 @@
-//! What the bindings to other languages have in common: checks of arguments, settings and options, arrays whose element type is known
-//! only at run time, the collectives on them, and handles that survive a `fork`.
+//! The common base of bindings to other languages: checks of arguments, settings and options, arrays whose element type is known only
+//! at run time, the collectives on them, and handles that survive a `fork`.
 
 pub mod arguments;
 mod array;

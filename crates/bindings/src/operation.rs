@@ -33,7 +33,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The operation with this name. It has a reduction if it reduces, and a root if it has one.
+    /// Returns the operation with this name. It has a reduction if it reduces, and a root if it has one.
     ///
     /// # Errors
     /// If there is none, with the text of the error.
@@ -78,7 +78,7 @@ impl Operation {
         arguments::counts(counts, (count, ranks), "array")
     }
 
-    /// Whether it moves elements, and reduces none.
+    /// Returns whether it moves elements, and reduces none.
     pub fn only_moves(self) -> bool {
         matches!(
             self,
@@ -86,7 +86,8 @@ impl Operation {
         )
     }
 
-    /// Whether it takes elements of types that the library does not know: those that it moves, or that the program reduces.
+    /// Returns whether it takes elements of types that the library does not know: those that it moves, or that the program
+    /// reduces.
     pub fn takes_any_type(self) -> bool {
         let by_program = matches!(
             self,
@@ -99,7 +100,7 @@ impl Operation {
         by_program || self.only_moves()
     }
 
-    /// The size of the elements of a reduction of the program's that are not values of one type.
+    /// Returns the size of the elements of a reduction of the program's that are not values of one type.
     pub fn element_bytes(self) -> Option<NonZero<u16>> {
         match self {
             Self::AllReduce(ReduceOp::Custom(custom))
@@ -185,7 +186,7 @@ impl Operation {
         comm.plan(operation, op, values)
     }
 
-    /// The operation without its reduction, and that.
+    /// Returns the operation without its reduction, and that.
     pub(crate) fn parts(self) -> (unisono::Operation, Option<ReduceOp>) {
         match self {
             Self::AllReduce(op) => (unisono::Operation::AllReduce, Some(op)),
@@ -202,7 +203,7 @@ impl Operation {
     }
 }
 
-/// A planned call, whatever its buffer is.
+/// A planned call, independent of its buffer.
 pub trait Plan: Send {
     /// Starts the call.
     ///
@@ -216,7 +217,7 @@ pub trait Plan: Send {
     /// As [`Planned::wait`].
     fn wait(&mut self, comm: &mut Communicator) -> Result<()>;
 
-    /// Whether it is started and not done.
+    /// Returns whether it is started and not done.
     fn is_started(&self) -> bool;
 }
 

@@ -18,7 +18,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The builder of a world with these settings.
+    /// Returns the builder of a world with these settings.
     pub fn builder(self) -> Builder {
         let mut builder = Unisono::builder();
         if let Some(choice) = self.algorithm {

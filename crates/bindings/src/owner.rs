@@ -8,7 +8,7 @@ use std::process;
 pub struct Owner(u32);
 
 impl Owner {
-    /// This process.
+    /// Returns this process.
     pub fn this_process() -> Self {
         Self(process::id())
     }

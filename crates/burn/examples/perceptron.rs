@@ -17,7 +17,7 @@ struct Perceptron {
     second: Linear,
 }
 
-/// The samples of a rank in a batch: points, and a smooth function of them.
+/// Returns the samples of a rank in a batch: points, and a smooth function of them.
 fn samples(step: usize, (rank, ranks): (usize, usize), device: &Device) -> (Tensor<2>, Tensor<2>) {
     let own = (0..BATCH).filter(|sample| sample % ranks == rank).map(|sample| step * BATCH + sample);
     let point = |sample: usize| (0..INPUTS).map(move |axis| (sample as f32 * (axis as f32 + 1.3)).sin());

@@ -83,7 +83,7 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
         Ok((Self { comm, means }, module))
     }
 
-    /// The communicator, for instance to share out samples by its rank, or to add up metrics.
+    /// Returns the communicator, for instance to share out samples by its rank, or to add up metrics.
     pub fn comm(&mut self) -> &mut Communicator {
         self.comm.borrow_mut()
     }

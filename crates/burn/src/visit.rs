@@ -6,7 +6,7 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use unisono::Communicator;
 use unisono_train::{Parameter, TrainError};
 
-/// The error of a parameter of another type.
+/// Returns the error of a parameter of another type.
 fn unsupported(parameter: &str, dtype: DType) -> TrainError {
     TrainError::Setting(format!("parameter `{parameter}` is of {dtype:?}: DataParallel supports f32"))
 }
@@ -21,7 +21,7 @@ pub(crate) struct Describe {
 }
 
 impl Describe {
-    /// The parameters, if there are any and all are supported.
+    /// Returns the parameters, if there are any and all are supported.
     pub(crate) fn result(self) -> Result<Vec<Parameter>, TrainError> {
         match self.unsupported {
             Some(error) => Err(error),

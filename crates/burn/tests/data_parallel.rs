@@ -22,7 +22,7 @@ fn device() -> Device {
     Device::flex().autodiff()
 }
 
-/// A net of these widths, whose values depend on the seed.
+/// Returns a net of these widths, whose values depend on the seed.
 fn net(widths: &[usize], seed: f32) -> Net {
     let linear = |inputs: usize, outputs: usize| {
         let layer: Linear = LinearConfig::new(inputs, outputs).init(&device());
@@ -62,7 +62,7 @@ impl burn::module::ModuleVisitor for Values {
     }
 }
 
-/// The samples of these numbers.
+/// Returns the samples of these numbers.
 fn samples(numbers: std::ops::Range<usize>, inputs: usize, outputs: usize) -> (Tensor<2>, Tensor<2>) {
     let rows = numbers.len();
     let values = |columns: usize, at: f32| {

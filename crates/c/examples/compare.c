@@ -63,7 +63,7 @@ int main(int argc, char **argv)
             for (int way = 0; way < 3; way++) {
                 float *values = way == 0 ? registered : array;
                 double began;
-                /* As a computation does: whatever the call before has left in the caches of the other ranks. */
+                /* Flushes the previous call's data from the caches of the other ranks, as a computation does. */
                 for (size_t element = 0; element < count; element++)
                     values[element] = 1;
                 MPI_Barrier(world);

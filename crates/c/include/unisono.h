@@ -146,7 +146,7 @@ typedef struct {
   const char *algorithm;
   // A name of the call in errors and warnings, or NULL. The same on all ranks.
   const char *label;
-  // How long this rank waits for another, in seconds, or 0.
+  // The time that this rank waits for another, in seconds, or 0.
   double timeout_s;
   // The number of elements of each rank's part, one for each rank, of an all-gather, reduce-scatter, gather or scatter
   // (`MPI_Allgatherv` and so on), or NULL for parts that differ by at most one element. The same on all ranks.
@@ -167,7 +167,7 @@ typedef struct {
   const char *algorithm;
   // The file that `unisono tune` has written, or NULL. All ranks use rank 0's.
   const char *tuning;
-  // How long a rank waits for another, in seconds; 0 for the default of 600.
+  // The time that a rank waits for another, in seconds; 0 for the default of 600.
   double timeout_s;
   // 1: a failure reports itself and ends the process, and with it the job; a thread and signal handlers see to it. 0: functions
   // return errors, and the library starts no thread, except for non-blocking calls.

@@ -21,7 +21,7 @@ struct Arrays {
 }
 
 impl Arrays {
-    /// The counts that are sent and received.
+    /// Returns the counts that are sent and received.
     ///
     /// # Errors
     /// If they are null, or differ for this rank itself.
@@ -84,7 +84,8 @@ pub unsafe extern "C" fn unisono_all_to_all_v(
     unsafe { on(comm, body) }
 }
 
-/// The non-blocking form of `unisono_all_to_all_v`. Leave both arrays alone until `unisono_wait` has returned; the counts are copied.
+/// Starts the non-blocking form of `unisono_all_to_all_v`. Leave both arrays alone until `unisono_wait` has returned; the counts are
+/// copied.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.

@@ -22,7 +22,7 @@ pub(crate) struct Array {
     pub(crate) dtype: c_int,
 }
 
-/// A rank argument.
+/// Returns a rank argument.
 ///
 /// # Errors
 /// If it is not a rank of this communicator.

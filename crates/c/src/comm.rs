@@ -26,7 +26,7 @@ impl Comm {
     }
 }
 
-/// What is behind a handle.
+/// Returns the communicator of a handle.
 ///
 /// # Safety
 /// The handle must be null or live, and no other thread may use it meanwhile.
@@ -37,7 +37,7 @@ unsafe fn live<'a>(comm: *mut Comm) -> Result<&'a mut Comm> {
     Ok(comm)
 }
 
-/// The communicator of a handle.
+/// Returns the communicator of a handle.
 ///
 /// # Safety
 /// As [`live`].
@@ -68,7 +68,7 @@ pub(crate) unsafe fn on(comm: *mut Comm, body: impl FnOnce(&mut Communicator) ->
     unsafe { on_handle(comm, |comm, _| body(comm)) }
 }
 
-/// The same for a function that also needs the groups of compressors.
+/// Like [`on`], for a function that also needs the groups of compressors.
 ///
 /// # Safety
 /// As [`communicator`].
@@ -86,7 +86,7 @@ pub(crate) unsafe fn on_handle(
     })
 }
 
-/// A pointer to which a function writes its result.
+/// Returns a pointer to which a function writes its result.
 ///
 /// # Safety
 /// The pointer must be null or valid for writing a `T`.
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn unisono_free(comm: *mut Comm) {
     }
 }
 
-/// The number of this rank, from 0; -1 if the handle is not valid in this process.
+/// Returns the number of this rank, from 0; -1 if the handle is not valid in this process.
 ///
 /// # Safety
 /// The handle must be null or live.
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn unisono_rank(comm: *mut Comm) -> c_int {
     unsafe { communicator(comm) }.map_or(-1, |comm| comm.rank() as c_int)
 }
 
-/// The number of ranks; -1 if the handle is not valid in this process.
+/// Returns the number of ranks; -1 if the handle is not valid in this process.
 ///
 /// # Safety
 /// The handle must be null or live.
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn unisono_size(comm: *mut Comm) -> c_int {
     unsafe { communicator(comm) }.map_or(-1, |comm| comm.ranks() as c_int)
 }
 
-/// The number of nodes that the ranks are on; -1 if the handle is not valid in this process.
+/// Returns the number of nodes that the ranks are on; -1 if the handle is not valid in this process.
 ///
 /// # Safety
 /// The handle must be null or live.
@@ -139,8 +139,8 @@ pub unsafe extern "C" fn unisono_nodes(comm: *mut Comm) -> c_int {
     unsafe { communicator(comm) }.map_or(-1, |comm| comm.topology().nodes() as c_int)
 }
 
-/// The elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather: `length` from
-/// `start` on.
+/// Returns the elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather:
+/// `length` from `start` on.
 ///
 /// # Safety
 /// The handle must be null or live, and the pointers null or valid for writing.
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn unisono_fail(comm: *mut Comm, cause: *const c_char) -> 
     unsafe { on(comm, body) }
 }
 
-/// A string argument; `None` if it is null.
+/// Returns a string argument; `None` if it is null.
 ///
 /// # Safety
 /// The pointer must be null or a string that lives as long as the result is used.

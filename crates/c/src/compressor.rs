@@ -19,7 +19,7 @@ pub struct Compressor {
     owner: Owner,
 }
 
-/// The compressor of a handle.
+/// Returns the compressor of a handle.
 ///
 /// # Safety
 /// The handle must be null or live.
@@ -30,7 +30,7 @@ unsafe fn live<'a>(compressor: *const Compressor) -> Result<&'a Compressor> {
     Ok(compressor)
 }
 
-/// A list of so many sizes.
+/// Returns a list of so many sizes.
 ///
 /// # Safety
 /// The pointer must be null or to so many.
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn unisono_compress_all_reduce(
     unsafe { on(comm, body) }
 }
 
-/// The number of floats that `unisono_compressor_save` writes; 0 for NULL.
+/// Returns the number of floats that `unisono_compressor_save` writes; 0 for NULL.
 ///
 /// # Safety
 /// The handle must be null or live.
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn unisono_compressor_state_count(compressor: *const Compr
     unsafe { live(compressor) }.map_or(0, |compressor| state(compressor).len())
 }
 
-/// What this rank has not sent yet, and then the state of the encoding.
+/// Returns the residual of this rank, followed by the state of the encoding.
 fn state(compressor: &Compressor) -> Vec<f32> {
     let encoder = compressor.inner.encoder_state().into_iter().flatten();
     compressor.inner.residual().into_iter().chain(encoder).collect()

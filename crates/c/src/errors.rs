@@ -1,4 +1,4 @@
-//! Errors: a code for the caller, and a text for whoever reads it.
+//! Errors: a code for the caller, and a text for people.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -37,7 +37,7 @@ pub const UNISONO_ERROR_PARTITIONED: i32 = 107;
 /// Lost: a defect of the library, which its text describes.
 pub const UNISONO_ERROR_PANIC: i32 = 150;
 
-/// Why a function does not succeed.
+/// The reason why a function does not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Argument(String),
@@ -52,7 +52,7 @@ impl From<Error> for Failure {
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
-/// The error of an invalid argument.
+/// Returns the error of an invalid argument.
 pub(crate) fn argument(what: impl Into<String>) -> Failure {
     Failure::Argument(what.into())
 }
@@ -91,19 +91,20 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<()>) -> c_int {
     }
 }
 
-/// The text of the last error of a function on this thread; empty if there was none. Valid until the next error on this thread.
+/// Returns the text of the last error of a function on this thread; empty if there was none. Valid until the next error on this
+/// thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn unisono_last_error() -> *const c_char {
     LAST.with(|last| last.borrow().text.as_ptr())
 }
 
-/// The rank that failed, according to the last error on this thread; -1 if that is not known.
+/// Returns the rank that failed, according to the last error on this thread; -1 if that is not known.
 #[unsafe(no_mangle)]
 pub extern "C" fn unisono_failed_rank() -> c_int {
     LAST.with(|last| last.borrow().rank)
 }
 
-/// Whether an error with this code loses the communicator: 1 if so, otherwise 0.
+/// Returns whether an error with this code loses the communicator: 1 if so, otherwise 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn unisono_is_fatal(code: c_int) -> c_int {
     let is_fatal =

@@ -35,7 +35,8 @@ unsafe fn non_blocking(
     unsafe { start_on(comm, request, start) }
 }
 
-/// The non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has returned.
+/// Starts the non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has
+/// returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -57,7 +58,8 @@ pub unsafe extern "C" fn unisono_all_reduce_async(
     }
 }
 
-/// The non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has returned.
+/// Starts the non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has
+/// returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -79,7 +81,7 @@ pub unsafe extern "C" fn unisono_reduce_scatter_async(
     }
 }
 
-/// The non-blocking form of `unisono_scan`. Leave the array alone until `unisono_wait` has returned.
+/// Starts the non-blocking form of `unisono_scan`. Leave the array alone until `unisono_wait` has returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -101,7 +103,8 @@ pub unsafe extern "C" fn unisono_scan_async(
     }
 }
 
-/// The non-blocking form of `unisono_exclusive_scan`. Leave the array alone until `unisono_wait` has returned.
+/// Starts the non-blocking form of `unisono_exclusive_scan`. Leave the array alone until `unisono_wait` has
+/// returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -123,7 +126,8 @@ pub unsafe extern "C" fn unisono_exclusive_scan_async(
     }
 }
 
-/// The non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has returned.
+/// Starts the non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has
+/// returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -142,7 +146,8 @@ pub unsafe extern "C" fn unisono_all_gather_async(
     }
 }
 
-/// The non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has returned.
+/// Starts the non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has
+/// returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -164,7 +169,8 @@ pub unsafe extern "C" fn unisono_broadcast_async(
     }
 }
 
-/// The non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has returned.
+/// Starts the non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has
+/// returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -187,7 +193,8 @@ pub unsafe extern "C" fn unisono_reduce_async(
     }
 }
 
-/// The non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has returned.
+/// Starts the non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has
+/// returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -209,7 +216,8 @@ pub unsafe extern "C" fn unisono_gather_async(
     }
 }
 
-/// The non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has returned.
+/// Starts the non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has
+/// returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -231,7 +239,8 @@ pub unsafe extern "C" fn unisono_scatter_async(
     }
 }
 
-/// The non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has returned.
+/// Starts the non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has
+/// returned.
 ///
 /// # Safety
 /// As the blocking form; the pointer to the request must be valid.
@@ -248,7 +257,7 @@ pub unsafe extern "C" fn unisono_all_to_all_async(
     unsafe { non_blocking(comm, Array { data, count, dtype }, options, request, |_| Ok(Operation::AllToAll)) }
 }
 
-/// The non-blocking form of `unisono_barrier`.
+/// Starts the non-blocking form of `unisono_barrier`.
 ///
 /// # Safety
 /// The handle must be live, the options null or valid, and the pointer to the request valid.

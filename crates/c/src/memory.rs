@@ -37,7 +37,7 @@ pub unsafe extern "C" fn unisono_alloc(
     unsafe { on(comm, body) }
 }
 
-/// The address of registered memory; NULL for NULL.
+/// Returns the address of registered memory; NULL for NULL.
 ///
 /// # Safety
 /// The handle must be null or live.

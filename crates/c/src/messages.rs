@@ -16,7 +16,7 @@ use super::options::{self, Call};
 use super::requests::{InFlight, Request, start_on, started};
 use super::values::{self, lent};
 
-/// The other rank of a message.
+/// Returns the other rank of a message.
 fn other(comm: &Communicator, number: c_int, what: &str) -> Result<usize> {
     arguments::other(number, (comm.rank(), comm.ranks()), what).map_err(argument)
 }
@@ -114,8 +114,8 @@ pub unsafe extern "C" fn unisono_receive_any(
     unsafe { on(comm, body) }
 }
 
-/// The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Any number of
-/// messages may be in flight, in any order: none waits for another, nor for a collective.
+/// Starts the non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Any
+/// number of messages may be in flight, in any order: none waits for another, nor for a collective.
 ///
 /// # Safety
 /// As `unisono_send`; the pointer to the request must be valid.
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn unisono_send_async(
     unsafe { start_on(comm, request, start) }
 }
 
-/// The non-blocking form of `unisono_receive` (`MPI_Irecv`), as `unisono_send_async`.
+/// Starts the non-blocking form of `unisono_receive` (`MPI_Irecv`), as `unisono_send_async`.
 ///
 /// # Safety
 /// As `unisono_receive`; the pointer to the request must be valid.
@@ -165,8 +165,8 @@ pub unsafe extern "C" fn unisono_receive_async(
     unsafe { start_on(comm, request, start) }
 }
 
-/// The non-blocking form of `unisono_receive_any` (`MPI_Irecv` with `MPI_ANY_SOURCE`), as `unisono_send_async`. Once `unisono_wait` has
-/// returned without an error, `from` is the number of the sender.
+/// Starts the non-blocking form of `unisono_receive_any` (`MPI_Irecv` with `MPI_ANY_SOURCE`), as `unisono_send_async`. Once
+/// `unisono_wait` has returned without an error, `from` is the number of the sender.
 ///
 /// # Safety
 /// As `unisono_receive_any`; the pointer to the request must be valid, and `from` until `unisono_wait` has returned.

@@ -20,7 +20,7 @@ pub struct Settings {
     pub algorithm: *const c_char,
     /// The file that `unisono tune` has written, or NULL. All ranks use rank 0's.
     pub tuning: *const c_char,
-    /// How long a rank waits for another, in seconds; 0 for the default of 600.
+    /// The time that a rank waits for another, in seconds; 0 for the default of 600.
     pub timeout_s: f64,
     /// 1: a failure reports itself and ends the process, and with it the job; a thread and signal handlers see to it. 0: functions
     /// return errors, and the library starts no thread, except for non-blocking calls.
@@ -37,7 +37,7 @@ pub struct Call {
     pub algorithm: *const c_char,
     /// A name of the call in errors and warnings, or NULL. The same on all ranks.
     pub label: *const c_char,
-    /// How long this rank waits for another, in seconds, or 0.
+    /// The time that this rank waits for another, in seconds, or 0.
     pub timeout_s: f64,
     /// The number of elements of each rank's part, one for each rank, of an all-gather, reduce-scatter, gather or scatter
     /// (`MPI_Allgatherv` and so on), or NULL for parts that differ by at most one element. The same on all ranks.
@@ -61,7 +61,7 @@ pub(crate) unsafe fn builder(settings: *const Settings) -> Result<Builder> {
     Ok(if settings.ignore_environment == 0 { builder } else { builder.ignore_environment() })
 }
 
-/// The number of elements of each rank's part, if the call has them.
+/// Returns the number of elements of each rank's part, if the call has them.
 ///
 /// # Safety
 /// The pointer must be null or to options that outlive the result, whose counts are null or one for each of `ranks` ranks.

@@ -46,7 +46,7 @@ pub type Reduce = Option<
 /// The number of the first reduction of the program; those of the library are below.
 const FIRST: c_int = 256;
 
-/// The reduction with this number.
+/// Returns the reduction with this number.
 pub(crate) fn op(number: c_int) -> Result<ReduceOp> {
     let of_library = usize::try_from(number).ok().and_then(|place| ReduceOp::ALL.get(place).copied());
     let of_program =

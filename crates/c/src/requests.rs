@@ -12,7 +12,7 @@ use super::options::{self, Call};
 use super::values::lent;
 use super::waits::looking;
 
-/// How long `unisono_wait_any` waits for one call before it looks at the others.
+/// The time that `unisono_wait_any` waits for one call before it looks at the others.
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// A non-blocking call. Every one must be waited for.
@@ -21,7 +21,7 @@ pub struct Request {
     owner: Owner,
 }
 
-/// A call in flight, whatever its buffer is.
+/// A call in flight, independent of its buffer.
 pub(crate) trait InFlight: Send {
     fn is_done(&self) -> bool;
     fn wait_for(&self, timeout: Duration) -> bool;
@@ -55,7 +55,7 @@ impl Request {
     }
 }
 
-/// Whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
+/// Returns whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
 ///
 /// # Safety
 /// The request must be live, and the pointer valid for writing.
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn unisono_wait_any(
     })
 }
 
-/// A request, and the place for an answer about it.
+/// Returns a request, and the place for an answer about it.
 ///
 /// # Safety
 /// The request must be null or live, and the pointer null or valid for writing.
@@ -167,7 +167,7 @@ unsafe fn live<'a>(request: *const Request, is_done: *mut c_int) -> Result<(&'a 
     Ok((request, is_done))
 }
 
-/// The requests of a program.
+/// Returns the requests of a program.
 ///
 /// # Safety
 /// The pointer must be null or to `count` requests.

@@ -101,8 +101,8 @@ pub unsafe extern "C" fn unisono_set_minimum_ranks(comm: *mut Comm, ranks: usize
     })
 }
 
-/// The number that a rank had before `unisono_shrink`; -1 if that did not return this communicator, there is no such rank, or the
-/// handle is not valid in this process.
+/// Returns the number that a rank had before `unisono_shrink`; -1 if that did not return this communicator, there is no such
+/// rank, or the handle is not valid in this process.
 ///
 /// # Safety
 /// The handle must be null or live.

@@ -26,7 +26,7 @@ pub const UNISONO_U32: i32 = 7;
 /// Unsigned 64-bit integer.
 pub const UNISONO_U64: i32 = 8;
 
-/// The element type with this number.
+/// Returns the element type with this number.
 pub(crate) fn dtype(number: i32) -> Result<DType> {
     let found = usize::try_from(number).ok().and_then(|number| DType::ALL.get(number));
     found
@@ -34,7 +34,7 @@ pub(crate) fn dtype(number: i32) -> Result<DType> {
         .ok_or_else(|| argument(format!("{number} is not an element type: UNISONO_F32 and so on are")))
 }
 
-/// The counts of `ranks` ranks; `None` if the pointer is null.
+/// Returns the counts of `ranks` ranks; `None` if the pointer is null.
 ///
 /// # Safety
 /// The pointer must be null or to one count for each rank, all of which outlive the result.
@@ -43,7 +43,7 @@ pub(crate) unsafe fn counts<'a>(counts: *const usize, ranks: usize) -> Option<&'
     (!counts.is_null()).then(|| unsafe { std::slice::from_raw_parts(counts, ranks) })
 }
 
-/// An array of the program's.
+/// Returns an array of the program's.
 ///
 /// # Errors
 /// If there cannot be such an array at this address.

@@ -1,4 +1,4 @@
-//! How worlds start.
+//! The start of worlds.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
@@ -116,7 +116,7 @@ pub type Get = Option<
     ) -> c_int,
 >;
 
-/// What a rank stores under a key is smaller.
+/// The values that ranks store under a key are smaller.
 const MOST_BYTES: usize = 1 << 20;
 
 /// A bootstrap by the program's own key-value store.
@@ -246,14 +246,14 @@ pub unsafe extern "C" fn unisono_start_threads(
     })
 }
 
-/// The number of a rank, and that of all.
+/// Returns the number of a rank, and that of all.
 fn position(rank: c_int, ranks: c_int) -> Result<(usize, usize)> {
     let ranks = count(ranks)?;
     let position = usize::try_from(rank).ok().filter(|rank| *rank < ranks);
     position.map(|rank| (rank, ranks)).ok_or_else(|| argument(format!("rank {rank} is not one of {ranks}")))
 }
 
-/// A number of ranks.
+/// Returns a number of ranks.
 fn count(ranks: c_int) -> Result<usize> {
     let ranks = usize::try_from(ranks).ok().filter(|&ranks| ranks > 0);
     ranks.ok_or_else(|| argument("a world has at least one rank"))

@@ -78,7 +78,7 @@ int main(int count, char **arguments)
     CHECK(strstr(unisono_last_error(), "its process was killed") != NULL);
     /* Half a second, and what a busy machine adds. */
     CHECK(took_s < 3);
-    /* Those that are left go on. */
+    /* The remaining ranks go on. */
     CHECK(unisono_shrink(&comm) == UNISONO_OK && unisono_size(comm) == 2);
     CHECK(unisono_former_rank(comm, 0) == 0 && unisono_former_rank(comm, 1) == 2);
     for (int i = 0; i < COUNT; i++)

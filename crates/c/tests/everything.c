@@ -273,7 +273,7 @@ static void reductions(void)
     OK(unisono_all_reduce(comm, &value, 1, UNISONO_F64, of_longest, NULL));
     CHECK(value == (ranks % 2 ? -(ranks - 1) - 0.5 : ranks - 1));
 
-    /* What is not valid is refused, and harms nothing. */
+    /* Invalid arguments are refused and change nothing. */
     int op = -1;
     uint32_t bits = 1U << rank;
     CHECK(unisono_reduction_create("odd", UNISONO_U8, 12, 0, compose, NULL, &op) == UNISONO_ERROR_ARGUMENT);
@@ -405,7 +405,7 @@ static void shrinks(void)
     OK(unisono_barrier(comm, NULL));
 }
 
-/* Nobody joins, and the world goes on. */
+/* Growing without a process that joins leaves the world as it is. */
 static void grows(void)
 {
     unisono_comm *grown = NULL;
@@ -443,7 +443,7 @@ static void compressors(void)
             OK(unisono_compressor_create(comm, formats[format], rows, columns, 2, &compressor));
             OK(unisono_compressor_load(compressor, state, count));
         }
-        /* What was not sent is kept. */
+        /* The residual is kept. */
         double left = 0;
         for (int i = 0; i < FLOATS; i++)
             left += (double)state[i];
@@ -481,7 +481,7 @@ static void refusals(void)
     CHECK(!unisono_is_fatal(UNISONO_ERROR_ARGUMENT) && unisono_is_fatal(UNISONO_ERROR_TIMEOUT));
     unisono_free(NULL);
     unisono_release(NULL);
-    /* Nothing of this has lost the communicator. */
+    /* None of these errors has lost the communicator. */
     OK(unisono_barrier(comm, NULL));
 }
 
@@ -513,7 +513,7 @@ static int threads(void)
     return count - 2;
 }
 
-/* A child that drops its copy of the communicator harms nobody. */
+/* A child that drops its copy of the communicator harms no other process. */
 static void forked(void)
 {
     int status = -1;

@@ -89,14 +89,14 @@ pub struct Config {
     /// and run
     #[arg(long, value_name = "DIR")]
     pub snapshot: Option<PathBuf>,
-    /// How a snapshot is stored: none (as it is) or lz4
+    /// Storage format of a snapshot: none (as it is) or lz4
     #[arg(long, default_value = "none", value_name = "NAME")]
     #[serde(with = "text")]
     pub snapshot_compression: Compression,
     /// Random seed
     #[arg(long, default_value = "0", value_name = "N")]
     pub seed: u64,
-    /// What becomes of damaged images: error, skip (they are left out, counted and named), or skip:N for at most N on each rank
+    /// Treatment of damaged images: error, skip (they are left out, counted and named), or skip:N for at most N on each rank
     #[arg(long, default_value = "error", value_name = "POLICY")]
     #[serde(with = "text")]
     pub on_bad_sample: OnBadSample,
@@ -175,10 +175,10 @@ pub struct Config {
     /// Clip the norm of the mean gradient to this value [default: no clipping]
     #[arg(long, value_name = "NORM")]
     pub clip_norm: Option<f64>,
-    /// How ranks share the work: one-device (one rank alone), mirrored (every rank of one node holds the same model), multi-worker-mirrored (of
+    /// Sharing of the work between ranks: one-device (one rank alone), mirrored (every rank of one node holds the same model), multi-worker-mirrored (of
     /// any number of nodes), central-storage (the ranks of one node share one copy of the parameters, their gradients and the optimizer state),
-    /// parameter-server (some ranks hold the parameters, the others compute gradients) or pipeline (the model is cut into stages, each on a
-    /// rank of its own, which pass on micro-batches) [default: one-device, mirrored or multi-worker-mirrored, by the ranks and nodes there are]
+    /// parameter-server (some ranks hold the parameters, the others compute gradients) or pipeline (the model is cut into stages, each on a rank of its
+    /// own, which pass on micro-batches) [default: one-device, mirrored or multi-worker-mirrored, by the ranks and nodes there are]
     #[arg(long, value_name = "STRATEGY")]
     #[serde(with = "text::option")]
     pub strategy: Option<StrategyKind>,
@@ -261,7 +261,7 @@ pub struct Config {
     /// Evaluate on the held-out samples every STEPS steps, besides the end of every epoch
     #[arg(long, value_name = "STEPS")]
     pub evaluate_every: Option<u64>,
-    /// What else to measure in evaluations, comma-separated: top-K (the accuracy if any of K guesses may be right), f1 (macro F1);
+    /// Metrics of evaluations besides loss and accuracy, comma-separated: top-K (the accuracy if any of K guesses may be right), f1 (macro F1);
     /// of a regression r2 and mae (the mean absolute error in standard deviations of the target), which are its default
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     pub metrics: Vec<Named>,
@@ -297,7 +297,7 @@ pub struct Config {
     /// Write a timeline of all ranks to this file, for chrome://tracing or Perfetto
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Where a file has its values, which errors name.
+    /// The origin of a file's values, which errors name.
     #[arg(skip)]
     #[serde(skip)]
     pub origin: Origin,
@@ -316,7 +316,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// The default model on generated digits.
+    /// Returns the default model on generated digits.
     fn default() -> Self {
         Self::new(Source::Digits, ModelKind::Mlp)
     }
@@ -343,7 +343,7 @@ impl Config {
         }
     }
 
-    /// The default model for this source.
+    /// Returns the default model for this source.
     pub fn default_model(source: &Source) -> ModelKind {
         match source {
             Source::Text(_) => ModelKind::Transformer,

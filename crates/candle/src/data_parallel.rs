@@ -88,13 +88,13 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
         Ok(Self { comm, variables, varmap: varmap.clone(), means })
     }
 
-    /// The communicator, for instance to share out samples by its rank, or to add up metrics.
+    /// Returns the communicator, for instance to share out samples by its rank, or to add up metrics.
     pub fn comm(&mut self) -> &mut Communicator {
         self.comm.borrow_mut()
     }
 
-    /// The mean over all ranks of the gradients of this rank's loss, a scalar: in place of `loss.backward()`. All ranks call it. A
-    /// variable on which no rank's loss depends has no gradient.
+    /// Returns the mean over all ranks of the gradients of this rank's loss, a scalar: in place of `loss.backward()`. All ranks
+    /// call it. A variable on which no rank's loss depends has no gradient.
     ///
     /// If losses are means over different numbers of targets, see [`DataParallel::backward_weighted`].
     ///
@@ -104,8 +104,8 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
         self.mean(loss, 1.0)
     }
 
-    /// The gradients of the mean loss over the targets of all ranks, of which this one has `targets`, perhaps none, with this sum of
-    /// losses. All ranks call it.
+    /// Returns the gradients of the mean loss over the targets of all ranks, of which this one has `targets`, perhaps none, with
+    /// this sum of losses. All ranks call it.
     ///
     /// # Errors
     /// As [`DataParallel::backward`], and on all ranks if none has a target.
@@ -139,7 +139,7 @@ fn lock(varmap: &VarMap) -> MutexGuard<'_, HashMap<String, Var>> {
     varmap.data().lock().expect("who holds the map does not panic")
 }
 
-/// The variables in the order of their names, since that of the map is random.
+/// Returns the variables in the order of their names, since that of the map is random.
 fn variables(varmap: &VarMap) -> Vec<(String, Var)> {
     let mut variables: Vec<_> = lock(varmap).iter().map(|(name, var)| (name.clone(), var.clone())).collect();
     variables.sort_by(|(one, _), (other, _)| one.cmp(other));

@@ -19,7 +19,7 @@ use unisono_train::{TrainError, internals::PassOn};
 #[cfg(not(feature = "cuda"))]
 use super::model::Placed;
 
-/// What copies batches to the device of the model ahead of it: nothing, since without the feature `cuda` that is the CPU.
+/// Returns the copier of batches to the device of the model: none, since without the feature `cuda` that is the CPU.
 #[cfg(not(feature = "cuda"))]
 pub(super) fn ahead(
     _: &mut unisono::Communicator,

@@ -2,12 +2,13 @@
 
 use unisono_train::TrainError;
 
-/// An error of candle as that of a run: `?` does not make two conversions.
+/// Returns an error of candle as that of a run: `?` does not make two conversions.
 pub(crate) fn failed(error: candle_core::Error) -> TrainError {
     TrainError::Replica(error.into())
 }
 
-/// The text of an error about a file of the user's, without the backtrace that candle appends where `RUST_BACKTRACE` is set.
+/// Returns the text of an error about a file of the user's, without the backtrace that candle appends where `RUST_BACKTRACE`
+/// is set.
 pub(crate) fn text(error: candle_core::Error) -> String {
     match error {
         candle_core::Error::WithBacktrace { inner, .. } => text(*inner),

@@ -48,10 +48,10 @@ use unisono_train::{Callback, Sampled, Samples, Summary, TrainError, Trainer};
 ///
 /// [`Parameters`] with a closure that computes the loss are a model too: `(parameters, |batch: &[(f32, f32)]| …)`.
 pub trait Model<S> {
-    /// The parameters that the model was built from.
+    /// Returns the parameters that the model was built from.
     fn parameters(&self) -> &Parameters;
 
-    /// The loss of a batch, of classes or numbers, in training and in evaluations.
+    /// Returns the loss of a batch, of classes or numbers, in training and in evaluations.
     ///
     /// # Errors
     /// Errors of candle, which end the run on all ranks.

@@ -39,7 +39,7 @@ impl fmt::Debug for Gpu {
 }
 
 impl Gpu {
-    /// The GPU on which these parameters have their values.
+    /// Returns the GPU on which these parameters have their values.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if a GPU does not support these settings or this optimizer, or the values are on another rank's; what the driver
@@ -74,12 +74,12 @@ impl Backend for Gpu {
         let mut filling = self.buckets.fill(comm, pass);
         match run(&mut filling) {
             Ok(()) => filling.end(),
-            // What kept a gradient from its way says more than that the pass ended.
+            // The cause that kept a gradient from being put is more precise than the end of the pass.
             Err(error) => Err(filling.into_failure().unwrap_or_else(|| error.into())),
         }
     }
 
-    /// Nothing in a pass waits for another rank, so this ends.
+    /// Passes do not wait for other ranks, so this ends.
     fn wait_for_passes(&self) -> Result<(), TrainError> {
         self.device.synchronize().map_err(failed)
     }
@@ -89,8 +89,8 @@ impl Backend for Gpu {
     }
 
     /// Waits for all gradients at once.
-    fn land(&mut self, comm: &mut Communicator, _: usize) -> Result<(), TrainError> {
-        self.buckets.land(comm)
+    fn complete(&mut self, comm: &mut Communicator, _: usize) -> Result<(), TrainError> {
+        self.buckets.complete(comm)
     }
 
     /// In `f64`, as on the host.
@@ -110,7 +110,7 @@ impl Backend for Gpu {
     }
 
     fn finish(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
-        self.buckets.land(comm)?;
+        self.buckets.complete(comm)?;
         self.device.synchronize().map_err(failed)?;
         self.buckets.end_step();
         Ok(())

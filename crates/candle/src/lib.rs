@@ -36,7 +36,7 @@ pub use config::{Augment, Config, ImageSize, Origin, Size};
 pub use data_parallel::DataParallel;
 pub use device::DeviceKind;
 pub use fit::{Model, fit, fit_with};
-pub use needs::Needs;
+pub use needs::MemoryEstimate;
 pub use network::{
     Cut, Dropout, Function, Linear, Loss, Network, Parameters, StageNetwork, SyncBatchNorm, apply,
     cross_entropy,

@@ -47,12 +47,12 @@ named! {
 }
 
 impl ModelKind {
-    /// Whether the widths of its hidden layers can be chosen.
+    /// Returns whether the widths of its hidden layers can be chosen.
     pub(super) const fn has_widths(self) -> bool {
         !matches!(self, Self::Cnn)
     }
 
-    /// Whether it has layers that drop values.
+    /// Returns whether it has layers that drop values.
     pub(super) const fn has_dropout(self) -> bool {
         matches!(self, Self::Mlp | Self::Transformer)
     }
@@ -124,7 +124,7 @@ pub fn build(
     Ok((Box::new(Sequence::new(&layers, &parameters)?), parameters))
 }
 
-/// The layers of a model for `data`, as for [`build`], in order.
+/// Returns the layers of a model for `data`, as for [`build`], in order.
 ///
 /// # Errors
 ///
@@ -177,7 +177,8 @@ pub fn classifier(
     of_batches(kind, hidden, dropout, data, parameters)
 }
 
-/// The same for batches of another type, which may be on the device of the parameters already.
+/// Like [`classifier`](Self::classifier), for batches of another type, which may be on the device of the
+/// parameters already.
 pub(crate) fn of_batches<B: Input>(
     kind: ModelKind,
     hidden: Option<&[usize]>,
@@ -192,7 +193,7 @@ pub(crate) fn of_batches<B: Input>(
     }))
 }
 
-/// The loss of a batch, one row of outputs per target. A model with one output predicts a number.
+/// Returns the loss of a batch, one row of outputs per target. A model with one output predicts a number.
 fn loss(outputs: &Tensor, batch: &impl Input) -> candle_core::Result<Loss> {
     match outputs.dim(D::Minus1)? {
         1 => Loss::of_numbers(outputs, batch.targets()),
@@ -200,7 +201,7 @@ fn loss(outputs: &Tensor, batch: &impl Input) -> candle_core::Result<Loss> {
     }
 }
 
-/// The size of a model for this data; `None` if the model is for other data.
+/// Returns the size of a model for this data; `None` if the model is for other data.
 pub fn size(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> Option<Size> {
     match (kind, data) {
         (ModelKind::Mlp, &Kind::Images { height, width, channels, classes }) => {

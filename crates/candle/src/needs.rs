@@ -14,7 +14,7 @@ pub(super) const NUMBER: f64 = size_of::<f32>() as f64;
 ///
 /// Floating-point, so that an absurd size does not overflow.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Needs {
+pub struct MemoryEstimate {
     /// The part of the data set that is in memory.
     pub data: f64,
     /// The model's parameters.
@@ -29,9 +29,9 @@ pub struct Needs {
     pub checkpoint: f64,
 }
 
-impl Needs {
-    /// The needs of training a model of this size, with this number of samples per pass, arrays of optimizer state and wire
-    /// format.
+impl MemoryEstimate {
+    /// Returns the needs of training a model of this size, with this number of samples per pass, arrays of optimizer state
+    /// and wire format.
     pub fn of(size: &Size, samples: usize, state_arrays: usize, wire: Wire) -> Self {
         let parameters = NUMBER * size.parameters;
         let narrow = match wire {
@@ -99,13 +99,14 @@ mod tests {
 
     #[test]
     fn all_ranks_of_a_node_are_counted_and_what_is_saved_once() {
-        let needs = Needs { parameters: 3.0, gradients: 4.0, checkpoint: 5.0, ..Needs::default() };
+        let needs =
+            MemoryEstimate { parameters: 3.0, gradients: 4.0, checkpoint: 5.0, ..MemoryEstimate::default() };
         assert_eq!((needs.of_node(4, false), needs.of_node(4, true)), (28.0, 33.0));
     }
 
     #[test]
     fn what_nobody_has_is_refused_on_all_ranks_in_one_line() {
-        let needs = Needs { parameters: 1e18, batches: f64::INFINITY, ..Needs::default() };
+        let needs = MemoryEstimate { parameters: 1e18, batches: f64::INFINITY, ..MemoryEstimate::default() };
         let refused = unisono::threads(3, |mut comm| needs.check(&mut comm).unwrap_err());
         let message = refused[0].to_string();
         for said in [
@@ -119,7 +120,7 @@ mod tests {
         }
         assert!(!message.contains('\n'), "{message}");
         assert!(refused[1..].iter().all(|error| matches!(error, TrainError::Elsewhere { rank: 0 })));
-        let enough = Needs { parameters: 1e3, ..Needs::default() };
+        let enough = MemoryEstimate { parameters: 1e3, ..MemoryEstimate::default() };
         unisono::threads(3, |mut comm| enough.check(&mut comm).unwrap());
     }
 }

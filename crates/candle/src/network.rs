@@ -17,7 +17,7 @@ use unisono_train::agree;
 use unisono_train::internals::Backend;
 use unisono_train::metrics::Outputs;
 use unisono_train::{
-    BucketSettings, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, Tally, TrainError,
+    BucketSettings, Gradients, LossSums, OptimizerSettings, Parameter, Replica, ReplicaError, TrainError,
 };
 
 mod attention;
@@ -111,7 +111,7 @@ impl<B, F> fmt::Debug for Network<B, F> {
 }
 
 impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
-    /// A model that was built from these parameters, all of which must exist by now.
+    /// Returns a model that was built from these parameters, all of which must exist by now.
     pub fn new(parameters: &Parameters, loss: F) -> Self {
         let all = parameters.all();
         let without_layer = (0..all.len()).filter(|&index| !all[index].is_of_layer).collect();
@@ -120,7 +120,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
     }
 
     /// Brings the values of these parameters.
-    fn bring(
+    fn wait_for_param(
         &self,
         gradients: &mut dyn Gradients,
         indices: impl IntoIterator<Item = usize>,
@@ -131,11 +131,11 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
 
     fn run(&mut self, batch: &B, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         self.parameters.passes().begin();
-        self.bring(gradients, self.without_layer.iter().copied())?;
+        self.wait_for_param(gradients, self.without_layer.iter().copied())?;
         let Loss { sum, tally } = parameters::brought_by(gradients, || (self.loss)(batch))?;
-        // Those of layers that this batch did not reach.
-        self.bring(gradients, 0..self.arrays.tensors.len())?;
-        gradients.weigh(tally);
+        // Parameters of layers that this batch did not reach.
+        self.wait_for_param(gradients, 0..self.arrays.tensors.len())?;
+        gradients.record_loss(tally);
         parameters::reporting_to(gradients, || sum.backward())?;
         Ok(self.parameters.passes().end()?)
     }
@@ -172,7 +172,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
         Ok(self.parameters.passes().without_samples()?)
     }
 
-    fn evaluate(&mut self, batch: &B) -> Result<Tally, ReplicaError> {
+    fn evaluate(&mut self, batch: &B) -> Result<LossSums, ReplicaError> {
         Ok(parameters::without_derivatives(|| (self.loss)(batch))?.tally)
     }
 
@@ -180,7 +180,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
         &mut self,
         batch: &B,
         see: &mut dyn FnMut(&Outputs<'_>),
-    ) -> Result<Tally, ReplicaError> {
+    ) -> Result<LossSums, ReplicaError> {
         let (loss, seen) = loss::seeing(|| parameters::without_derivatives(|| (self.loss)(batch)));
         seen.iter().for_each(|seen| see(&seen.outputs()));
         Ok(loss?.tally)

@@ -17,7 +17,7 @@ use unisono_data::{Batch, Cache, Dataset, Depth, Kind, Schema, Source, Split, Th
 use unisono_train::checkpoint::{self, Loaded, PassedOver, Tensor};
 use unisono_train::internals::{AVERAGE, broadcast, hash_with_buffers, moment_name};
 use unisono_train::metrics::Metric;
-use unisono_train::{Progress, Replica, Sampled, Shares, Tally, Test, TrainError, agree, measure};
+use unisono_train::{LossSums, Progress, Replica, Sampled, Shares, Test, TrainError, agree, measure};
 
 mod input;
 mod predictor;
@@ -58,7 +58,7 @@ pub struct Saved {
     pub seed: u64,
     /// The parameters.
     pub parameters: Vec<Tensor>,
-    /// Where the objects of a data set on a server are kept; the default, unless it is set.
+    /// The place of the objects of a data set on a server; the default, unless it is set.
     pub cache: Cache,
     /// Newer checkpoints that are damaged; only on the rank that read them.
     pub passed_over: Vec<PassedOver>,
@@ -77,7 +77,7 @@ struct Description {
 }
 
 named! {
-    /// Which samples of a data set.
+    /// The part of a data set.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Part: "part of a data set" {
         /// The held-out samples.
@@ -88,7 +88,7 @@ named! {
 }
 
 impl Part {
-    /// This part of a data set.
+    /// Returns this part of a data set.
     pub fn of(self, dataset: &Dataset) -> &Arc<dyn Split> {
         match self {
             Self::Test => &dataset.test,
@@ -119,8 +119,8 @@ impl Saved {
         Self::new(path, checkpoint.state, checkpoint.parameters, passed_over)
     }
 
-    /// The same, read by rank 0 alone and broadcast, so that all ranks have the same even while newer checkpoints are
-    /// being saved. Called by all ranks.
+    /// Like [`open`](Self::open), read by rank 0 alone and broadcast, so that all ranks have the same even while
+    /// newer checkpoints are being saved. Called by all ranks.
     ///
     /// # Errors
     /// As [`open`](Self::open), on all ranks; errors of the collectives.
@@ -184,7 +184,7 @@ impl Saved {
         })
     }
 
-    /// The model as a replica for the trainer, with the saved values.
+    /// Returns the model as a replica for the trainer, with the saved values.
     ///
     /// # Errors
     /// [`TrainError`] if the model cannot be built, or the values do not fit it.
@@ -196,7 +196,8 @@ impl Saved {
         Ok(replica)
     }
 
-    /// The model alone, with the saved values: it turns a batch into logits, as that of [`model::build`].
+    /// Returns the model alone, with the saved values: it turns a batch into logits, as that of
+    /// [`model::build`].
     ///
     /// # Errors
     /// As [`replica`](Self::replica).
@@ -209,7 +210,7 @@ impl Saved {
         Ok(model)
     }
 
-    /// A predictor with this model.
+    /// Returns a predictor with this model.
     ///
     /// # Errors
     /// As [`replica`](Self::replica).
@@ -227,18 +228,19 @@ impl Saved {
         })
     }
 
-    /// The value of a regression's target in its column's units, from what a batch has as its target; `None` for classes.
+    /// Returns the value of a regression's target in its column's units, from what a batch has as its target; `None` for
+    /// classes.
     pub fn target_value(&self, target: u32) -> Option<f32> {
         let column = self.schema.as_ref()?.target.as_ref()?;
         Some(column.original(f32::from_bits(target)) as f32)
     }
 
-    /// The name of a class; its number if it has no name.
+    /// Returns the name of a class; its number if it has no name.
     pub fn class_name(&self, class: u32) -> String {
         self.schema.as_ref().map_or_else(|| class.to_string(), |schema| schema.class(class))
     }
 
-    /// A hash of the parameters' bytes, as printed at the end of a run.
+    /// Returns a hash of the parameters' bytes, as printed at the end of a run.
     ///
     /// # Errors
     /// As [`replica`](Self::replica).
@@ -256,7 +258,7 @@ impl Saved {
         comm: &mut Communicator,
         source: Option<&Source>,
         part: Part,
-    ) -> Result<Tally, TrainError> {
+    ) -> Result<LossSums, TrainError> {
         self.measure(comm, source, part, &[]).map(|test| test.tally)
     }
 

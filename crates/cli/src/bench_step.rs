@@ -11,7 +11,7 @@ use unisono::config::share_cores;
 use unisono::size;
 use unisono::{Call, Choice, Collective as _, Communicator, DType, ReduceOp, Vendor};
 use unisono_candle::model::{self, ModelKind};
-use unisono_candle::{Needs, Parameters};
+use unisono_candle::{MemoryEstimate, Parameters};
 use unisono_data::{Batch, Inputs, Kind};
 use unisono_train::optimizer::{self, UpdateRule};
 use unisono_train::{
@@ -160,7 +160,7 @@ fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), Trai
         comm.set_choice(choice).map_err(|error| TrainError::Setting(error.to_string()))?;
     }
     let size = model::size(args.model, args.hidden(), kind).expect("data of its kind");
-    let mut needs = Needs::of(&size, args.batch_size, args.optimizer.state_names().len(), args.wire);
+    let mut needs = MemoryEstimate::of(&size, args.batch_size, args.optimizer.state_names().len(), args.wire);
     if args.shard_optimizer {
         needs.optimizer /= comm.ranks() as f64;
     }

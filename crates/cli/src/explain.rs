@@ -4,7 +4,7 @@ use clap::{Args as ClapArgs, Subcommand};
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::execution::{Capabilities, CompiledPlan};
 use unisono_collectives::model::Machine;
-use unisono_collectives::{explain, explain_programs, names};
+use unisono_collectives::{explain, explain_programs, explain_svg, names};
 use unisono_steps::pipeline::PipelineSchedule;
 
 use super::values::{Sizes, named, sizes, whole};
@@ -31,6 +31,9 @@ pub(super) struct Args {
     /// Draw what each rank executes instead, one instruction after the other: over shared memory within a node, over the network between nodes
     #[arg(long)]
     program: bool,
+    /// Draw as an SVG document instead of text
+    #[arg(long, conflicts_with = "program")]
+    svg: bool,
     /// Array sizes in bytes, as for bench, of four-byte elements; with --program
     #[arg(long, value_name = "MIN:MAX[:FACTOR]", default_value = "1M", requires = "program", value_parser = sizes)]
     bytes: Sizes,
@@ -99,7 +102,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
                 print!("{}", explain_programs(name, operation, &topology, execution, &programs));
             }
         } else {
-            print!("{}", explain(name, operation, &topology, &plans));
+            let draw = if args.svg { explain_svg } else { explain };
+            print!("{}", draw(name, operation, &topology, &plans));
         }
     }
     Ok(())

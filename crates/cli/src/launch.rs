@@ -254,7 +254,7 @@ fn heeded() -> Vec<i32> {
     heeded
 }
 
-/// Whether a process ignores a signal, according to its `/proc/PID/status`.
+/// Returns whether a process ignores a signal, according to its `/proc/PID/status`.
 fn ignores(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

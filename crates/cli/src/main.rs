@@ -271,7 +271,7 @@ fn reported_once(why: String) -> Failure {
     if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere }
 }
 
-/// Whether a launcher has started more than this rank.
+/// Returns whether a launcher has started more than this rank.
 fn is_launched() -> bool {
     matches!(Launcher::detect().ranks, Some(2..))
 }
@@ -296,8 +296,8 @@ fn told_to_all(why: &str) -> Option<String> {
     }
 }
 
-/// Whether this process prints before the ranks are connected: the launcher's rank 0, or the
-/// only process.
+/// Returns whether this process prints before the ranks are connected: the launcher's rank 0, or the only
+/// process.
 fn speaks() -> bool {
     Launcher::detect().rank.is_none_or(|rank| rank == 0)
 }

@@ -26,7 +26,7 @@ pub(super) fn bar() -> ProgressBar {
     ProgressBar::with_draw_target(None, target).with_style(style.expect("the template is right"))
 }
 
-/// Whether standard error of the parent process, a launcher, is a terminal.
+/// Returns whether standard error of the parent process, a launcher, is a terminal.
 fn launcher_has_terminal() -> bool {
     let stderr = fs::read_link(format!("/proc/{}/fd/2", parent_id()));
     stderr.is_ok_and(|path| path.starts_with("/dev/pts") || path.starts_with("/dev/tty"))

@@ -1,6 +1,6 @@
 //! The codecs of gradients: `cargo bench -p unisono-compress --bench codecs`.
 //!
-//! What comes out is bytes of `f32` per second, whatever they become.
+//! The result is bytes of `f32` per second, for every format.
 
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ fn largest(criterion: &mut Criterion) {
         let gradients = gradients(size_bytes / size_of::<f32>());
         let mut values = gradients.clone();
         let mut pairs = Vec::new();
-        // What is not sent stays: as in training, there are soon many magnitudes just below the smallest that is sent.
+        // The residual grows: as in training, there are soon many magnitudes just below the smallest that is sent.
         let mut residual = vec![0.0; gradients.len()];
         for (name, is_like_the_last) in
             [("sparse/add, encode 1 %", true), ("sparse/the same, of a first array", false)]
@@ -127,7 +127,7 @@ fn largest(criterion: &mut Criterion) {
 }
 
 fn products(criterion: &mut Criterion) {
-    /// Of a hidden layer.
+    /// The width of a hidden layer.
     const COLUMNS: usize = 1024;
     const RANK: usize = 4;
     for (size_bytes, name) in SIZES_BYTES {

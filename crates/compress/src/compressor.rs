@@ -213,7 +213,7 @@ trait Encoder: fmt::Debug + Send {
     /// Begins with these random numbers, if it has any.
     fn seed(&mut self, _: u64) {}
 
-    /// The encoder's state for each tensor, the same on all leaders; nothing if it has none.
+    /// Returns the encoder's state for each tensor, the same on all leaders; nothing if it has none.
     fn state(&mut self) -> Vec<&mut [f32]> {
         Vec::new()
     }

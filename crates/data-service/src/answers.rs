@@ -35,8 +35,8 @@ impl Answers {
         Self { room, entries: Mutex::default() }
     }
 
-    /// The answer to a request: what is there, or what another request for the same is waiting for, or else what `make` makes.
-    /// Returns whether it was made for this request.
+    /// Returns the answer to a request: what is there, or what another request for the same is waiting for, or else what
+    /// `make` makes. Returns whether it was made for this request.
     pub(super) async fn get<F>(
         &self,
         request: BatchRequest,
@@ -88,7 +88,7 @@ struct Asked<'a> {
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         let mut entries = self.answers.lock();
-        // The map's and this one: nobody else waits.
+        // The map's and this one: no other thread waits.
         if self.cell.get().is_none() && Arc::strong_count(&self.cell) == 2 {
             entries.cells.remove(&self.request);
         }

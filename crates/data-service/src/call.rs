@@ -52,7 +52,7 @@ impl Method for BatchRequest {
     type Answer = BatchAnswer;
 }
 
-/// How long is waited for a server, before that is an error.
+/// The patience with a server, after which silence is an error.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// The most bytes of a batch.
 pub(super) const MOST_ANSWER_BYTES: usize = 1 << 30;
@@ -63,10 +63,11 @@ pub(super) const MOST_OTHER_BYTES: usize = 64 << 20;
 
 /// Bytes of answers on their way, on one connection: large batches should not wait for acknowledgements.
 pub(super) const WINDOW: u32 = 8 << 20;
-/// How often a connection is tried that is silent, and how long it may take to react.
+/// The interval of probes on a silent connection, and the time limit for its reaction.
 pub(super) const TRIES_SILENCE: Duration = Duration::from_secs(5);
 
-/// A connection to a server that knows the token, made when it is first used and again when it was lost. Called where a runtime is.
+/// Returns a connection to a server that knows the token, made when it is first used and again when it was lost. Called where a
+/// runtime is.
 pub(super) fn connect(address: &str, token: &Token) -> Result<Channel, String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| explain(&error))?;
     let (address, token) = (address.to_owned(), token.clone());
@@ -111,7 +112,7 @@ pub(super) async fn call<M: Method>(
     }
 }
 
-/// Whether the server has refused the token.
+/// Returns whether the server has refused the token.
 fn is_refused(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
@@ -123,7 +124,7 @@ fn is_refused(status: &Status) -> bool {
     false
 }
 
-/// What a server, or the way to it, says is wrong.
+/// Describes an error of a server or of the connection to it.
 pub(super) fn problem(status: &Status) -> String {
     match status.source() {
         Some(source) => explain(source),
@@ -131,7 +132,7 @@ pub(super) fn problem(status: &Status) -> String {
     }
 }
 
-/// An error and its causes, without those that repeat another.
+/// Returns an error and its causes, without those that repeat another.
 fn explain(error: &dyn Error) -> String {
     let mut told = error.to_string();
     let mut cause = error.source();

@@ -21,11 +21,11 @@ use unisono_data::{
     Cache, DataError, Dataset, Kind, Normalization, Options, Pass, Schema, Service, Split, Threads, Values,
 };
 
-/// How often the servers are asked for others.
+/// The interval at which the servers are asked for others.
 const REFRESHED: Duration = Duration::from_secs(2);
-/// How many times as long as for a server a request waits for servers that are there and overloaded.
+/// The factor by which a request waits longer for servers that are there and overloaded.
 const OVERLOADED: u32 = 10;
-/// How long a batch is waited for before that is told.
+/// The time after which the wait for a batch is reported.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// Asks servers what they serve.
@@ -44,7 +44,7 @@ pub(super) struct Client {
     description: Description,
     identity: u64,
     patience: Duration,
-    /// Who is told of a wait.
+    /// The receiver of reports on waits.
     cache: Cache,
     /// Whether the present wait for servers has been told.
     is_told: AtomicBool,
@@ -98,7 +98,7 @@ impl Client {
         Ok(Self { runtime, pool, kind, schema, shape, description, identity, patience, cache, is_told })
     }
 
-    /// What the servers serve.
+    /// Returns the data set that the servers serve.
     pub(super) fn dataset(self) -> Dataset {
         let client = Arc::new(self);
         let Self { kind, schema, description, .. } = &*client;
@@ -268,7 +268,7 @@ async fn ask_all<M: Method + Clone>(pool: &Arc<Pool>, message: M) -> Vec<(Lease,
     answers
 }
 
-/// What the servers serve, and one of those that say so.
+/// Returns the data set that the servers serve, and one of those servers.
 async fn describe(pool: &Arc<Pool>, patience: Duration) -> Result<(String, Description), DataError> {
     let began = Instant::now();
     loop {

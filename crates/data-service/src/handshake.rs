@@ -17,7 +17,7 @@ const GREETING: [u8; 16] = *b"unisono data v1\n";
 const ACCEPTED: u8 = 1;
 const REFUSED: u8 = 0;
 
-/// Why a connection could not begin.
+/// The reason why a connection could not begin.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error("the token is not that of the server")]
@@ -28,7 +28,7 @@ pub(super) enum HandshakeError {
     Io(#[from] io::Error),
 }
 
-/// The server's side. Returns whether the client knows the token.
+/// Returns the server's side. Returns whether the client knows the token.
 pub(super) async fn accept(stream: &mut TcpStream, token: &Token) -> io::Result<bool> {
     let own: Nonce = random();
     stream.write_all(&[&GREETING[..], &own].concat()).await?;

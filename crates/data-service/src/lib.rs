@@ -1,9 +1,8 @@
 //! Batches that other machines make: a [`Server`] for them, and [`load`], which reads a [`Source::Service`].
 //!
-//! A batch is a function of the data set, its options, the seed, the epoch and the indices of its samples. So a [`Server`] needs
-//! no state: a client asks for just the samples of a batch, of whichever server has the least to do, and asks another one if that
-//! fails. Order and bits are those of a run that makes its batches itself, and every sample is seen once per epoch, whatever happens to
-//! servers.
+//! A batch is a function of the data set, its options, the seed, the epoch and the indices of its samples. So a [`Server`] needs no
+//! state: a client asks for just the samples of a batch, of whichever server has the least to do, and asks another one if that fails.
+//! Order and bits are those of a run that makes its batches itself, and every sample is seen once per epoch, even if servers fail.
 //!
 //! The methods are gRPC. A connection begins with a handshake in which both sides prove that they know a [`Token`]. Nothing is encrypted.
 

@@ -14,7 +14,7 @@ use super::handshake;
 use super::token::Token;
 use unisono_data::DataError;
 
-/// How long a handshake may take.
+/// The longest time that a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 /// The most handshakes at once. A further one replaces the oldest.
 const MOST_PENDING: usize = 256;
@@ -31,7 +31,7 @@ pub(super) async fn listen(address: &str) -> Result<(TcpListener, SocketAddr), D
     })
 }
 
-/// Passes on the connections of clients that know the token. Others are closed, and delay nobody.
+/// Passes on the connections of clients that know the token. Others are closed, and delay no client.
 pub(super) async fn admit(
     listener: TcpListener,
     token: Token,
@@ -55,7 +55,7 @@ pub(super) async fn admit(
             if let Ok(Ok(true)) = accepted
                 && stream.set_nodelay(true).is_ok()
             {
-                // The server has stopped if nobody takes it.
+                // The server has stopped if no receiver takes it.
                 let _ = admitted.send(Ok(stream)).await;
             }
         });

@@ -13,9 +13,9 @@ use super::token::Token;
 use super::waiting::until;
 use unisono_data::{DataError, Options};
 
-/// How often a server renews that it has joined.
+/// The interval at which a server renews that it has joined.
 const RENEWAL: Duration = Duration::from_secs(3);
-/// How long a server stays in the list without renewal.
+/// The time that a server stays in the list without renewal.
 const LAPSES: Duration = Duration::from_secs(10);
 /// The most servers that are remembered: a list is a message.
 const MOST: usize = 10_000;
@@ -34,7 +34,7 @@ impl Members {
         }
     }
 
-    /// The servers that have renewed of late.
+    /// Returns the servers that have renewed of late.
     pub(super) fn addresses(&self, now: Instant) -> Vec<String> {
         let is_there = |(_, renewed): &&(String, Instant)| now.duration_since(*renewed) < LAPSES;
         self.lock().iter().filter(is_there).map(|(address, _)| address.clone()).collect()
@@ -45,8 +45,8 @@ impl Members {
     }
 }
 
-/// Where a server is reached that says it listens at `address`, and said so from the host `from`: the same unless its host is
-/// unspecified (`0.0.0.0`).
+/// Returns the address of a server that announces `address` from the host `from`: the same unless its host is unspecified
+/// (`0.0.0.0`).
 pub(super) fn reached(address: &str, from: Option<IpAddr>) -> Option<String> {
     let (host, port) = address.rsplit_once(':')?;
     let is_unspecified = host
@@ -61,7 +61,7 @@ pub(super) fn reached(address: &str, from: Option<IpAddr>) -> Option<String> {
     }
 }
 
-/// What is wrong with the server that was joined, until somebody takes notice.
+/// The latest problem of the server that was joined, until it is read.
 pub(super) type Notice = Arc<Mutex<Option<String>>>;
 
 /// A server, `own`, that has joined another, which tells its clients of it.

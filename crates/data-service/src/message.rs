@@ -1,4 +1,4 @@
-//! What servers and clients say to each other, as protocol buffers.
+//! The messages between servers and clients, as protocol buffers.
 
 use prost::Message;
 use prost::bytes::Bytes;
@@ -13,7 +13,7 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(super) struct DescribeRequest {}
 
-/// What a server serves.
+/// The data set of a server.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(super) struct Description {
     /// The [version](VERSION) of the server.
@@ -45,7 +45,7 @@ pub(super) struct Description {
 }
 
 impl Description {
-    /// A hash of all that determines a batch, which two servers of one data set have in common.
+    /// Returns a hash of all that determines a batch, which two servers of one data set have in common.
     pub(super) fn identity(&self) -> u64 {
         let mut hasher = Xxh3::new();
         for text in [&self.version, &self.options, &self.kind, &self.schema] {
@@ -58,7 +58,8 @@ impl Description {
         hasher.digest()
     }
 
-    /// The first difference from another description that matters to a batch: what it is, here and there.
+    /// Returns the first difference from another description that matters to a batch: what it is, here and
+    /// there.
     pub(super) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let samples = |of: &Self| format!("{} and {}", of.train, of.test);
         let fingerprint = |of: &Self| format!("{:016x}", of.fingerprint);
@@ -125,7 +126,7 @@ impl BatchRequest {
 pub(super) struct BatchAnswer {
     #[prost(oneof = "Sent", tags = "1, 2, 3")]
     pub(super) inputs: Option<Sent>,
-    /// Of `u32`.
+    /// The targets, as `u32`.
     #[prost(bytes = "bytes", tag = "4")]
     pub(super) targets: Bytes,
 }
@@ -133,13 +134,13 @@ pub(super) struct BatchAnswer {
 /// The inputs of a batch: [`Values`].
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum Sent {
-    /// Of images, which the client normalises: a quarter of the bytes, and the same bits.
+    /// The levels of images, which the client normalises: a quarter of the bytes, and the same bits.
     #[prost(bytes = "bytes", tag = "1")]
     Levels(Bytes),
-    /// Of `f32`.
+    /// Numbers, as `f32`.
     #[prost(bytes = "bytes", tag = "2")]
     Numbers(Bytes),
-    /// Of `u32`.
+    /// Tokens, as `u32`.
     #[prost(bytes = "bytes", tag = "3")]
     Tokens(Bytes),
 }
@@ -214,9 +215,9 @@ impl Shape {
         }
     }
 
-    /// The most bytes of an answer with so many samples.
+    /// Returns the most bytes of an answer with so many samples.
     pub(super) fn answer_bytes(self, samples: usize) -> usize {
-        /// What surrounds the numbers in a message.
+        /// The framing of the numbers in a message.
         const FRAME: usize = 64;
         self.inputs
             .saturating_add(self.targets)
@@ -261,7 +262,8 @@ pub(super) struct Servers {
 pub(super) struct JoinRequest {
     #[prost(message, optional, tag = "1")]
     pub(super) description: Option<Description>,
-    /// Where clients reach the server that joins; if the host is unspecified, at the one that the request came from.
+    /// The address at which clients reach the server that joins; if the host is unspecified, the one that the
+    /// request came from.
     #[prost(string, tag = "2")]
     pub(super) address: String,
 }

@@ -21,7 +21,7 @@ use super::message::{
 };
 use unisono_data::Dataset;
 
-/// How many batches a server has made and served, and how many requests it has refused.
+/// The numbers of batches that a server has made and served, and of requests that it has refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Batches that it made.
@@ -43,12 +43,12 @@ impl fmt::Display for Counts {
     }
 }
 
-/// What a server has, whatever it is asked.
+/// The data that a server holds for all requests.
 #[derive(Debug)]
 pub(super) struct Served {
     pub(super) dataset: Dataset,
     pub(super) description: Description,
-    /// That of the description.
+    /// The identity in the description.
     pub(super) identity: u64,
     pub(super) answers: Answers,
     pub(super) members: Members,

@@ -11,7 +11,7 @@ use super::token::Token;
 
 /// The shortest and the longest pause of a server that failed; it doubles each time.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// The same of a server that is overloaded.
+/// The pauses after the answer of a server that is overloaded.
 const BREATHERS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
 /// The servers that a client knows.
@@ -41,7 +41,7 @@ struct Known {
     failures: u32,
     /// The end of its pause.
     resumes: Option<Instant>,
-    /// Why it last failed.
+    /// The reason why it last failed.
     problem: Option<String>,
     /// The number by which it is known under several addresses.
     instance: Option<u64>,
@@ -70,7 +70,7 @@ pub(super) struct Lease {
 }
 
 impl Pool {
-    /// The servers that a user names. Called where a runtime is.
+    /// Returns the servers that a user names. Called where a runtime is.
     pub(super) fn new(addresses: &[String], token: Token) -> Result<Arc<Self>, (String, String)> {
         let pool = Self { token, state: Mutex::default() };
         for address in addresses {
@@ -79,8 +79,8 @@ impl Pool {
         Ok(Arc::new(pool))
     }
 
-    /// The server that answers the fewest requests of this client, of those that do not pause and are not in `without`; of
-    /// several, the one that was asked the longest ago.
+    /// Returns the server that answers the fewest requests of this client, of those that do not pause and are not in
+    /// `without`; of several, the one that was asked the longest ago.
     pub(super) fn next(self: &Arc<Self>, without: &[String], now: Instant) -> Next {
         let mut state = self.lock();
         let State { servers, picked } = &mut *state;
@@ -102,7 +102,7 @@ impl Pool {
         first.map_or(Next::Nobody, |resumes| Next::Wait(resumes.saturating_duration_since(now)))
     }
 
-    /// Every server, to be asked whether it is there.
+    /// Returns every server, to be asked whether it is there.
     pub(super) fn all(self: &Arc<Self>) -> Vec<Lease> {
         self.lock().servers.iter_mut().map(|server| self.lease(server)).collect()
     }
@@ -112,8 +112,8 @@ impl Pool {
         Lease { pool: Arc::clone(self), address: server.address.clone(), channel: server.channel.clone() }
     }
 
-    /// Takes in what servers know of each other: adds those that are new, and forgets those that nobody lists any more and that fail.
-    /// Called where a runtime is.
+    /// Takes in what servers know of each other: adds those that are new, and forgets those that no server lists any more and that
+    /// fail. Called where a runtime is.
     pub(super) fn update(&self, lists: Vec<(String, Servers)>) {
         let mut state = self.lock();
         for (address, list) in &lists {
@@ -134,14 +134,14 @@ impl Pool {
         }
     }
 
-    /// The batches that all servers work on at once, and one more for each that answers.
+    /// Returns the batches that all servers work on at once, and one more for each that answers.
     pub(super) fn threads(&self) -> usize {
         let state = self.lock();
         let answers = state.servers.iter().filter(|server| server.failures == 0);
         answers.fold(0, |threads, server| threads.saturating_add(server.threads as usize).saturating_add(1))
     }
 
-    /// Each server, and why it last failed.
+    /// Returns each server, and why it last failed.
     pub(super) fn problems(&self) -> String {
         let told = |server: &Known| {
             let problem = server.problem.as_deref().unwrap_or("it has not been asked yet");

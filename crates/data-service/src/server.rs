@@ -23,10 +23,10 @@ use unisono_data::{DataError, Dataset, Options, Service, Source};
 
 /// Requests that may wait for each thread that makes batches; others are sent elsewhere.
 const QUEUED_PER_THREAD: usize = 16;
-/// How long clients have to get the answers that they wait for, once a server stops.
+/// The time that clients have to get the answers that they wait for, once a server stops.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How a server serves.
+/// The settings of a server.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
     /// The address to listen on, as `HOST:PORT`; port 0 is any that is free.
@@ -111,27 +111,27 @@ impl Server {
         Ok(Self { runtime: Some(runtime), served, address, stopping, serving, notice })
     }
 
-    /// The address that it listens on.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The number of training samples and of held-out samples.
+    /// Returns the number of training samples and of held-out samples.
     pub fn samples(&self) -> (usize, usize) {
         (self.served.dataset.train.len(), self.served.dataset.test.len())
     }
 
-    /// What it has done so far.
+    /// Returns the counters of the server's work.
     pub fn counts(&self) -> Counts {
         *self.served.counts()
     }
 
-    /// What is wrong with the server that this one has joined, if that is new.
+    /// Returns the problem of the server that this one has joined, if that is new.
     pub fn take_notice(&self) -> Option<String> {
         self.notice.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Whether it serves, and will until it is stopped.
+    /// Returns whether it serves, and will until it is stopped.
     pub fn is_serving(&self) -> bool {
         !self.serving.is_finished()
     }
@@ -140,7 +140,7 @@ impl Server {
     pub fn stop(mut self) -> Counts {
         self.stopping.notify_one();
         if let Some(runtime) = &self.runtime {
-            // Clients that keep a connection open are not waited for, whatever the outcome.
+            // Clients that keep a connection open are not waited for, with any outcome.
             let _ = runtime.block_on(async { tokio::time::timeout(GRACE, &mut self.serving).await });
         }
         self.counts()
@@ -166,7 +166,7 @@ fn describe(
     (source, options): (&Source, &Options),
     threads: usize,
 ) -> Result<Description, DataError> {
-    // Where a server keeps its data, and who stops it, makes no difference to a batch.
+    // The place of a server's data, and its stop handle, make no difference to a batch.
     let Options { cache, in_memory_bytes, stop, .. } = Options::default();
     let of_batches = Options { cache, in_memory_bytes, stop, ..options.clone() };
     Ok(Description {

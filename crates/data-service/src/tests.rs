@@ -15,7 +15,7 @@ use unisono_data::{Batch, Pass, Pipeline, Service, Threads};
 mod failures;
 mod sharing;
 
-/// What a test has on disk.
+/// The files of a test.
 struct Fixture {
     directory: TempDir,
 }
@@ -79,7 +79,7 @@ impl Fixture {
         Service { servers, token_file: Some(self.directory.path().join("token")) }
     }
 
-    /// The data set of these servers; a client waits for a second for one.
+    /// Returns the data set of these servers; a client waits for a second for one.
     fn connect(&self, servers: &[&Server]) -> Result<Dataset, DataError> {
         Client::connect(&self.service(servers), Duration::from_secs(1), &Options::default())
             .map(Client::dataset)
@@ -92,7 +92,8 @@ fn start(source: &Source, options: &Options, settings: ServerSettings) -> Result
 
 const PASS: Pass = Pass::Training { seed: 3, epoch: 1 };
 
-/// The batches of an epoch, and those of an evaluation; `between` is called with the number of each batch of the epoch.
+/// Returns the batches of an epoch, and those of an evaluation; `between` is called with the number of each batch of
+/// the epoch.
 fn epoch(data: &Dataset, between: impl FnMut(usize)) -> Vec<Batch> {
     batches(data, 7, between).unwrap()
 }
@@ -140,7 +141,7 @@ fn served_batches_are_those_of_this_machine_to_the_last_bit() {
         let (first, second) = (one.counts().made, two.counts().made);
         assert!(first > 0 && second > 0, "{source}: {first} and {second}");
         assert_eq!(first + second, served.train.len().div_ceil(7) as u64 + 1);
-        // As a checkpoint has it: whoever serves it.
+        // As a checkpoint has it, from any server.
         let again = load(&Source::Service(fixture.service(&[&two])), &Options::default()).unwrap();
         assert_eq!(again.fingerprint().unwrap(), served.fingerprint().unwrap());
         assert_eq!(again, served);

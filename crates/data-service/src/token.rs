@@ -30,7 +30,7 @@ pub(super) enum Side {
 }
 
 impl Token {
-    /// Reads a token: one line of printable characters in a file that nobody else may read.
+    /// Reads a token: one line of printable characters in a file that no other user may read.
     ///
     /// # Errors
     ///
@@ -59,13 +59,13 @@ impl Token {
         Ok(Self(Hmac::new_from_slice(token).expect("a key may have any length")))
     }
 
-    /// The proof of one side of a connection. It depends on random numbers of both, so nobody can use it again, and on the side, so nobody
-    /// can send it back.
+    /// Returns the proof of one side of a connection. It depends on random numbers of both, so it cannot be used again, and on the
+    /// side, so it cannot be sent back.
     pub(super) fn proof(&self, side: Side, nonces: [&Nonce; 2]) -> Proof {
         self.keyed(side, nonces).finalize().into_bytes().into()
     }
 
-    /// Whether a proof is right. Takes as long for one that is nearly right as for any other.
+    /// Returns whether a proof is right. Takes as long for one that is nearly right as for any other.
     pub(super) fn is_proven(&self, proof: &Proof, side: Side, nonces: [&Nonce; 2]) -> bool {
         self.keyed(side, nonces).verify(proof.into()).is_ok()
     }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use tempfile::TempDir;
 
-    /// The token in a file with this content and mode, or why it is refused.
+    /// Returns the token in a file with this content and mode, or why it is refused.
     fn read(content: &[u8], mode: u32) -> Result<Token, String> {
         let directory = TempDir::new().unwrap();
         let path = directory.path().join("token");

@@ -8,9 +8,9 @@ use tokio::time::timeout;
 
 use unisono_data::{DataError, Options};
 
-/// How long a wait takes before it is told.
+/// The time after which a wait is reported.
 const SILENT: Duration = Duration::from_secs(1);
-/// How often a wait checks whether it is to stop.
+/// The interval at which a wait checks whether it is to stop.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Waits for a future. Tells once what is `awaited`, and returns [`DataError::Stopped`] on a request to stop.

@@ -16,7 +16,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Whether a text is a host and a port.
+    /// Returns whether a text is a host and a port.
     pub fn is_address(text: &str) -> bool {
         let is_host = |host: &str| {
             !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || "/@?#".contains(c))
@@ -24,7 +24,7 @@ impl Service {
         text.rsplit_once(':').is_some_and(|(host, port)| is_host(host) && port.parse::<u16>().is_ok())
     }
 
-    /// The error for a text that is none.
+    /// Returns the error for a text that is none.
     pub fn refused(address: &str) -> DataError {
         DataError::other(format!("`{address}` is not the address of a data server: expected HOST:PORT"))
     }

@@ -78,17 +78,17 @@ const CATALOGUE: [(&str, &[u32], New); 5] = [
 ];
 
 impl Augmentation {
-    /// An augmentation by these transforms, one after the other.
+    /// Returns an augmentation by these transforms, one after the other.
     pub fn new(transforms: Vec<Arc<dyn Transform>>) -> Self {
         Self { transforms }
     }
 
-    /// Whether there are no transforms.
+    /// Returns whether there are no transforms.
     pub fn is_empty(&self) -> bool {
         self.transforms.is_empty()
     }
 
-    /// The image of a sample as it is in a pass.
+    /// Returns the image of a sample as it is in a pass.
     ///
     /// # Panics
     ///
@@ -169,7 +169,7 @@ impl FromStr for Augmentation {
 mod testing {
     use super::*;
 
-    /// A grey image whose levels differ.
+    /// Returns a grey image whose levels differ.
     pub(super) fn slope() -> Image {
         Image::new([6, 9, 1], (0..54).map(|at| 20 * (at % 9) + 3 * (at / 9)).collect())
     }

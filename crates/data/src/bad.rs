@@ -10,7 +10,7 @@ use crate::batch::Pass;
 use crate::error::DataError;
 use crate::pipeline::lock;
 
-/// What becomes of a damaged sample.
+/// The treatment of damaged samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnBadSample {
     /// It is an error.
@@ -18,13 +18,13 @@ pub enum OnBadSample {
     Error,
     /// It is left out of its batch.
     Skip {
-        /// How many different samples may be skipped, on each rank; `None` for any number.
+        /// The number of different samples that may be skipped, on each rank; `None` for any number.
         most: Option<usize>,
     },
 }
 
 impl OnBadSample {
-    /// Whether a damaged sample may be skipped.
+    /// Returns whether a damaged sample may be skipped.
     pub(crate) fn skips(self) -> bool {
         self != Self::Error
     }
@@ -58,9 +58,9 @@ impl FromStr for OnBadSample {
 /// Damaged samples that were skipped since this was last asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Skipped {
-    /// How often a batch lacks one.
+    /// The number of times that a batch lacked one.
     pub count: u64,
-    /// What is wrong with those that were not skipped before, by name.
+    /// The problems of samples that were not skipped before, by name.
     pub problems: Vec<String>,
 }
 
@@ -75,9 +75,10 @@ pub(crate) struct BadSamples {
 struct Found {
     /// The samples that were skipped ever.
     samples: BTreeSet<usize>,
-    /// How often a batch of an epoch of training lacks one, until that is asked for. Epochs are prepared ahead.
+    /// The number of times that a batch of an epoch of training lacked one, until that is asked for. Epochs are
+    /// prepared ahead.
     training: BTreeMap<u64, u64>,
-    /// The same for batches of evaluations.
+    /// The samples in batches of evaluations.
     evaluation: u64,
     problems: Vec<String>,
 }
@@ -87,7 +88,8 @@ impl BadSamples {
         Self { policy, ..Self::default() }
     }
 
-    /// Whether samples with this error may be skipped. Errors of the system are not the sample's fault.
+    /// Returns whether samples with this error may be skipped. Errors of the system are not the sample's
+    /// fault.
     pub(crate) fn may_skip(&self, error: &DataError) -> bool {
         self.policy.skips() && error.is_damage()
     }
@@ -117,7 +119,7 @@ impl BadSamples {
         Ok(())
     }
 
-    /// What was skipped since the last call, but for batches of later epochs than this.
+    /// Returns the samples skipped since the last call, except in batches of epochs later than this one.
     pub(crate) fn news(&self, epoch: u64) -> Skipped {
         let mut found = lock(&self.found);
         let later = found.training.split_off(&(epoch + 1));

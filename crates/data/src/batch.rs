@@ -51,7 +51,7 @@ pub enum Values {
 }
 
 impl Values {
-    /// The inputs of a model; levels of images are normalised.
+    /// Returns the inputs of a model; levels of images are normalised.
     pub(crate) fn normalized(self, normalization: Option<&Normalization>) -> Inputs {
         match self {
             Self::Levels(levels) => Inputs::Pixels(match normalization {

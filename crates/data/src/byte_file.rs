@@ -16,7 +16,7 @@ use crate::pipeline::part;
 
 mod zlib;
 
-/// How a file is compressed as a whole.
+/// The compression of a file as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Compression {
     /// As `gzip` does, in any number of members.
@@ -26,7 +26,7 @@ pub(super) enum Compression {
 }
 
 impl Compression {
-    /// The compression of a file that starts with these bytes, if any.
+    /// Returns the compression of a file that starts with these bytes, if any.
     pub(super) fn of(start: &[u8]) -> Option<Self> {
         match *start {
             [0x1f, 0x8b, ..] => Some(Self::Gzip),
@@ -63,7 +63,7 @@ impl ByteFile {
         spooled(&path, &mut file)
     }
 
-    /// Whether the file is gzipped.
+    /// Returns whether the file is gzipped.
     pub(super) fn is_gzipped(&self) -> Result<bool, DataError> {
         Ok(Compression::of(&self.start()?) == Some(Compression::Gzip))
     }
@@ -87,7 +87,7 @@ impl ByteFile {
             io::copy(&mut unpacking.content, &mut io::sink()).map_err(|error| corrupt(path, &error))?;
             Ok(scanned)
         });
-        // What a reader between this and `scan` made of a failure says less.
+        // The error of a reader between this and `scan` is less precise.
         unpacking.failure.map_or(Ok(()), Err)?;
         Ok((unpacking.spool.finish()?, scanned?))
     }
@@ -96,12 +96,12 @@ impl ByteFile {
         &self.path
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
 
-    /// The first bytes, as many as tell a format.
+    /// Returns the first bytes, as many as tell a format.
     pub(super) fn start(&self) -> Result<Vec<u8>, DataError> {
         self.read(0, self.length.min(16) as usize)
     }
@@ -118,7 +118,7 @@ impl ByteFile {
         part("reading", || self.file.read_exact_at(bytes, offset)).map_err(DataError::read(&self.path))
     }
 
-    /// Reads the file from its start, and moves nothing that others see.
+    /// Reads the file from its start, and does not move the shared position.
     pub(super) fn reader(&self) -> Reader<&Self> {
         Reader::new(self, 0)
     }
@@ -211,7 +211,7 @@ pub(super) struct Spool {
 const BLOCK: usize = 1 << 16;
 /// Bytes between two looks at the free space.
 const STRIDE: u64 = 64 << 20;
-/// What stays free on the disk, if it is this large.
+/// Space that stays free on the disk, if it is this large.
 const RESERVE: u64 = 1 << 30;
 
 impl Spool {
@@ -244,7 +244,7 @@ impl Spool {
         Ok(())
     }
 
-    /// The whole file, to be read; errors name where its bytes come from.
+    /// Returns the whole file, to be read; errors name where its bytes come from.
     pub(super) fn finish(self) -> Result<ByteFile, DataError> {
         match self.file.into_inner() {
             Ok(file) => Ok(ByteFile { path: self.path, file, length: self.written }),

@@ -1,9 +1,9 @@
-//! Where what was fetched from servers is kept.
+//! The store of objects fetched from servers.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Where the objects of remote sources are kept, and who is told of downloads and of waits.
+/// The store of objects of remote sources, and the receiver of reports on downloads and waits.
 #[derive(Clone, Default)]
 pub struct Cache {
     /// The folder, with one folder in it for each URL; by default `unisono-data-cache-` and the user's number, in the system's
@@ -30,7 +30,7 @@ impl fmt::Debug for Cache {
     }
 }
 
-/// The same folder, whoever is told.
+/// Equal folders are equal, independent of the receiver of reports.
 impl PartialEq for Cache {
     fn eq(&self, other: &Self) -> bool {
         self.folder == other.folder

@@ -33,7 +33,7 @@ pub(super) fn read(directory: &Path, options: &Options) -> Result<Dataset, DataE
     let parts = (1..=5).map(|part| directory.join(part_name(part)));
     let parts: Vec<PathBuf> = parts.filter(|file| file.exists()).collect();
     let missing = |names: &str| DataError::file(directory, format!("contains no {names}: expected it there"));
-    // Those that there are, without a gap.
+    // The existing parts, without a gap.
     if let Some(gap) = (1..=parts.len().max(1)).find(|part| !directory.join(part_name(*part)).exists()) {
         return Err(missing(&part_name(gap)));
     }
@@ -61,7 +61,7 @@ fn part_name(part: usize) -> String {
     format!("data_batch_{part}.bin")
 }
 
-/// The names of the classes, if there is a file with them.
+/// Returns the names of the classes, if there is a file with them.
 fn names(path: &Path) -> Result<Vec<String>, DataError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -77,7 +77,7 @@ fn names(path: &Path) -> Result<Vec<String>, DataError> {
     Err(DataError::file(path, problem))
 }
 
-/// The levels and the labels of the images in these files.
+/// Returns the levels and the labels of the images in these files.
 fn images(files: &[PathBuf]) -> Result<[Vec<u8>; 2], DataError> {
     let mut images = [vec![], vec![]];
     for path in files {
@@ -160,7 +160,7 @@ mod tests {
         let first = of(&all, 1);
         assert_eq!(first[5 * IMAGE..][..IMAGE], of(&[5], 1), "whatever the batch");
         assert_ne!(first, of(&all, 2));
-        // What came from outside is black.
+        // Pixels from outside are black.
         let black = |image: &[u8]| image.chunks(3).filter(|pixel| *pixel == [0, 0, 0]).count();
         let outside: Vec<_> = first.chunks(IMAGE).map(black).collect();
         assert!(

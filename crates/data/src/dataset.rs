@@ -24,13 +24,14 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// The notes for the user on how images in files are read, one line each: how many are resized, which files are skipped.
+    /// Returns the notes for the user on how images in files are read, one line each: how many are resized, which files are
+    /// skipped.
     pub fn notices(&self) -> &[String] {
         self.train.notices()
     }
 
-    /// A hash that detects changed data: of all samples or, if images stay in their files, of what is known
-    /// without decoding them (names and sizes of files, checksums of records).
+    /// Returns a hash that detects changed data: of all samples or, if images stay in their files, of what is
+    /// known without decoding them (names and sizes of files, checksums of records).
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ pub(super) const FORMATS: &str = "PNG, JPEG, WebP, BMP or GIF";
 /// The extensions of files of these formats, in lower case.
 pub(super) const EXTENSIONS: [&str; 6] = ["png", "jpg", "jpeg", "webp", "bmp", "gif"];
 
-/// The extensions for messages: "`png`, `jpg`, …".
+/// Returns the extensions for messages: "`png`, `jpg`, …".
 pub(super) fn extensions() -> String {
     list(EXTENSIONS.into_iter())
 }
@@ -73,7 +73,7 @@ impl Raw {
     }
 }
 
-/// Whether a file starts like one of the formats.
+/// Returns whether a file starts like one of the formats.
 pub(super) fn is_encoded(bytes: &[u8]) -> bool {
     // Two letters are too few to tell a BMP from grey levels: the size of its second header is known.
     let is_bmp = || {
@@ -97,7 +97,8 @@ fn reader(bytes: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>, String> {
     Ok(reader)
 }
 
-/// The memory limit for decoding a file. The formats do not compress further, and a header may claim any size.
+/// Returns the memory limit for decoding a file. The formats do not compress further, and a header may claim
+/// any size.
 fn limits(bytes: &[u8]) -> Limits {
     const LEAST: u64 = 8 << 20;
     const OF_A_BYTE: u64 = 10_000;

@@ -237,7 +237,7 @@ impl Pen {
     }
 }
 
-/// The distance of `p` from the segment between `a` and `b`.
+/// Returns the distance of `p` from the segment between `a` and `b`.
 fn distance(p: Point, a: Point, b: Point) -> f32 {
     let (ab, ap) = ((b.0 - a.0, b.1 - a.1), (p.0 - a.0, p.1 - a.1));
     let length = ab.0 * ab.0 + ab.1 * ab.1;

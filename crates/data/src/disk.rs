@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 
 use rustix::fs::fstatvfs;
 
-/// The bytes of the file system of an open file or directory: those that this user may still fill, and all.
+/// Returns the bytes of the file system of an open file or directory: those that this user may still fill,
+/// and all.
 pub(crate) fn room(file: impl AsFd) -> io::Result<[u64; 2]> {
     let found = fstatvfs(file)?;
     Ok([found.f_bavail, found.f_blocks].map(|blocks| blocks.saturating_mul(found.f_frsize)))

@@ -40,7 +40,7 @@ pub struct EncodedImages {
     normalization: Option<Normalization>,
     /// Notes for the user on how they are read.
     notices: Vec<String>,
-    /// Where they are decoded already.
+    /// The decoded images, if there is a snapshot.
     snapshot: Option<Arc<Snapshot>>,
     bad: BadSamples,
 }
@@ -81,7 +81,7 @@ impl Store {
         Ok((image, label))
     }
 
-    /// The error for samples none of which can be read.
+    /// Returns the error for samples none of which can be read.
     fn unreadable(&self, samples: &[usize]) -> DataError {
         let first = samples.iter().find_map(|&sample| self.read(sample, 1).err());
         first.unwrap_or_else(|| DataError::other("no image that was looked at can be read"))
@@ -119,7 +119,8 @@ impl EncodedImages {
         }
     }
 
-    /// The images to train on and those held out, given by their indices in the store, and their size.
+    /// Returns the images to train on and those held out, given by their indices in the store, and their
+    /// size.
     pub(super) fn both(
         store: Store,
         (train, test): (Vec<usize>, Vec<usize>),
@@ -154,7 +155,7 @@ impl EncodedImages {
         Ok((train, test, shape))
     }
 
-    /// The sums over the levels of all images, or of some at equal distances.
+    /// Returns the sums over the levels of all images, or of some at equal distances.
     fn sums(&self) -> Result<Sums, DataError> {
         let samples: Vec<_> = (0..self.samples.len()).collect();
         let sums = |sample| match self.image(sample) {
@@ -167,7 +168,7 @@ impl EncodedImages {
         all.into_iter().try_fold(Sums::default(), |sum, own| Ok(sum.and(own?)))
     }
 
-    /// An image in the colours and the size of all, and its class.
+    /// Returns an image in the colours and the size of all, and its class.
     fn image(&self, sample: usize) -> Result<(Image, u32), DataError> {
         if let Some(snapshot) = &self.snapshot {
             let record = part("reading", || snapshot.record(sample))?;
@@ -192,12 +193,12 @@ impl EncodedImages {
         Ok((Self { snapshot: Some(Arc::new(snapshot)), ..self.clone() }, work))
     }
 
-    /// The size of an image's record in a snapshot.
+    /// Returns the size of an image's record in a snapshot.
     pub(super) fn record_bytes(&self) -> usize {
         size_of::<u32>() + self.values()
     }
 
-    /// The size of the snapshot that they are read from.
+    /// Returns the size of the snapshot that they are read from.
     pub(super) fn snapshot_bytes(&self) -> u64 {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes())
     }
@@ -223,12 +224,12 @@ impl EncodedImages {
         }
     }
 
-    /// The number of values of an image.
+    /// Returns the number of values of an image.
     fn values(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// The image and the class of a snapshot's record; `None` for one of a damaged image.
+    /// Returns the image and the class of a snapshot's record; `None` for one of a damaged image.
     fn image_of(&self, record: &[u8]) -> Option<(Image, u32)> {
         let (label, levels) = record.split_first_chunk()?;
         let image = (levels.len() == self.values()).then(|| Image::new(self.shape, levels.to_vec()))?;

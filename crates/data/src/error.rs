@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a data set could not be loaded, or a sample could not be made.
+/// The reason why a data set could not be loaded, or a sample could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// A file could not be read.
@@ -30,7 +30,7 @@ pub enum DataError {
         path: PathBuf,
         /// The place in it, such as `, record 3`; empty for all of it.
         place: String,
-        /// What is wrong and what was expected.
+        /// The problem, and the expected form.
         problem: String,
     },
     /// An element of a pipeline could not be made.
@@ -52,7 +52,7 @@ pub enum DataError {
     Server {
         /// The address.
         address: String,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The wait for data servers ended on [request](crate::Stop).
@@ -64,7 +64,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// A user-defined error, or its message.
+    /// Returns a user-defined error, or its message.
     pub fn other(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Other(error.into())
     }
@@ -93,7 +93,7 @@ impl DataError {
         Self::File { path: path.into(), place: format!(", column `{column}`"), problem: problem.into() }
     }
 
-    /// The error for a file of labels that has another number of them than there are images.
+    /// Returns the error for a file of labels that has another number of them than there are images.
     pub(crate) fn labels(path: &Path, found: usize, images: &Path, expected: usize) -> Self {
         let images = images.display();
         let problem =
@@ -109,7 +109,7 @@ impl DataError {
         Self::file(path, format!("is too short: {found} {what}, expected at least {expected}"))
     }
 
-    /// Whether a sample is damaged, in contrast to a file that cannot be read and the like.
+    /// Returns whether a sample is damaged, in contrast to a file that cannot be read and the like.
     pub(super) fn is_damage(&self) -> bool {
         matches!(self, Self::File { .. })
     }

@@ -77,14 +77,14 @@ impl Example {
         })
     }
 
-    /// The class.
+    /// Returns the class.
     pub(super) fn label(&self) -> Result<u32, String> {
         let label = self.integer(LABEL).ok_or_else(|| self.lacks(LABEL, "int64"))?;
         label.try_into().map_err(|_| format!("has the label {label}: expected one from 0 to {}", u32::MAX))
     }
 
-    /// The image. Bytes of no known format are grey levels, of the height and width in the example, or
-    /// else of a square image.
+    /// Returns the image. Bytes of no known format are grey levels, of the height and width in the example,
+    /// or else of a square image.
     pub(super) fn image(&self) -> Result<Raw, String> {
         let bytes = IMAGE.iter().find_map(|name| match self.values(name) {
             Some(Values::Bytes(list)) => list.value.first(),

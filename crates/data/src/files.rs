@@ -11,10 +11,11 @@ use crate::error::DataError;
 /// The most names that a pattern's braces stand for.
 const MOST_NAMES: usize = 1_000_000;
 
-/// The files that `name` means. Commas separate several of them. Each is a path, or a pattern: `{a,b}` and `{000..119}` stand
-/// for all that is between, so these files must exist; then `*`, `?`, `[…]` and `**` match what exists, sorted by name.
+/// Returns the files that `name` means. Commas separate several of them. Each is a path, or a pattern: `{a,b}` and
+/// `{000..119}` stand for all that is between, so these files must exist; then `*`, `?`, `[…]` and `**` match what exists,
+/// sorted by name.
 ///
-/// A path that exists means itself, whatever characters are in it. A list keeps its order.
+/// A path that exists means itself, with any characters. A list keeps its order.
 pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
     let Some(text) = name.to_str().filter(|_| !name.exists()) else { return Ok(vec![name.into()]) };
     let mut files = vec![];
@@ -44,7 +45,7 @@ pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
     }
 }
 
-/// The elements of a list, divided at commas outside of braces.
+/// Returns the elements of a list, divided at commas outside of braces.
 fn elements(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_usize;
     text.split(move |c| {
@@ -61,7 +62,8 @@ fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
 
-/// The existing files that match, sorted. As in a shell, `*` matches no file whose name starts with a point.
+/// Returns the existing files that match, sorted. As in a shell, `*` matches no file whose name starts with a
+/// point.
 fn matches(pattern: &str) -> Result<Vec<PathBuf>, DataError> {
     let none = |expected: &str| no_match(pattern, expected);
     let options = MatchOptions { require_literal_leading_dot: true, ..MatchOptions::default() };
@@ -82,7 +84,7 @@ fn no_match(pattern: &str, expected: &str) -> DataError {
     DataError::other(format!("no file matches `{pattern}`: expected {expected}"))
 }
 
-/// What a name with braces stands for: `{a,b}` for each of its elements, `{08..11}` for each number, as wide as the first.
+/// Expands the braces of a name: `{a,b}` into each of its elements, `{08..11}` into each number, as wide as the first.
 /// Braces with neither stand for themselves. `None` if it is too many.
 fn unbraced(name: &str) -> Option<Vec<String>> {
     let mut names = vec![String::new()];
@@ -101,14 +103,14 @@ fn unbraced(name: &str) -> Option<Vec<String>> {
     Some(names.into_iter().map(|start| start + rest).collect())
 }
 
-/// What is before, in and after the first braces.
+/// Returns the text before, in and after the first braces.
 fn first_braces(text: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = text.split_once('{')?;
     let (inner, after) = rest.split_once('}')?;
     Some((before, inner, after))
 }
 
-/// What braces with this content stand for; `None` if it is too much.
+/// Returns the expansions of braces with this content; `None` if there are too many.
 fn choices(inner: &str) -> Option<Vec<String>> {
     if inner.contains(',') {
         return Some(inner.split(',').map(str::to_owned).collect());
@@ -125,7 +127,7 @@ fn choices(inner: &str) -> Option<Vec<String>> {
     }
 }
 
-/// The entries of a directory that match, sorted by name.
+/// Returns the entries of a directory that match, sorted by name.
 pub(super) fn entries(
     directory: &Path,
     is_wanted: impl Fn(&Path) -> bool,
@@ -142,7 +144,7 @@ pub(super) fn entries(
     Ok(entries)
 }
 
-/// The files that `name` means, a directory standing for those in it whose lowercase names match.
+/// Returns the files that `name` means, a directory standing for those in it whose lowercase names match.
 pub(super) fn named_or_in(
     name: &Path,
     is_wanted: impl Fn(&str) -> bool,
@@ -163,7 +165,7 @@ pub(super) fn named_or_in(
     Ok(files)
 }
 
-/// The name of a file, in lower case.
+/// Returns the name of a file, in lower case.
 pub(super) fn lowercase_name(file: &Path) -> String {
     file.file_name().unwrap_or_default().to_string_lossy().to_lowercase()
 }

@@ -9,7 +9,7 @@ use crate::pixels::Image;
 /// The ratio of sides beyond which only the middle of an image is read: the rest would be resized to be cropped.
 const LONGEST: u64 = 8;
 
-/// The image in `[height, width]` pixels.
+/// Returns the image in `[height, width]` pixels.
 pub(super) fn fitted(image: Image, to: [usize; 2]) -> Image {
     let Image { height, width, channels, .. } = image;
     if [height, width] == to {
@@ -38,7 +38,7 @@ where
     imageops::crop_imm(&resized, x, y, to[1], to[0]).to_image().into_raw()
 }
 
-/// The smallest sides with the ratio of `from` that are not shorter than `to`.
+/// Returns the smallest sides with the ratio of `from` that are not shorter than `to`.
 fn cover(from: [u32; 2], to: [u32; 2]) -> [u32; 2] {
     let ([height, width], [rows, columns]) = (from.map(u64::from), to.map(u64::from));
     match rows * width >= columns * height {
@@ -47,7 +47,8 @@ fn cover(from: [u32; 2], to: [u32; 2]) -> [u32; 2] {
     }
 }
 
-/// The sides of the middle that is read: all of an image, unless one side is far longer than is needed.
+/// Returns the sides of the middle that is read: all of an image, unless one side is far longer than is
+/// needed.
 fn kept(from: [u32; 2], to: [u32; 2]) -> [u32; 2] {
     let most = |across: usize| {
         let needed = u64::from(from[across]) * u64::from(to[1 - across]) / u64::from(to[across]);
@@ -56,7 +57,7 @@ fn kept(from: [u32; 2], to: [u32; 2]) -> [u32; 2] {
     [from[0].min(most(1)), from[1].min(most(0))]
 }
 
-/// The offset of the middle `inner` of `outer` pixels: half of the rest, rounded to even.
+/// Returns the offset of the middle `inner` of `outer` pixels: half of the rest, rounded to even.
 fn middle(outer: u32, inner: u32) -> u32 {
     let rest = outer - inner;
     let half = rest / 2;

@@ -77,7 +77,7 @@ pub(super) fn read(
     image_files::dataset(Store::Files(images), (train, test), options, (classes, schema), notice)
 }
 
-/// The numbers of these classes in a model.
+/// Returns the numbers of these classes in a model.
 fn known_labels(
     root: &Path,
     folders: &[PathBuf],
@@ -97,7 +97,7 @@ fn known_labels(
     folders.iter().map(number).collect()
 }
 
-/// The names of the classes, in order.
+/// Returns the names of the classes, in order.
 fn classes(root: &Path) -> Result<Vec<PathBuf>, DataError> {
     let folders = entries(root, Path::is_dir)?;
     let names: Vec<PathBuf> =
@@ -108,7 +108,7 @@ fn classes(root: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(names)
 }
 
-/// The images of a class, at least one. Adds other files to `skipped`.
+/// Returns the images of a class, at least one. Adds other files to `skipped`.
 fn files(class: &Path, skipped: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>, DataError> {
     let is_image = |path: &PathBuf| {
         let extension = path.extension().unwrap_or_default().to_ascii_lowercase();

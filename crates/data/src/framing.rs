@@ -10,7 +10,7 @@ pub const HEADER_BYTES: usize = 12;
 /// The bytes after a record: its checksum.
 pub const FOOTER_BYTES: usize = 4;
 
-/// The checksum of `bytes`, as in a frame.
+/// Returns the checksum of `bytes`, as in a frame.
 pub fn checksum(bytes: &[u8]) -> u32 {
     Checksum(crc32c::crc32c(bytes)).value()
 }
@@ -20,7 +20,7 @@ pub fn checksum(bytes: &[u8]) -> u32 {
 pub(crate) struct Checksum(u32);
 
 impl Checksum {
-    /// The checksum of all blocks, as in a frame.
+    /// Returns the checksum of all blocks, as in a frame.
     pub(crate) fn value(&self) -> u32 {
         self.0.rotate_right(15).wrapping_add(0xa282_ead8)
     }
@@ -46,7 +46,7 @@ pub fn write(target: &mut impl Write, record: &[u8]) -> io::Result<()> {
     target.write_all(&checksum(record).to_le_bytes())
 }
 
-/// The length of the record after this header; `None` if the header's checksum is wrong.
+/// Returns the length of the record after this header; `None` if the header's checksum is wrong.
 pub fn length(header: [u8; HEADER_BYTES]) -> Option<u64> {
     let (length, sum) = header.split_at(8);
     let is_right = checksum(length).to_le_bytes() == sum;

@@ -1,4 +1,4 @@
-//! Which samples of files are held out.
+//! The choice of samples in files that are held out.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub(super) fn divided(
     Ok((train, test))
 }
 
-/// Whether a file is for testing, by its name.
+/// Returns whether a file is for testing, by its name.
 fn is_held_out(file: &Path) -> bool {
     let name = lowercase_name(file);
     let mut words = name.split(|c: char| !c.is_alphanumeric());

@@ -106,13 +106,13 @@ fn missing(directory: &Path, names: &str) -> DataError {
     DataError::file(directory, format!("contains no {names}: expected there, gzipped (.gz) or not"))
 }
 
-/// The file `name` in `directory`, gzipped or not.
+/// Returns the file `name` in `directory`, gzipped or not.
 fn find(directory: &Path, name: &str) -> Option<PathBuf> {
     let names = [name.to_owned(), format!("{name}.gz")];
     names.map(|name| directory.join(name)).into_iter().find(|path| path.is_file())
 }
 
-/// The bytes before those of the samples.
+/// Returns the bytes before those of the samples.
 fn header_bytes(dimensions: usize) -> u64 {
     4 * (1 + dimensions as u64)
 }
@@ -143,7 +143,7 @@ fn open<const D: usize>(path: PathBuf, what: &str, magic: u32) -> Result<(ByteFi
     }
 }
 
-/// The sizes in a header, and the bytes that a file with it must have.
+/// Returns the sizes in a header, and the bytes that a file with it must have.
 fn sizes<const D: usize>(
     path: &Path,
     header: &[u8],

@@ -9,8 +9,8 @@ use crate::schema::Schema;
 use crate::source::Options;
 use crate::split::Split;
 
-/// The data set of the images in a store: those to train on and those held out, given by their indices. `schema` names the classes.
-/// `notice` tells the user how they were found.
+/// Returns the data set of the images in a store: those to train on and those held out, given by their indices. `schema` names the
+/// classes. `notice` tells the user how they were found.
 pub(super) fn dataset(
     store: Store,
     parts: (Vec<usize>, Vec<usize>),

@@ -18,10 +18,10 @@ use crate::snapshot::{FORMAT, Plan, SnapshotOptions, Work};
 use crate::source::Source;
 use crate::split::Split;
 
-/// What is said of a snapshot in its directory, for those who find it.
+/// The description in the directory of a snapshot, for people who find it.
 const ABOUT: &str = "snapshot.json";
 
-/// What a snapshot's directory says of it.
+/// The description in a snapshot's directory.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct About {
     source: String,
@@ -29,7 +29,7 @@ struct About {
     samples: usize,
 }
 
-/// What was read or written of a snapshot.
+/// The files of a snapshot that were read or written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SnapshotReport {
     /// The directory of this snapshot.
@@ -38,9 +38,9 @@ pub struct SnapshotReport {
     pub bytes: u64,
     /// The number of its samples.
     pub samples: u64,
-    /// How many of them this process wrote.
+    /// The number of them that this process wrote.
     pub written: u64,
-    /// How long it took until all were there.
+    /// The time that it took until all were there.
     pub took: Duration,
     /// Snapshots of the same source beside it, of other data or options.
     pub others: Vec<PathBuf>,
@@ -71,9 +71,9 @@ impl fmt::Display for SnapshotReport {
 }
 
 impl Dataset {
-    /// The same data set, with images read from a snapshot in which they are decoded, and of one size: what every epoch would do
-    /// again. Writes what is missing of it, together with other processes that do the same. Augmentation comes after it, so batches
-    /// have the same bits.
+    /// Returns the data set with images read from a snapshot in which they are decoded, and of one size: the work that every epoch
+    /// would repeat. Writes what is missing of it, together with other processes that do the same. Augmentation comes after it, so
+    /// batches have the same bits.
     ///
     /// A snapshot is of one state of the source and one set of options: of others, another is written beside it.
     ///
@@ -123,7 +123,7 @@ impl Dataset {
     }
 }
 
-/// What the records of a snapshot follow from, as a hash.
+/// Returns the hash of everything that the records of a snapshot follow from.
 fn key(train: &EncodedImages, test: &EncodedImages, options: &SnapshotOptions) -> Result<String, DataError> {
     let mut hasher = Xxh3::new();
     hasher.update(FORMAT.as_bytes());

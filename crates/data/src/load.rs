@@ -19,8 +19,8 @@ pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
     read(source, options, None)
 }
 
-/// Loads data for a model that was trained with `schema`: classes have its numbers, whatever their order here, and the
-/// columns of a table are found by name and standardised by its statistics.
+/// Loads data for a model that was trained with `schema`: classes have its numbers, in any order here, and the columns
+/// of a table are found by name and standardised by its statistics.
 ///
 /// # Errors
 ///

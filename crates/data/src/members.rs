@@ -29,7 +29,7 @@ pub(super) struct Members {
 #[derive(Debug)]
 struct Sample {
     file: usize,
-    /// What the names of its members have in common.
+    /// The common part of the names of its members.
     key: Box<str>,
     image: Member,
     label: u32,
@@ -68,12 +68,13 @@ impl Members {
         Ok(first..self.samples.len())
     }
 
-    /// The files.
+    /// Returns the files.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(ByteFile::path)
     }
 
-    /// The number of classes: one more than the highest. Refuses labels that are not below `known`, if that is given.
+    /// Returns the number of classes: one more than the highest. Refuses labels that are not below `known`, if that
+    /// is given.
     pub(super) fn classes(&self, known: Option<usize>) -> Result<usize, DataError> {
         let Some(classes) = known else {
             return Ok(self.samples.iter().map(|sample| sample.label as usize + 1).max().unwrap_or(0));
@@ -88,14 +89,14 @@ impl Members {
         }
     }
 
-    /// The image and the class of a sample.
+    /// Returns the image and the class of a sample.
     pub(super) fn raw(&self, index: usize) -> Result<(Raw, u32), DataError> {
         let Sample { file, image, label, .. } = &self.samples[index];
         let bytes = self.files[*file].read(image.offset, image.length as usize)?;
         Ok((Raw::Encoded(bytes), *label))
     }
 
-    /// The error for a sample whose image cannot be decoded.
+    /// Returns the error for a sample whose image cannot be decoded.
     pub(super) fn damaged(&self, index: usize, problem: &str) -> DataError {
         let Sample { file, key, .. } = &self.samples[index];
         damaged(self.files[*file].path(), key, &format!("its image {problem}"))
@@ -150,8 +151,8 @@ fn damaged(path: &Path, key: &str, problem: &str) -> DataError {
     DataError::file(path, format!("sample `{key}`: {problem}"))
 }
 
-/// The key and the extension of a member, divided at the first point of its base name. `None` if it has none, or starts with a
-/// point or `__`: such members are not samples'.
+/// Returns the key and the extension of a member, divided at the first point of its base name. `None` if it has none, or
+/// starts with a point or `__`: such members are not samples'.
 fn divided(name: &str) -> Option<(&str, &str)> {
     let base = name.rfind('/').map_or(0, |slash| slash + 1);
     let point = name[base..].find('.').filter(|&point| point > 0)?;
@@ -202,7 +203,7 @@ impl Parts {
     }
 }
 
-/// The bytes of a member that says the class.
+/// Returns the bytes of a member that says the class.
 fn text(file: &ByteFile, member: Member, damaged: &impl Fn(&str) -> DataError) -> Result<Vec<u8>, DataError> {
     if member.length > MOST_OF_CLASS {
         return Err(damaged(&format!("its class is in {} bytes: expected a number", member.length)));
@@ -210,7 +211,7 @@ fn text(file: &ByteFile, member: Member, damaged: &impl Fn(&str) -> DataError) -
     file.read(member.offset, member.length as usize)
 }
 
-/// The number in a text.
+/// Returns the number in a text.
 fn number_in(text: &[u8]) -> Result<u32, String> {
     let text = String::from_utf8_lossy(text);
     let number = text.trim();
@@ -220,7 +221,7 @@ fn number_in(text: &[u8]) -> Result<u32, String> {
     })
 }
 
-/// The class in a JSON object.
+/// Returns the class in a JSON object.
 fn label_in(json: &[u8]) -> Result<u32, String> {
     let value: Value =
         serde_json::from_slice(json).map_err(|error| format!("its `.json` cannot be read: {error}"))?;

@@ -41,7 +41,7 @@ pub enum Normalize {
 impl Eq for Normalize {}
 
 impl Normalize {
-    /// The statistics for images of so many channels, if any were asked for.
+    /// Returns the statistics for images of so many channels, if any were asked for.
     pub(crate) fn resolved(
         asked: Option<&Self>,
         channels: usize,
@@ -64,7 +64,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// The sums of an image of one channel or three.
+    /// Returns the sums of an image of one channel or three.
     pub(crate) fn of(levels: &[u8], channels: usize) -> Self {
         let mut sums = Self { count: (levels.len() / channels) as u64, ..Self::default() };
         for pixel in levels.chunks_exact(channels) {
@@ -76,7 +76,7 @@ impl Sums {
         sums
     }
 
-    /// The sums of the images of both.
+    /// Returns the sums of the images of both.
     pub(crate) fn and(self, other: Self) -> Self {
         let both = |own: [u64; 3], other: [u64; 3]| [0, 1, 2].map(|channel| own[channel] + other[channel]);
         Self {
@@ -86,7 +86,7 @@ impl Sums {
         }
     }
 
-    /// The statistics of so many channels.
+    /// Returns the statistics of so many channels.
     pub(crate) fn normalization(self, channels: usize) -> Normalization {
         let of_all = |sums: [u64; 3], channel: usize| sums[channel] as f64 / self.count.max(1) as f64;
         let deviation = |channel| {
@@ -116,7 +116,7 @@ impl Normalization {
         )))
     }
 
-    /// The normalised values of levels, the channels of a pixel side by side.
+    /// Returns the normalised values of levels, the channels of a pixel side by side.
     pub(crate) fn apply(&self, levels: &[u8]) -> Vec<f32> {
         let tables: Vec<[f32; 256]> = self.mean.iter().zip(&self.deviation).map(table).collect();
         let mut values = Vec::with_capacity(levels.len());
@@ -138,7 +138,7 @@ pub(crate) fn normalise(level: u8) -> f32 {
     Normalization::default().apply(&[level])[0]
 }
 
-/// The normalised value of each level.
+/// Returns the normalised value of each level.
 fn table((mean, deviation): (&f32, &f32)) -> [f32; 256] {
     std::array::from_fn(|level| (level as f32 / 255.0 - mean) / deviation)
 }

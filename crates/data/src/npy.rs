@@ -112,7 +112,7 @@ impl Pair {
         Ok(Self { path, samples: array.samples()?, count: found, path_of_labels, labels })
     }
 
-    /// The indices of all samples.
+    /// Returns the indices of all samples.
     fn all(&self) -> Vec<usize> {
         (0..self.count).collect()
     }
@@ -147,14 +147,14 @@ impl Pair {
         Err(DataError::file(self.path.clone(), problem))
     }
 
-    /// The statistics of the columns, which are called by their numbers.
+    /// Returns the statistics of the columns, which are called by their numbers.
     fn schema(&self, rows: &Rows, training: &[usize]) -> Result<Schema, DataError> {
         let names: Vec<_> = (0..rows.width).map(|column| column.to_string()).collect();
         let columns = rows.statistics(&names, training)?;
         Ok(Schema { columns, ..Schema::default() })
     }
 
-    /// The sums over the levels of these images, or of some of them at equal distances.
+    /// Returns the sums over the levels of these images, or of some of them at equal distances.
     fn sums(&self, training: &[usize]) -> Result<Sums, DataError> {
         let Content::Images(images) = &self.samples else { return Ok(Sums::default()) };
         let channels = images.shape[2];

@@ -1,7 +1,8 @@
 //! Files that one of several processes makes, and all of them read.
 //!
-//! A file is written under another name, by the process that holds that one's lock, and renamed when all of it is on the disk: so
-//! nobody reads half of it. The kernel gives the lock back with its process, however that ends, and another process then makes the file.
+//! A file is written under another name, by the process that holds that one's lock, and renamed when all of it is on the disk: so no
+//! process reads half of it. The kernel gives the lock back with its process, however that ends, and another process then makes the
+//! file.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -14,9 +15,9 @@ use std::time::Duration;
 use crate::error::DataError;
 use crate::patience::Patience;
 
-/// How long a process waits for others while they write nothing.
+/// The time that a process waits for others while they write nothing.
 const STALLED: Duration = Duration::from_secs(600);
-/// How long it sleeps between two looks.
+/// The time that it sleeps between two looks.
 const NAP: Duration = Duration::from_millis(10);
 
 /// Makes the files that `open` does not find to be as they should, and opens all. Several processes that call it with the same
@@ -81,7 +82,7 @@ fn attempt<S>(
         None => write(&mut file, &part, path, make).map(|()| None),
     };
     if !matches!(there, Ok(None)) {
-        // Whoever waits for this lock sees that the name is gone.
+        // A process that waits for this lock sees that the name is gone.
         fs::remove_file(&part).map_err(unwritten)?;
         return there;
     }
@@ -96,7 +97,7 @@ fn write(
     make: impl FnOnce(&mut File) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
     let unwritten = DataError::write(part);
-    // What a process left that was killed.
+    // A killed process may have left some.
     file.set_len(0).map_err(unwritten)?;
     make(file)?;
     file.sync_all().map_err(unwritten)?;
@@ -111,7 +112,7 @@ fn part_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Whether this file still has this name.
+/// Returns whether this file still has this name.
 fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
     match fs::metadata(path) {

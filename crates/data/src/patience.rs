@@ -1,4 +1,4 @@
-//! How long a process waits for another.
+//! The patience of a process that waits for another.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Patience<P> {
     limit: Duration,
-    /// How far the other process was, and when it got there.
+    /// The progress of the other process, and its time.
     seen: Option<P>,
     since: Instant,
 }
@@ -16,7 +16,7 @@ impl<P: PartialEq> Patience<P> {
         Self { limit, seen: None, since: Instant::now() }
     }
 
-    /// Whether nothing has changed for too long. `progress` says how far the other process is.
+    /// Returns whether nothing has changed for too long. `progress` says how far the other process is.
     pub(crate) fn has_ended(&mut self, progress: P) -> bool {
         if self.seen.as_ref() != Some(&progress) {
             (self.seen, self.since) = (Some(progress), Instant::now());

@@ -62,7 +62,7 @@ pub enum Threads {
     /// waits and finished results pile up. It repeats trials after pauses that double.
     #[default]
     Auto,
-    /// The same, up to this many, at least 1.
+    /// As many as `Auto` finds, up to this many, at least 1.
     AtMost(usize),
     /// This many, at least 1.
     Fixed(usize),
@@ -75,14 +75,14 @@ pub enum Depth {
     /// stage is then fast enough, but needs a reserve for slow elements.
     #[default]
     Auto,
-    /// The same, up to this many, at least 1.
+    /// As many as `Auto` finds, up to this many, at least 1.
     AtMost(usize),
     /// This many, at least 1.
     Fixed(usize),
 }
 
-/// The most threads and prefetched elements of a [`map`](Pipeline::map) and a [`prefetch`](Pipeline::prefetch) behind it that together
-/// hold no more than so many elements, the consumer's own included; `None` if that is less than [`LEAST_HELD`].
+/// Returns the most threads and prefetched elements of a [`map`](Pipeline::map) and a [`prefetch`](Pipeline::prefetch) behind it that
+/// together hold no more than so many elements, the consumer's own included; `None` if that is less than [`LEAST_HELD`].
 ///
 /// A thread may have one element in progress and one that is finished.
 pub fn holding(elements: usize) -> Option<(Threads, Depth)> {
@@ -110,7 +110,7 @@ pub struct Pipeline<T> {
 type Elements<T> = Box<dyn Iterator<Item = Result<Item<T>, DataError>> + Send>;
 
 impl<T: Send + 'static> Pipeline<T> {
-    /// The elements, or errors, of an iterator.
+    /// Returns the elements, or errors, of an iterator.
     pub fn new<I>(elements: I) -> Self
     where
         I: IntoIterator<Item = Result<T, DataError>, IntoIter: Send + 'static>,
@@ -119,7 +119,7 @@ impl<T: Send + 'static> Pipeline<T> {
         Self::stage(elements, Watch::default())
     }
 
-    /// The elements of an iterator that cannot fail, such as a list of files.
+    /// Returns the elements of an iterator that cannot fail, such as a list of files.
     pub fn of<I>(elements: I) -> Self
     where
         I: IntoIterator<Item = T, IntoIter: Send + 'static>,
@@ -295,7 +295,7 @@ impl<T> Pipeline<T> {
         Self { elements: Some(Box::new(elements)), watch }
     }
 
-    /// A stage that `start` starts threads for.
+    /// Returns a stage that `start` starts threads for.
     fn on_threads<I>(
         name: &'static str,
         streams: usize,
@@ -316,19 +316,19 @@ impl<T> Pipeline<T> {
         self
     }
 
-    /// A view of the stages up to here.
+    /// Returns a view of the stages up to here.
     pub fn watch(&self) -> Watch {
         self.watch.clone()
     }
 
-    /// How long the consumer has waited so far for the last stage with threads.
+    /// Returns the time that the consumer has waited so far for the last stage with threads.
     ///
     /// Zero if no stage has any: then the consumer's own thread does all the work.
     pub fn stalled(&self) -> Duration {
         self.watch.waited()
     }
 
-    /// The next element, or the end of an epoch.
+    /// Returns the next element, or the end of an epoch.
     fn next_item(&mut self) -> Option<Result<Item<T>, DataError>> {
         // Not put back after an error, the end or a panic, so that the threads end and nothing follows.
         let mut elements = self.elements.take()?;

@@ -13,12 +13,13 @@ pub(crate) const ORDER: u64 = 3;
 pub(crate) const SHUFFLE: u64 = 4;
 pub(crate) const AUGMENT: u64 = 5;
 
-/// A separate random stream for each purpose and index, so that nothing depends on the order in which streams are used.
+/// Returns a separate random stream for each purpose and index, so that nothing depends on the order in which streams
+/// are used.
 pub(crate) fn keyed_rng(seed: u64, purpose: u64, index: u64) -> ChaCha8Rng {
     rng_of([seed, purpose, index, 0])
 }
 
-/// A separate random stream for each key.
+/// Returns a separate random stream for each key.
 pub(crate) fn rng_of(words: [u64; 4]) -> ChaCha8Rng {
     let mut key = [0; 32];
     for (bytes, word) in key.chunks_exact_mut(8).zip(words) {

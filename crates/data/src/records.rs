@@ -84,7 +84,7 @@ impl Records {
         self.example(index)?.label().map_err(|problem| self.damaged(index, problem))
     }
 
-    /// The image and the class of a record.
+    /// Returns the image and the class of a record.
     pub(super) fn raw(&self, index: usize) -> Result<(Raw, u32), DataError> {
         let damaged = |problem| self.damaged(index, problem);
         let example = self.example(index)?;
@@ -106,7 +106,7 @@ impl Records {
         Example::read(record).map_err(|problem| self.damaged(index, problem))
     }
 
-    /// The stored checksum of a record, not verified.
+    /// Returns the stored checksum of a record, not verified.
     pub(super) fn stored_checksum(&self, index: usize) -> Result<[u8; FOOTER_BYTES], DataError> {
         let place = self.places[index];
         let mut sum = [0; FOOTER_BYTES];
@@ -114,7 +114,7 @@ impl Records {
         Ok(sum)
     }
 
-    /// The error for a record that is damaged.
+    /// Returns the error for a record that is damaged.
     pub(super) fn damaged(&self, index: usize, problem: String) -> DataError {
         let place = self.places[index];
         DataError::record(self.files[place.file].path(), place.record, problem)

@@ -17,7 +17,7 @@ mod mirror;
 #[cfg(feature = "remote")]
 mod server;
 
-/// What a reader can read.
+/// The input formats of a reader.
 #[cfg(feature = "remote")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wanted {
@@ -26,7 +26,8 @@ enum Wanted {
     Either,
 }
 
-/// The source to read: this one, or if it is on a server its mirror in the cache, which is brought up to date.
+/// Returns the source to read: this one, or if it is on a server its mirror in the cache, which is brought up
+/// to date.
 pub(crate) fn local<'a>(source: &'a Source, cache: &Cache) -> Result<Cow<'a, Source>, DataError> {
     let features = source.missing_features();
     if !features.is_empty() {

@@ -64,14 +64,15 @@ impl Rows {
         Ok(())
     }
 
-    /// The same rows with numbers in memory standardised, and the columns that standardise them when they are read.
+    /// Returns the rows with numbers in memory standardised, and the columns that standardise them when they are
+    /// read.
     pub(super) fn standardised(mut self, columns: &[Column]) -> (Self, &[Column]) {
         let Numbers::Memory(values) = &mut self.numbers else { return (self, columns) };
         values.chunks_exact_mut(self.width.max(1)).for_each(|row| standardise(row, columns));
         (self, &[])
     }
 
-    /// The columns of these names, with their statistics over `rows`.
+    /// Returns the columns of these names, with their statistics over `rows`.
     pub(super) fn statistics(&self, names: &[String], rows: &[usize]) -> Result<Vec<Column>, DataError> {
         // The terms of a column are added in the order of rows, whether these are in memory or not.
         let mean_of = |term: &dyn Fn(usize, f64) -> f64| {
@@ -105,7 +106,7 @@ fn standardise(row: &mut [f32], columns: &[Column]) {
 /// Collects rows: in memory up to a limit, and beyond it in an unnamed temporary file.
 #[derive(Debug)]
 pub(super) struct RowWriter<'a> {
-    /// Where the rows come from.
+    /// The file of the rows.
     path: &'a Path,
     width: usize,
     in_memory_bytes: u64,
@@ -133,7 +134,7 @@ impl<'a> RowWriter<'a> {
         Ok(())
     }
 
-    /// The rows, to be read.
+    /// Returns the rows, to be read.
     pub(super) fn finish(self) -> Result<Rows, DataError> {
         Ok(match self.spool {
             None => Rows::in_memory(self.width, self.values),

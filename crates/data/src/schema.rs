@@ -41,7 +41,8 @@ impl Column {
         ((f64::from(value) - self.mean) / deviation) as f32
     }
 
-    /// The value that was standardised to this one, rounded to the decimal place up to which `f32` has kept its distance from the mean.
+    /// Returns the value that was standardised to this one, rounded to the decimal place up to which `f32` has kept its distance from
+    /// the mean.
     pub fn original(&self, standardised: f32) -> f64 {
         let distance = f64::from(standardised) * self.deviation;
         let value = distance + self.mean;
@@ -52,12 +53,13 @@ impl Column {
 }
 
 impl Schema {
-    /// The name of a class; its number if it has no name.
+    /// Returns the name of a class; its number if it has no name.
     pub fn class(&self, class: u32) -> String {
         self.classes.get(class as usize).cloned().unwrap_or_else(|| class.to_string())
     }
 
-    /// The number of the class of this name, out of so many classes. If all names are whole numbers, 1 equals 01.
+    /// Returns the number of the class of this name, out of so many classes. If all names are whole numbers, 1
+    /// equals 01.
     pub(super) fn number(&self, name: &str, classes: usize) -> Option<u32> {
         let place = self.classes.iter().position(|known| known == name).or_else(|| {
             let number: i64 = name.parse().ok()?;
@@ -69,7 +71,8 @@ impl Schema {
         place.and_then(|place| place.try_into().ok())
     }
 
-    /// The first difference from another schema that matters to a model, as a clause: "class 1 is …, but was …".
+    /// Returns the first difference from another schema that matters to a model, as a clause: "class 1 is …, but
+    /// was …".
     pub fn difference(&self, other: &Self) -> Option<String> {
         let columns = |schema: &Self| list(schema.columns.iter().map(|column| column.name.as_str()));
         if self.classes != other.classes {

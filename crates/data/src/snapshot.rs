@@ -30,16 +30,16 @@ const SHARD_BYTES: usize = 16 << 20;
 /// The number of shards of a small snapshot.
 const FEW_SHARDS: usize = 16;
 
-/// Where a snapshot is kept, and how.
+/// The place of a snapshot, and its format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotOptions {
     /// The directory, which may hold snapshots of several data sets; created if missing.
     pub directory: PathBuf,
-    /// How records are stored.
+    /// The storage format of records.
     pub compression: Compression,
 }
 
-/// How the records of a snapshot are stored.
+/// The storage formats of a snapshot's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
     /// As they are: fastest to read.
@@ -96,7 +96,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) directory: &'a Path,
     /// The first word of the files' names.
     pub(crate) name: &'static str,
-    /// What the records follow from, as a hash: shards of other records are not read.
+    /// The hash of everything that the records follow from: shards of other records are not read.
     pub(crate) key: &'a str,
     pub(crate) compression: Compression,
     pub(crate) records: usize,
@@ -104,7 +104,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) record_bytes: usize,
 }
 
-/// What a process did for a snapshot.
+/// The work of a process for a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Work {
     /// Records that it wrote.
@@ -141,7 +141,7 @@ impl Plan<'_> {
         (0..count).map(|shard| self.directory.join(name(shard))).collect()
     }
 
-    /// The numbers of the records of a shard.
+    /// Returns the numbers of the records of a shard.
     fn of_shard(&self, shard: usize) -> std::ops::Range<usize> {
         let first = shard * self.per_shard();
         first..self.records.min(first + self.per_shard())
@@ -159,7 +159,7 @@ impl Plan<'_> {
         }
     }
 
-    /// The bytes that are still to be written, at most.
+    /// Returns the bytes that are still to be written, at most.
     pub(crate) fn missing_bytes(&self) -> u64 {
         let of_record = (self.record_bytes + 2 * size_of::<u64>()) as u64;
         let paths = self.paths();
@@ -193,7 +193,7 @@ impl Plan<'_> {
 }
 
 impl Snapshot {
-    /// A record.
+    /// Returns a record.
     pub(crate) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
         let shard = self.starts.partition_point(|&start| start <= index) - 1;
         self.shards[shard].record(index - self.starts[shard])
@@ -203,7 +203,7 @@ impl Snapshot {
         &self.directory
     }
 
-    /// The size of all files in bytes.
+    /// Returns the size of all files in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.shards.iter().map(Shard::size).sum()
     }

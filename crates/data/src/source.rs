@@ -23,7 +23,7 @@ use crate::stop::Stop;
 ///
 /// Where there are *files*, several may be named: separated by commas, or by patterns such as `train-*.csv` and
 /// `train-{000..119}.tar`. A list keeps its order, and what matches a pattern is sorted by name. A path that exists means
-/// itself, whatever characters are in it.
+/// itself, with any characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// Synthetic handwritten-looking digits, generated from the seed; needs no files.
@@ -65,7 +65,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// Whether both are the same location, however it is written. Servers may be others: the fingerprint says whether the data are the same.
+    /// Returns whether both are the same location, however it is written. Servers may be others: the fingerprint says whether the data are
+    /// the same.
     pub fn is_same(&self, other: &Self) -> bool {
         let places = |source: &Self| {
             let paths = source.paths().ok()?.into_iter();
@@ -78,7 +79,8 @@ impl Source {
                 && (are_served || places(self).is_some_and(|paths| places(other) == Some(paths))))
     }
 
-    /// The usual augmentation of its images: CIFAR's are mirrored and cropped, others shifted and rotated.
+    /// Returns the usual augmentation of its images: CIFAR's are mirrored and cropped, others shifted and
+    /// rotated.
     pub fn usual_augmentation(&self) -> Augmentation {
         Augmentation::new(match self {
             Self::Cifar(_) => vec![Arc::new(Mirror), Arc::new(Crop { padding: 4 })],
@@ -86,17 +88,17 @@ impl Source {
         })
     }
 
-    /// Whether its samples are images in files of their own format, of any size.
+    /// Returns whether its samples are images in files of their own format, of any size.
     pub fn has_image_files(&self) -> bool {
         matches!(self, Self::TfRecord(_) | Self::WebDataset(_) | Self::Images(_))
     }
 
-    /// Whether its classes are words, which are numbered in their order.
+    /// Returns whether its classes are words, which are numbered in their order.
     pub fn names_classes(&self) -> bool {
         matches!(self, Self::Csv(_) | Self::Parquet(_) | Self::Arrow(_) | Self::Images(_))
     }
 
-    /// Whether it is on a server: a URL, such as `s3://bucket/folder`, and no path.
+    /// Returns whether it is on a server: a URL, such as `s3://bucket/folder`, and no path.
     pub fn is_remote(&self) -> bool {
         let scheme = self.path().and_then(Path::to_str).and_then(|path| path.split_once("://"));
         scheme.is_some_and(|(word, _)| {
@@ -104,12 +106,12 @@ impl Source {
         })
     }
 
-    /// Whether it is a table: rows of named columns.
+    /// Returns whether it is a table: rows of named columns.
     pub fn is_table(&self) -> bool {
         matches!(self, Self::Csv(_) | Self::Parquet(_) | Self::Arrow(_))
     }
 
-    /// The features of this crate that the source needs and that are not compiled in.
+    /// Returns the features of this crate that the source needs and that are not compiled in.
     pub fn missing_features(&self) -> Vec<&'static str> {
         let needs = [
             ("parquet", matches!(self, Self::Parquet(_)), cfg!(feature = "parquet")),
@@ -121,7 +123,7 @@ impl Source {
         missing.map(|(feature, ..)| feature).collect()
     }
 
-    /// Its path, or its URL.
+    /// Returns its path, or its URL.
     pub(super) fn path(&self) -> Option<&Path> {
         match self {
             Self::Digits | Self::Service(_) => None,
@@ -131,7 +133,7 @@ impl Source {
         }
     }
 
-    /// The same format at another path.
+    /// Returns the format at another path.
     #[cfg(feature = "remote")]
     pub(super) fn moved_to(&self, path: PathBuf) -> Self {
         self.format().map_or_else(|| self.clone(), |(_, with_path)| with_path(path))
@@ -143,7 +145,7 @@ impl Source {
         FORMATS.iter().find(|(_, with_path)| is_own(*with_path))
     }
 
-    /// The bytes in its files, as far as they can be found.
+    /// Returns the bytes in its files, as far as they can be found.
     pub fn size_bytes(&self) -> u64 {
         let size = |path: PathBuf| {
             let Ok(found) = path.metadata() else { return 0 };
@@ -156,7 +158,7 @@ impl Source {
         self.paths().into_iter().flatten().map(size).sum()
     }
 
-    /// The files and directories that it names.
+    /// Returns the files and directories that it names.
     fn paths(&self) -> Result<Vec<PathBuf>, DataError> {
         match (self, self.path()) {
             (_, None) => Ok(vec![]),

@@ -150,7 +150,7 @@ pub trait Split: Any + Debug + Send + Sync {
     }
 }
 
-/// The same samples, as far as their [hash](Split::hash) tells.
+/// Splits are equal if their [hashes](Split::hash) are.
 impl PartialEq for dyn Split {
     fn eq(&self, other: &Self) -> bool {
         let hash = |split: &Self| {
@@ -161,13 +161,13 @@ impl PartialEq for dyn Split {
     }
 }
 
-/// Holds out every tenth sample: whatever their order, both parts are representative. Returns the training indices and the
-/// test indices.
+/// Holds out every tenth sample: in any order, both parts are representative. Returns the training indices and the test
+/// indices.
 pub(super) fn nine_to_one(samples: usize) -> (Vec<usize>, Vec<usize>) {
     (0..samples).partition(|index| index % 10 != 9)
 }
 
-/// The order of so many samples in `epoch`: a shuffle determined by the seed.
+/// Returns the order of so many samples in `epoch`: a shuffle determined by the seed.
 pub fn order(samples: usize, seed: u64, epoch: u64) -> Vec<usize> {
     let mut order: Vec<_> = (0..samples).collect();
     order.shuffle(&mut keyed_rng(seed, ORDER, epoch));

@@ -26,18 +26,18 @@ impl Stop {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody asked to stop.
+    /// Returns whether somebody asked to stop.
     pub fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The flag itself, `true` to ask: for code that can only set a flag, such as a signal handler.
+    /// Returns the flag itself, `true` to ask: for code that can only set a flag, such as a signal handler.
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0)
     }
 }
 
-/// Whoever may ask, it is the same request.
+/// All callers make the same request.
 impl PartialEq for Stop {
     fn eq(&self, other: &Self) -> bool {
         self.is_asked() == other.is_asked()

@@ -66,7 +66,7 @@ impl Labels {
         bytes.map_or(Self::Words(labels), Self::Bytes)
     }
 
-    /// The class of a sample.
+    /// Returns the class of a sample.
     pub(super) fn get(&self, sample: usize) -> u32 {
         match self {
             Self::Bytes(labels) => labels[sample].into(),
@@ -90,7 +90,7 @@ impl Images {
 }
 
 impl StoredSamples {
-    /// The samples with these indices in the content, whose samples all have a label.
+    /// Returns the samples with these indices in the content, whose samples all have a label.
     pub(super) fn new(content: Content, labels: &Arc<Labels>, samples: Vec<usize>) -> Arc<Self> {
         Arc::new(Self { content, labels: Arc::clone(labels), samples })
     }

@@ -49,7 +49,7 @@ pub(super) struct TextFiles {
 }
 
 impl TextFiles {
-    /// The places in the vocabulary of so many characters, from the character `first` on.
+    /// Returns the places in the vocabulary of so many characters, from the character `first` on.
     fn read(&self, first: usize, count: usize) -> Result<Vec<u32>, DataError> {
         let marks = &self.marks;
         let (begin, mut skipped) = (marks.offsets[first / STRIDE], first % STRIDE);

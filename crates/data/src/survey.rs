@@ -34,14 +34,14 @@ impl Survey {
         Self { headers, looked: looked.len(), images: samples.len() }
     }
 
-    /// Whether any of some images whose headers allow it `has_colour`, which decodes one.
+    /// Returns whether any of some images whose headers allow it `has_colour`, which decodes one.
     pub(super) fn has_colour(&self, has_colour: impl Fn(usize) -> bool + Send + Sync) -> bool {
         let maybe = self.headers.iter().filter(|(_, header)| header.may_have_colour);
         let maybe: Vec<_> = maybe.map(|(sample, _)| *sample).collect();
         spread(&maybe, MOST_DECODED).into_par_iter().any(has_colour)
     }
 
-    /// The median height and the median width; `None` if there is no image.
+    /// Returns the median height and the median width; `None` if there is no image.
     pub(super) fn median(&self) -> Option<[usize; 2]> {
         if self.headers.is_empty() {
             return None;

@@ -68,7 +68,7 @@ pub(super) fn read(
     table.dataset(path, target.is_some())
 }
 
-/// The table in these files.
+/// Returns the table in these files.
 fn table(
     format: Format,
     path: &Path,
@@ -104,7 +104,7 @@ impl Table {
         self.label.as_deref().unwrap_or_default()
     }
 
-    /// The table as a data set of its own, for a regression or a classification.
+    /// Returns the table as a data set of its own, for a regression or a classification.
     fn dataset(self, path: &Path, is_regression: bool) -> Result<Dataset, DataError> {
         let labels = self.labels.as_ref().expect("the last column, if none has this name");
         let rows = self.rows.count;
@@ -130,7 +130,7 @@ impl Table {
         Ok(Dataset { kind, train, test, schema })
     }
 
-    /// The table as data for a model that knows other data.
+    /// Returns the table as data for a model that knows other data.
     fn dataset_as(self, path: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataError> {
         let rows = self.rows.count;
         if rows == 0 {
@@ -156,7 +156,7 @@ impl Table {
         Ok(Dataset { kind, train, test, schema })
     }
 
-    /// The target of a regression, with its statistics over the training rows.
+    /// Returns the target of a regression, with its statistics over the training rows.
     fn target(&self, path: &Path, labels: &Names, train: &[usize]) -> Result<Column, DataError> {
         let values = labels.numbered_by(|label| Ok(self.number(path, label)?.to_bits()))?;
         let values = || train.iter().map(|&row| f64::from(f32::from_bits(values[row])));
@@ -169,7 +169,7 @@ impl Table {
         Ok(Column { name: self.label_name().to_owned(), mean, deviation: variance.sqrt() })
     }
 
-    /// The bits of a target, standardised.
+    /// Returns the bits of a target, standardised.
     fn standardised(&self, path: &Path, target: &Column, label: &str) -> Result<u32, DataError> {
         Ok(target.standardised(self.number(path, label)?).to_bits())
     }

@@ -13,7 +13,7 @@ impl TestDirectory {
         Self(TempDir::new().unwrap())
     }
 
-    /// The directory itself.
+    /// Returns the directory itself.
     pub(super) fn path(&self) -> &Path {
         self.0.path()
     }

@@ -33,7 +33,7 @@ use reader::Reader;
 
 static READER: OnceLock<Mutex<Reader>> = OnceLock::new();
 
-/// The reader that is asked for, with what it begins with.
+/// Returns the reader that is asked for, with what it begins with.
 fn chosen() -> Mutex<Reader> {
     let name = env::var("UNISONO_FUZZ").unwrap_or_default();
     let mut readers = reader::all();

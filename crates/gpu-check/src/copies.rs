@@ -22,8 +22,7 @@ pub(crate) fn measure(comm: &mut Communicator) -> Outcome {
     let stream = context.new_stream()?;
     // SAFETY: the memory is written before it is read: the first copy is from the GPU.
     let pinned = unsafe { context.alloc_pinned::<u8>(SIZE_BYTES) }?;
-    // With the flags of our own memory, which the host reads: not write-combined.
-    // SAFETY: as above.
+    // With the flags of Unisono's memory, which the host reads: not write-combined. SAFETY: as above.
     let cached = unsafe { context.alloc_pinned_with_flags::<u8>(SIZE_BYTES, 0) }?;
     let pattern: Vec<u8> = (0..SIZE_BYTES).map(|place| (place % 251) as u8).collect();
     let mut array = stream.clone_htod(&pattern)?;

@@ -82,7 +82,7 @@ fn with_type<T: Number>(
             values::exact(&mut arrays.input[..count + 2 * MARGIN], op, comm.rank(), seen.calls);
             let Some(ran) = arrays.reduce(comm, settings, op, count, seen)? else { continue };
             arrays.compare(comm, op, count, &Choice::Auto, seen)?;
-            // Our own algorithms give the host's bits; a vendor adds in its own order.
+            // Unisono's algorithms give the host's bits; a vendor adds in its own order.
             let own = ran.parse::<Algorithm>().ok().map(Choice::from);
             let (rank, input) = (comm.rank(), &mut arrays.input[..count + 2 * MARGIN]);
             if let Some(own) = own
@@ -97,7 +97,7 @@ fn with_type<T: Number>(
     Ok(())
 }
 
-/// The same array in host and device memory, with margins.
+/// An array in host and device memory, with margins.
 struct Arrays<T> {
     device: CudaSlice<T>,
     stream: Arc<CudaStream>,

@@ -13,7 +13,8 @@ use crate::values;
 
 const COUNTS: [usize; 6] = [1, 1009, 65_537, 1_000_003, 4_194_301, 3];
 const ROUNDS: u64 = 4;
-/// What a stream copies before it copies the input: enough to reveal a call that does not wait for it.
+/// The bytes that a stream copies before it copies the input: enough to reveal a call that does not wait for
+/// it.
 const BALLAST_BYTES: usize = 64 << 20;
 const BALLAST_COPIES: usize = 8;
 
@@ -22,10 +23,9 @@ pub(crate) fn check(comm: &mut Communicator, settings: &Settings, route: &str) -
     let context = comm.device()?;
     let mut wrong = 0;
     wrong += rounds(comm, settings, &context, 0)?;
-    // cudarc tracks the users of an array, and makes streams wait for each other. Without that, only our own ordering
-    // remains.
-    // SAFETY: every array created from here on is used on streams that wait for each other, and is freed after its context
-    // has been synchronised.
+    // cudarc tracks the users of an array, and makes streams wait for each other. Without that, only Unisono's ordering
+    // remains. SAFETY: every array created from here on is used on streams that wait for each other, and is freed after
+    // its context has been synchronised.
     unsafe { context.disable_event_tracking() };
     wrong += rounds(comm, settings, &context, ROUNDS)?;
     let mut of_all = [wrong];

@@ -65,7 +65,7 @@ fn check(comm: &mut Communicator, settings: &Settings) -> Outcome {
     }
 }
 
-/// The route of arrays. Skips the check if a rank has no GPU.
+/// Returns the route of arrays. Skips the check if a rank has no GPU.
 fn route(comm: &mut Communicator) -> Result<String, Failure> {
     let error = match comm.device_route() {
         Ok(route) => return Ok(route),

@@ -15,7 +15,7 @@ use crate::report::{Failure, Figures, Outcome, median, rounded};
 const BATCH: usize = 1 << 19;
 const STEPS: usize = 10;
 const ROUNDS: usize = 5;
-/// What a step does besides reading its batch: so many copies of so many bytes on the GPU.
+/// The work of a step besides reading its batch: so many copies of so many bytes on the GPU.
 const WORK: usize = 16;
 const WORK_BYTES: usize = 64 << 20;
 /// As many as the trainer has, and as many batches ahead.
@@ -104,7 +104,7 @@ impl Gpu {
     fn only_copies(&mut self, copies: &mut HostToDevice, batches: &[u32]) -> Result<(), Failure> {
         for batch in batches.chunks_exact(BATCH) {
             let batch = copies.copy(batch)?;
-            // Whoever uses it waits for its copy.
+            // Its user waits for its copy.
             self.stream.memcpy_dtod(&batch.slice(..1), &mut self.seen.slice_mut(..1))?;
         }
         Ok(self.stream.synchronize()?)

@@ -39,7 +39,7 @@ impl From<cudarc::driver::DriverError> for Failure {
     }
 }
 
-/// A line with `check` and `status` first, then `reason` if there is one, then the figures.
+/// Returns a line with `check` and `status` first, then `reason` if there is one, then the figures.
 pub(crate) fn line(name: &str, outcome: Outcome) -> String {
     let (status, reason, figures) = match outcome {
         Ok(figures) => ("passed", None, figures),
@@ -55,7 +55,7 @@ pub(crate) fn line(name: &str, outcome: Outcome) -> String {
     format!("{{{}}}", fields.join(","))
 }
 
-/// The median.
+/// Returns the median.
 ///
 /// # Panics
 /// If there are no values.

@@ -6,13 +6,13 @@ use unisono::{Element, ReduceOp};
 
 /// An element type, on the host and on GPUs.
 pub(crate) trait Number: Element + DeviceRepr + ValidAsZeroBits {
-    /// A small number; its absolute value if the type is unsigned.
+    /// Returns a small number; its absolute value if the type is unsigned.
     fn of(small: i8) -> Self;
 
-    /// A number with many digits; `None` for integers, whose sums are always exact.
+    /// Returns a number with many digits; `None` for integers, whose sums are always exact.
     fn of_many_digits(digits: u64) -> Option<Self>;
 
-    /// The element's bits, zero-extended.
+    /// Returns the element's bits, zero-extended.
     fn bits(self) -> u64;
 }
 
@@ -68,7 +68,7 @@ integers! {
     u64, |small: i8| u64::from(small.unsigned_abs());
 }
 
-/// A hash of an element's origin: the rank, the number of the call, and the position.
+/// Returns a hash of an element's origin: the rank, the number of the call, and the position.
 fn mixed(rank: usize, call: u64, place: usize) -> u64 {
     let mut bits = place as u64 ^ (rank as u64) << 48 ^ call << 52;
     for factor in [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9] {

@@ -61,7 +61,7 @@ impl Compressor {
         self.count
     }
 
-    /// Whether all values of the last array were finite, on all ranks.
+    /// Returns whether all values of the last array were finite, on all ranks.
     #[getter]
     fn was_finite(&self) -> PyResult<bool> {
         Ok(self.inner()?.was_finite())

@@ -76,7 +76,7 @@ impl Request {
 
 #[pymethods]
 impl Request {
-    /// Whether the call is done, so that wait() returns at once.
+    /// Returns whether the call is done, so that wait() returns at once.
     #[getter]
     fn is_done(&self) -> PyResult<bool> {
         self.owner.check().map_err(argument)?;

@@ -80,7 +80,8 @@ impl Step {
     }
 }
 
-/// The time at which each bucket lands, in a step that would have begun at `began_us` without waiting. Of the full buckets the last goes first.
+/// Returns the time at which each bucket lands, in a step that would have begun at `began_us` without waiting. Of the full buckets the last
+/// goes first.
 fn in_the_order_of_need(buckets: &[Bucket], began_us: f64) -> Vec<f64> {
     let mut landed_us = vec![0.0; buckets.len()];
     let mut waiting: Vec<_> = (0..buckets.len()).collect();
@@ -150,7 +151,7 @@ mod tests {
         let some = buckets(&[(2.5, 4.0), (3.0, 3.0), (6.0, 0.5)]);
         assert_eq!(Step::across(&some, 6.0, 2.0), Step { hidden_us: 5.0, exposed_us: 2.5 });
         assert_eq!(Step::beside(&some, 6.0).exposed_us, 4.0);
-        // What is full last is needed first.
+        // The bucket that is full last is needed first.
         let one = buckets(&[(6.0, 3.0)]);
         assert_eq!(Step::across(&one, 6.0, 2.0), Step::beside(&one, 6.0));
         assert_eq!(Step::across(&[], 7.0, 2.0), Step { hidden_us: 0.0, exposed_us: 0.0 });

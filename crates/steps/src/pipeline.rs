@@ -113,7 +113,7 @@ pub struct NoPlan {
 }
 
 impl PipelineSchedule {
-    /// The stages of each rank.
+    /// Returns the stages of each rank.
     pub fn stages_per_rank(self) -> usize {
         match self {
             Self::GPipe | Self::OneForwardOneBackward => 1,
@@ -139,7 +139,7 @@ impl PipelineSchedule {
         Ok(plan)
     }
 
-    /// The most passes through a stage of this rank whose activations it keeps at a time.
+    /// Returns the most passes through a stage of this rank whose activations it keeps at a time.
     pub fn most_kept(self, rank: Rank, ranks: usize, micro_batches: usize) -> usize {
         let all = micro_batches * self.stages_per_rank();
         match self {
@@ -186,30 +186,30 @@ impl std::str::FromStr for PipelineSchedule {
 }
 
 impl PipelinePlan {
-    /// The schedule that this is a plan of.
+    /// Returns the schedule that this is a plan of.
     pub fn schedule(&self) -> PipelineSchedule {
         self.schedule
     }
 
-    /// The number of micro-batches.
+    /// Returns the number of micro-batches.
     pub fn micro_batches(&self) -> usize {
         self.micro_batches
     }
 
-    /// The number of stages, over all ranks.
+    /// Returns the number of stages, over all ranks.
     pub fn stages(&self) -> usize {
         self.ranks.len() * self.schedule.stages_per_rank()
     }
 
-    /// The acts of each rank, in order.
+    /// Returns the acts of each rank, in order.
     pub fn ranks(&self) -> &[Vec<Act>] {
         &self.ranks
     }
 }
 
 impl Pass {
-    /// The pass whose result this one needs: the forward pass through the stage before, the backward pass through the stage after, or
-    /// none at the first stage, and none but its own forward pass at the last.
+    /// Returns the pass whose result this one needs: the forward pass through the stage before, the backward pass through the stage
+    /// after, or none at the first stage, and none but its own forward pass at the last.
     fn needs(self, stages: usize) -> Option<Self> {
         let stage = match self.is_backward {
             false => self.stage.checked_sub(1),
@@ -218,14 +218,14 @@ impl Pass {
         stage.map(|stage| Self { stage, ..self })
     }
 
-    /// The pass that needs the result of this one.
+    /// Returns the pass that needs the result of this one.
     fn feeds(self, stages: usize) -> Option<Self> {
         let turned = Self { is_backward: !self.is_backward, ..self };
         turned.needs(stages).map(|pass| Self { is_backward: self.is_backward, ..pass })
     }
 }
 
-/// A pass, with the messages before and after it.
+/// Returns a pass, with the messages before and after it.
 fn acts(pass: Pass, (rank, ranks): (Rank, usize), stages: usize) -> impl Iterator<Item = Act> {
     let elsewhere = |other: &Pass| other.stage % ranks != rank;
     let receive = pass.needs(stages).filter(elsewhere).map(|of| Act::Receive { from: of.stage % ranks, of });

@@ -17,8 +17,8 @@ pub struct Served {
 }
 
 impl Served {
-    /// The time of a synchronous step, in microseconds: all workers pull at once beside their forward passes, and push at once beside their
-    /// backward passes; then the servers update. The first ranks serve.
+    /// Returns the time of a synchronous step, in microseconds: all workers pull at once beside their forward passes, and push at once
+    /// beside their backward passes; then the servers update. The first ranks serve.
     ///
     /// ```
     /// use unisono_collectives::Topology;
@@ -47,8 +47,8 @@ impl Served {
         passes_us + self.update_us / servers as f64
     }
 
-    /// The shares in a microsecond if no worker waits for another: each goes as fast as its own transfers, the ports that it shares with others, and the
-    /// servers' updates let it.
+    /// Returns the shares in a microsecond if no worker waits for another: each goes as fast as its own transfers, the ports that it shares with others,
+    /// and the servers' updates let it.
     ///
     /// # Panics
     /// As [`Served::step_us`].
@@ -116,14 +116,14 @@ struct Node {
 }
 
 impl Node {
-    /// The bytes through its busier port while all `workers` pull, and also while they push.
+    /// Returns the bytes through its busier port while all `workers` pull, and also while they push.
     fn port_bytes(&self, workers: usize) -> usize {
         let out = self.held_bytes * (workers - self.workers);
         let into = (self.parameter_bytes - self.held_bytes) * self.workers;
         out.max(into)
     }
 
-    /// The time in which a server of this node serves the workers there.
+    /// Returns the time in which a server of this node serves the workers there.
     fn copies_us(&self, machine: &Machine) -> f64 {
         match self.servers {
             0 => 0.0,

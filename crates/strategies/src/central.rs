@@ -9,7 +9,7 @@ use unisono_train::internals::{
 };
 use unisono_train::optimizer::{Optimizer, OptimizerSettings, square_sum};
 use unisono_train::{
-    BucketSettings, Buckets, Fill, Gradients, Parameter, Pass, Sums, Tally, Times, TrainError,
+    BucketSettings, Buckets, Fill, Gradients, LossSums, Parameter, Pass, Sums, Times, TrainError,
 };
 
 #[allow(unsafe_code, reason = "ranks add gradients where all see them")]
@@ -47,12 +47,12 @@ pub fn central_storage(
 
 #[derive(Debug)]
 struct Central {
-    /// Where gradients lie, and who updates what. It has no memory of its own.
+    /// The buckets of gradients, and the owners of their updates. It has no memory of its own.
     buckets: Buckets,
     gradients: CentralGradients,
     optimizer: Optimizer,
     sums: Sums,
-    /// How long this rank waited for others in this step: in its passes, and after them.
+    /// The time that this rank waited for others in this step: in its passes, and after them.
     waited: [Duration; 2],
 }
 
@@ -64,8 +64,8 @@ struct Turns<'a> {
 }
 
 impl Gradients for Turns<'_> {
-    fn weigh(&mut self, tally: Tally) {
-        self.central.buckets.ledger_mut().weigh(tally);
+    fn record_loss(&mut self, tally: LossSums) {
+        self.central.buckets.ledger_mut().record_loss(tally);
     }
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
@@ -85,7 +85,7 @@ impl Turns<'_> {
     /// Ends the pass: a gradient that it has not put counts as zero. Returns their indices.
     fn end(mut self) -> Result<Vec<usize>, Error> {
         if self.central.buckets.ledger().weighed.is_none() {
-            self.weigh(Tally::default());
+            self.record_loss(LossSums::default());
         }
         let without = self.central.buckets.ledger().not_put();
         for &index in &without {
@@ -128,7 +128,7 @@ impl Backend for Central {
         let mut turns = Turns { central: self, comm, failure: None };
         let without = match run(&mut turns) {
             Ok(()) => turns.end()?,
-            // What kept a gradient from its place says more than that the pass ended.
+            // The cause that kept a gradient from being put is more precise than the end of the pass.
             Err(error) => return Err(turns.failure.map_or_else(|| error.into(), TrainError::from)),
         };
         if pass.is_last() {
@@ -141,7 +141,7 @@ impl Backend for Central {
         Ok(self.sums)
     }
 
-    fn land(&mut self, _: &mut Communicator, _: usize) -> Result<(), TrainError> {
+    fn complete(&mut self, _: &mut Communicator, _: usize) -> Result<(), TrainError> {
         Ok(())
     }
 

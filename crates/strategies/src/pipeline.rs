@@ -1,6 +1,6 @@
 //! Pipeline parallelism: a model cut into stages of consecutive layers, each on ranks of its own, which pass on micro-batches.
 //!
-//! What a rank does in a step is a [`PipelinePlan`], which is verified before it runs; here it is only interpreted. A [`Pipeline`] is a
+//! The work of a rank in a step is a [`PipelinePlan`], which is verified before it runs; here it is only interpreted. A [`Pipeline`] is a
 //! [`Replica`] of its stages: so a [`Mirror`](unisono_train::Mirror) over the ranks that hold the same stages sums their gradients while the
 //! pipeline drains, and updates them. `unisono_candle::StageNetwork` has an example.
 
@@ -12,7 +12,7 @@ use unisono::Communicator;
 use unisono_steps::pipeline::{Act, Pass, PipelinePlan, PipelineSchedule};
 
 use unisono_train::metrics::Outputs;
-use unisono_train::{Gradients, Parameter, Parts, Replica, ReplicaError, Tally, TrainError, agree};
+use unisono_train::{Gradients, LossSums, Parameter, Parts, Replica, ReplicaError, TrainError, agree};
 
 mod evaluation;
 mod feed;
@@ -53,7 +53,7 @@ impl<S> fmt::Debug for Pipeline<S> {
 }
 
 impl<S: Stage> Pipeline<S> {
-    /// A pipeline over the ranks of this communicator, with this rank's stages: one, or as many as the
+    /// Returns a pipeline over the ranks of this communicator, with this rank's stages: one, or as many as the
     /// [interleaved](PipelineSchedule::Interleaved) schedule has, of which number i is stage i · ranks + rank of the model. All ranks call it,
     /// with the same schedule.
     ///
@@ -91,7 +91,7 @@ impl<S: Stage> Pipeline<S> {
         })
     }
 
-    /// What the ranks do with so many micro-batches.
+    /// Plans the work of the ranks for this many micro-batches.
     fn plan(&mut self, micro_batches: usize) -> Result<PipelinePlan, ReplicaError> {
         match self.plan.take() {
             Some(plan) if plan.micro_batches() == micro_batches => Ok(plan),
@@ -105,12 +105,12 @@ impl<S: Stage> Pipeline<S> {
         }
     }
 
-    /// Whether this is the last stage of the model.
+    /// Returns whether this is the last stage of the model.
     fn is_last(&self, stage: usize) -> bool {
         stage + 1 == self.comm.ranks() * self.stages.len()
     }
 
-    /// The loss, if this is the last stage, or what is passed on.
+    /// Returns the loss, if this is the last stage, or what is passed on.
     fn check(&self, stage: usize, output: StageOutput) -> Result<StageOutput, ReplicaError> {
         match (&output, self.is_last(stage)) {
             (StageOutput::Loss(_), true) | (StageOutput::Activations(_), false) => Ok(output),
@@ -124,12 +124,12 @@ impl<S: Stage> Pipeline<S> {
     }
 }
 
-/// What a step has of its micro-batches.
+/// The micro-batches of a step.
 struct Step<'a, B> {
     batches: &'a [B],
-    /// What passes gave, and the next pass has not taken.
+    /// Results of passes that the next pass has not taken.
     results: HashMap<Pass, Activations>,
-    tally: Tally,
+    tally: LossSums,
     /// The micro-batch that goes back last.
     last: usize,
     has_weighed: bool,
@@ -189,7 +189,7 @@ impl<S: Stage> Pipeline<S> {
         let (own, sums) = (&mut self.stages[number], &mut self.sums[number]);
         let result = if micro_batch == step.last {
             if !std::mem::replace(&mut step.has_weighed, true) {
-                gradients.weigh(step.tally);
+                gradients.record_loss(step.tally);
             }
             let mut adding = Adding { gradients, first: self.first[number], sums };
             let result = own.backward(micro_batch, gradient.as_ref(), &mut adding)?;
@@ -207,7 +207,7 @@ impl<S: Stage> Pipeline<S> {
         Ok(())
     }
 
-    /// The stage of this index, and the index within it.
+    /// Returns the stage of this index, and the index within it.
     fn of_parameter(&self, index: usize) -> (usize, usize) {
         let stage = self.first.partition_point(|&first| first <= index) - 1;
         (stage, index - self.first[stage])
@@ -232,7 +232,7 @@ impl<S: Stage> Replica for Pipeline<S> {
         let mut step = Step {
             batches,
             results: HashMap::new(),
-            tally: Tally::default(),
+            tally: LossSums::default(),
             last: last.ok_or("a verified plan goes back")?,
             has_weighed: false,
         };
@@ -247,7 +247,7 @@ impl<S: Stage> Replica for Pipeline<S> {
         Ok(())
     }
 
-    fn evaluate(&mut self, batches: &Self::Batch) -> Result<Tally, ReplicaError> {
+    fn evaluate(&mut self, batches: &Self::Batch) -> Result<LossSums, ReplicaError> {
         self.evaluate_batches(batches, None)
     }
 
@@ -255,7 +255,7 @@ impl<S: Stage> Replica for Pipeline<S> {
         &mut self,
         batches: &Self::Batch,
         see: &mut dyn FnMut(&Outputs<'_>),
-    ) -> Result<Tally, ReplicaError> {
+    ) -> Result<LossSums, ReplicaError> {
         self.evaluate_batches(batches, Some(see))
     }
 
@@ -263,7 +263,7 @@ impl<S: Stage> Replica for Pipeline<S> {
         Some(Parts { comm: &mut self.comm, first: &self.first })
     }
 
-    /// Its part of the bubble, and of what messages take.
+    /// Returns its part of the bubble, and of what messages take.
     fn waited(&self) -> Duration {
         self.waited
     }

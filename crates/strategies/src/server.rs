@@ -13,8 +13,10 @@ use std::path::{Path, PathBuf};
 
 use unisono::{Communicator, Rank};
 
-use unisono_train::internals::{Places, parameters};
-use unisono_train::{AnyShare, BucketSize, Event, Replica, Resumed, RunSettings, Summary, TrainError, agree};
+use unisono_train::internals::{OutputPaths, parameters};
+use unisono_train::{
+    BucketSize, Event, RandomAccessFeed, Replica, Resumed, RunSettings, Summary, TrainError, agree,
+};
 
 mod attend;
 mod coordinator;
@@ -33,7 +35,7 @@ mod settings;
 mod shard;
 mod worker;
 
-use lane::Lane;
+use lane::SharePrefetcher;
 use layout::Layout;
 use message::Link;
 use settings::refusal;
@@ -43,13 +45,13 @@ use worker::Worker;
 
 /// One rank's part of a run with parameter servers.
 ///
-/// The same model, feed and settings as for a [`Trainer`](unisono_train::Trainer); the feed makes [any share](AnyShare).
+/// Takes the model, feed and settings of a [`Trainer`](unisono_train::Trainer); the feed makes [any share](RandomAccessFeed).
 ///
 /// ```
 /// use unisono_data::DataError;
 /// use unisono_strategies::{ParameterServer, ServerSettings, Staleness};
 /// use unisono_train::{
-///     AnyShare, Feed, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, RunSettings, Sgd, Steps, Tally,
+///     RandomAccessFeed, Feed, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, RunSettings, Sgd, Steps, LossSums,
 /// };
 /// use unisono_train::rate::{Rate, Schedule};
 ///
@@ -64,12 +66,12 @@ use worker::Worker;
 ///     }
 ///     fn pass(&mut self, sample: &f32, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
 ///         let off = self.1 - sample;
-///         gradients.weigh(Tally { targets: 1.0, loss: f64::from(off * off), correct: 0.0 });
+///         gradients.record_loss(LossSums { targets: 1.0, loss: f64::from(off * off), correct: 0.0 });
 ///         gradients.put(0, &mut |gradient, fill| fill.write(gradient, &[2.0 * off]));
 ///         Ok(())
 ///     }
-///     fn evaluate(&mut self, _: &f32) -> Result<Tally, ReplicaError> {
-///         Ok(Tally::default())
+///     fn evaluate(&mut self, _: &f32) -> Result<LossSums, ReplicaError> {
+///         Ok(LossSums::default())
 ///     }
 ///     fn with_values(&mut self, _: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
 ///         see(std::slice::from_mut(&mut self.1));
@@ -91,7 +93,7 @@ use worker::Worker;
 ///     }
 /// }
 ///
-/// impl AnyShare for Numbers {
+/// impl RandomAccessFeed for Numbers {
 ///     fn share(&mut self, _: usize, _: usize, number: usize, _: usize) -> Result<Vec<Option<f32>>, DataError> {
 ///         Ok(vec![Some(number as f32)])
 ///     }
@@ -116,7 +118,7 @@ pub struct ParameterServer<'a, R, F> {
     part: Part<R, F>,
 }
 
-/// What a rank has of a run, apart from its world.
+/// A rank's part in a run, apart from its world.
 #[derive(Debug)]
 struct Part<R, F> {
     rank: Rank,
@@ -127,15 +129,15 @@ struct Part<R, F> {
     servers: ServerSettings,
     layout: Layout,
     resumed: Option<Resumed>,
-    /// Of a server: its links to the workers. Of a worker: those to the servers.
+    /// The links of a server to the workers. Of a worker: those to the servers.
     links: Vec<Link>,
-    /// Of the coordinator: to the other servers. Of those: to the coordinator.
+    /// The links of the coordinator to the other servers. Of those: to the coordinator.
     between_servers: Vec<Link>,
-    /// Where workers join.
+    /// The folder in which workers join.
     folder: Option<PathBuf>,
 }
 
-impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
+impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, R, F> {
     /// Connects servers and workers, and gives the servers rank 0's values, or those of a checkpoint. Called by all ranks.
     ///
     /// # Errors
@@ -148,7 +150,7 @@ impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
         servers: ServerSettings,
         resumed: Option<Resumed>,
     ) -> Result<Self, TrainError> {
-        let places = Places {
+        let places = OutputPaths {
             checkpoints: settings.checkpoints.as_ref(),
             resumes: resumed.is_some(),
             log_directory: settings.log_directory.as_deref(),
@@ -210,27 +212,27 @@ impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
         }
         let layout = Layout::new(replica.parameters(), &settings.buckets, servers);
         let links = join::join(folder, servers, rank)?;
-        let (lane, stop) = (Lane::new(rank - servers, ranks - servers), settings.stop.clone());
+        let (lane, stop) = (SharePrefetcher::new(rank - servers, ranks - servers), settings.stop.clone());
         Worker { replica, feed, lane, stop }.run(links, layout)
     }
 
-    /// The number of parameters.
+    /// Returns the number of parameters.
     pub fn parameter_count(&self) -> usize {
         self.part.replica.parameters().iter().map(unisono_train::Parameter::count).sum()
     }
 
-    /// How many buckets each server owns, and their size.
+    /// Returns the number of buckets that each server owns, and their size.
     pub fn buckets(&self) -> (Vec<usize>, BucketSize) {
         let Part { layout, servers, .. } = &self.part;
         ((0..servers.servers).map(|server| layout.of(server).count()).collect(), layout.size)
     }
 
-    /// The settings of the run.
+    /// Returns the settings of the run.
     pub fn settings(&self) -> &RunSettings {
         &self.part.settings
     }
 
-    /// The feed.
+    /// Returns the feed.
     pub fn feed(&self) -> &F {
         &self.part.feed
     }
@@ -257,7 +259,7 @@ impl<'a, R: Replica, F: AnyShare<Batch = R::Batch>> ParameterServer<'a, R, F> {
     }
 }
 
-impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
+impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
     fn workers(&self) -> usize {
         self.ranks - self.servers.servers
     }
@@ -268,7 +270,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
     }
 
     fn work(self) -> Result<(), TrainError> {
-        let lane = Lane::new(self.rank - self.servers.servers, self.workers());
+        let lane = SharePrefetcher::new(self.rank - self.servers.servers, self.workers());
         let Self { replica, feed, settings, links, layout, .. } = self;
         Worker { replica, feed, lane, stop: settings.stop }.run(links, layout)
     }

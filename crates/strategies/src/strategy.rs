@@ -1,4 +1,4 @@
-//! How the ranks of a world share the work of training.
+//! The strategies by which the ranks of a world share the work of training.
 
 use std::fmt;
 
@@ -29,14 +29,14 @@ named! {
     }
 }
 
-/// How ranks train together: TensorFlow's strategies, by their names. The model, the data and the loop are the same.
+/// The strategies of training: TensorFlow's, by their names. The model, the data and the loop are the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
     /// One rank alone.
     OneDevice,
     /// Every rank of one node holds the same model, and gradients are all-reduced.
     Mirrored,
-    /// The same on any number of nodes.
+    /// Mirrored training on any number of nodes.
     MultiWorkerMirrored,
     /// The ranks of one node share one copy of the parameters, their gradients and the optimizer state.
     CentralStorage,
@@ -46,7 +46,7 @@ pub enum Strategy {
     Pipeline(PipelineSettings),
 }
 
-/// How a model is cut into stages, and how they pass on micro-batches.
+/// The cuts of a model into stages, and the schedule of their micro-batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PipelineSettings {
     /// The ranks of a pipeline; `None` for all. Several pipelines are replicas of each other.
@@ -69,7 +69,7 @@ impl Default for PipelineSettings {
 }
 
 impl PipelineSettings {
-    /// The ranks of a pipeline in a world of so many.
+    /// Returns the ranks of a pipeline in a world of so many.
     pub fn length(&self, ranks: usize) -> usize {
         self.ranks.unwrap_or(ranks).max(1)
     }
@@ -82,7 +82,7 @@ impl fmt::Display for Strategy {
 }
 
 impl Strategy {
-    /// The kind of the strategy.
+    /// Returns the kind of the strategy.
     pub fn kind(&self) -> StrategyKind {
         match self {
             Self::OneDevice => StrategyKind::OneDevice,
@@ -94,7 +94,7 @@ impl Strategy {
         }
     }
 
-    /// The mirrored strategy that suits a world.
+    /// Returns the mirrored strategy that suits a world.
     pub fn suited(comm: &Communicator) -> Self {
         match (comm.ranks(), comm.topology().nodes()) {
             (1, _) => Self::OneDevice,
@@ -132,7 +132,7 @@ impl Strategy {
         )))
     }
 
-    /// How many ranks of so many compute gradients, at least one.
+    /// Returns the number of ranks that compute gradients, at least one, of so many.
     pub fn workers(&self, ranks: usize) -> usize {
         match self {
             Self::ParameterServer(servers) => ranks.saturating_sub(servers.servers).max(1),

@@ -1,4 +1,4 @@
-//! Starts programs under mpirun, with a deadline: nothing that a test starts outlives it.
+//! Starts programs under mpirun, with a deadline: no process of a test outlives it.
 
 use std::borrow::BorrowMut;
 use std::io::Read;
@@ -40,12 +40,13 @@ impl std::fmt::Display for Ended {
     }
 }
 
-/// The launcher: `mpirun`, or the command in `UNISONO_TEST_MPIRUN`, for a build with another MPI than the default one.
+/// Returns the launcher: `mpirun`, or the command in `UNISONO_TEST_MPIRUN`, for a build with another MPI than the
+/// default one.
 pub fn launcher() -> String {
     std::env::var("UNISONO_TEST_MPIRUN").unwrap_or_else(|_| "mpirun".to_owned())
 }
 
-/// The path of this program.
+/// Returns the path of this program.
 ///
 /// # Panics
 /// If it is not UTF-8.
@@ -71,7 +72,8 @@ pub fn signal_process(signal: &str, process: u32) {
     Command::new("kill").args(arguments).status().expect("kill starts");
 }
 
-/// The folder of builds, and the profile that this test is built with: so a script that a test starts builds nothing twice.
+/// Returns the folder of builds, and the profile that this test is built with: so a script that a test starts builds
+/// nothing twice.
 pub fn target_and_profile() -> (PathBuf, String) {
     let test = std::env::current_exe().expect("a program knows its path");
     let of_profile = test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps");
@@ -80,7 +82,7 @@ pub fn target_and_profile() -> (PathBuf, String) {
     (of_profile.parent().expect("profiles are in a folder").to_owned(), profile.to_owned())
 }
 
-/// Whether the launcher is Open MPI's.
+/// Returns whether the launcher is Open MPI's.
 pub fn is_open_mpi() -> bool {
     static OPEN_MPI: LazyLock<bool> = LazyLock::new(|| {
         let version = Command::new(launcher()).arg("--version").output().expect("the launcher starts");
@@ -101,7 +103,7 @@ pub fn mpirun(ranks: usize, program: &str) -> Command {
     command
 }
 
-/// A shell loop that starts a program once per rank, without MPI, and fails if one of them does.
+/// Returns a shell loop that starts a program once per rank, without MPI, and fails if one of them does.
 pub fn processes(ranks: usize, program: &str) -> Command {
     let mut command = Command::new("sh");
     let numbers = (0..ranks).map(|rank| rank.to_string()).collect::<Vec<_>>().join(" ");
@@ -114,10 +116,10 @@ pub fn processes(ranks: usize, program: &str) -> Command {
     command
 }
 
-/// How ranks enter a process table of their own.
+/// The options by which ranks enter a process table of their own.
 const UNSHARE: [&str; 4] = ["--pid", "--fork", "--kill-child", "--mount-proc"];
 
-/// Why the kernel does not allow [`containers`], if it does not.
+/// Returns the reason why the kernel does not allow [`containers`], if it does not.
 pub fn no_containers() -> Option<String> {
     match Command::new("unshare").args(UNSHARE).arg("true").output() {
         Ok(check) if check.status.success() => None,
@@ -126,14 +128,14 @@ pub fn no_containers() -> Option<String> {
     }
 }
 
-/// Why no program can load UCX here, if none can.
+/// Returns the reason why no program can load UCX here, if none can.
 pub fn no_ucx() -> Option<String> {
     let known = Command::new("ldconfig").arg("-p").output().expect("ldconfig starts");
     let has = String::from_utf8_lossy(&known.stdout).contains("libucp.so.0 ");
     (!has).then(|| "libucp.so.0 is not installed (scripts/setup --tests)".to_owned())
 }
 
-/// The same as [`processes`] with each rank in a process table of its own, as in a container: to it, the others are on other machines.
+/// Like [`processes`], with each rank in a process table of its own, as in a container: to it, the others are on other machines.
 pub fn containers(ranks: usize, program: &str) -> Command {
     // The first process of a table cannot kill itself.
     let script = format!("unshare {} sh -c '\"$0\" & wait $!' \"$0\"", UNSHARE.join(" "));
@@ -143,7 +145,7 @@ pub fn containers(ranks: usize, program: &str) -> Command {
     command
 }
 
-/// A free port, after which the next one is free too: ranks whose `MASTER_PORT` it is meet there.
+/// Returns a free port, after which the next one is free too: ranks whose `MASTER_PORT` it is meet there.
 ///
 /// The kernel hands out no port below 32 768, so no connection takes it before the test does; and processes begin at different ones.
 ///
@@ -161,7 +163,7 @@ pub fn free_port() -> u16 {
     ports.by_ref().take(tries).find(|&port| is_free(port) && is_free(port + 1)).expect("a port is free")
 }
 
-/// The output of a crate's example under mpirun.
+/// Returns the output of a crate's example under mpirun.
 ///
 /// # Panics
 /// If it is not built, fails, or takes longer than a minute.
@@ -169,7 +171,7 @@ pub fn example(name: &str, ranks: usize) -> String {
     example_with(name, ranks, &[])
 }
 
-/// The same, with arguments.
+/// Like [`example`], with arguments.
 ///
 /// # Panics
 /// As [`example`].
@@ -192,7 +194,8 @@ pub fn run(mut command: impl BorrowMut<Command>, deadline: Duration) -> Ended {
     run_and(command.borrow_mut(), deadline, |_, _| ())
 }
 
-/// The same, but interrupts the command and what it started, like Ctrl-C, once it has written to standard output.
+/// Like [`run`], but interrupts the command and its children, like Ctrl-C, once it has written to standard
+/// output.
 pub fn run_and_interrupt(mut command: Command, deadline: Duration) -> Ended {
     run_and(&mut command, deadline, |child, has_spoken| {
         if has_spoken.recv_timeout(deadline).is_ok() {

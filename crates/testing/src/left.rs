@@ -4,17 +4,18 @@ use std::time::{Duration, Instant};
 
 /// Files that the MPIs themselves leave there when a rank is killed.
 const OF_MPI: [&str; 5] = ["vader_segment.", "sm_segment.", "mpich_shm_", "mpich_shar_tmp", "ucx_shm_"];
-/// How long the last rank may outlive the launcher, and its files.
+/// The longest time that the last rank may outlive the launcher, and its files.
 const MOMENT: Duration = Duration::from_secs(4);
 
-/// The files in shared memory, except for the MPI's own.
+/// Returns the files in shared memory, except for the MPI's own.
 pub fn shared_files() -> Vec<String> {
     let names = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten().map(|entry| entry.file_name());
     let names = names.map(|name| name.to_string_lossy().into_owned());
     names.filter(|name| !OF_MPI.iter().any(|of_mpi| name.starts_with(of_mpi))).collect()
 }
 
-/// Whether a process uses this file in shared memory: it belongs to a job that another test runs at the same time.
+/// Returns whether a process uses this file in shared memory: it belongs to a job that another test runs at the
+/// same time.
 fn is_in_use(name: &str) -> bool {
     let path = format!("/dev/shm/{name}");
     let is_open = |link: std::fs::DirEntry| {

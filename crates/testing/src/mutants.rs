@@ -3,7 +3,7 @@
 use unisono_collectives::program::{Incoming, Instruction, Outgoing, Part, Place, Program};
 use unisono_collectives::{Chunks, Combine, Rank, Source};
 
-/// The next part, if it is of one chunk.
+/// Returns the next part, if it is of one chunk.
 fn next_part(part: Part, chunk_count: usize) -> Part {
     match part.chunks.count() {
         1 => Part { chunks: Chunks::one((part.chunks.start + 1) % chunk_count), ..part },

@@ -9,7 +9,7 @@ use fastrand::Rng;
 pub struct Random(Rng);
 
 impl Random {
-    /// A generator with this seed.
+    /// Returns a generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(Rng::with_seed(seed))
     }
@@ -19,12 +19,12 @@ impl Random {
         Self::new(Self::new(seed).bits() ^ Self::new(index).bits())
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0.u64(..)
     }
 
-    /// A number from 0 to below `end`.
+    /// Returns a number from 0 to below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         self.0.usize(..end)
     }
@@ -34,7 +34,7 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// A random element.
+    /// Returns a random element.
     pub fn one_of<T: Clone>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())].clone()
     }

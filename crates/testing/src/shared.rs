@@ -34,14 +34,14 @@ pub fn text(name: &str, make: impl FnOnce() -> String) -> String {
     fs::read_to_string(file).expect("it was written")
 }
 
-/// The process that runs the tests, nextest or this one, and when it started.
+/// Returns the process that runs the tests, nextest or this one, and when it started.
 fn run() -> (u32, String) {
     let is_nextest = std::env::var_os("NEXTEST_RUN_ID").is_some();
     let process = if is_nextest { std::os::unix::process::parent_id() } else { std::process::id() };
     (process, started(process).expect("the process that runs the tests is running"))
 }
 
-/// The start of a process in clock ticks since the machine started; none if there is no such process.
+/// Returns the start of a process in clock ticks since the machine started; none if there is no such process.
 fn started(process: u32) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     Some(status.rsplit_once(')')?.1.split_whitespace().nth(19)?.to_owned())

@@ -38,12 +38,12 @@ impl Soak {
         soak
     }
 
-    /// The setting that repeats this case.
+    /// Returns the setting that repeats this case.
     pub fn again(&self, case: u64) -> String {
         format!("{SETTING}=seed={},case={case}", self.seed)
     }
 
-    /// The cases of a test, `short` of them in the short form.
+    /// Returns the cases of a test, `short` of them in the short form.
     pub fn cases(&self, short: u64) -> Cases {
         let (first, end) = match (self.case, self.minutes) {
             (Some(case), _) => (case, Some(case + 1)),
@@ -68,7 +68,7 @@ pub struct Cases {
 }
 
 impl Cases {
-    /// The next case, unless the test is over.
+    /// Returns the next case, unless the test is over.
     pub fn take(&self) -> Option<u64> {
         let is_over = self.time.is_some_and(|time| self.started.elapsed() > time);
         if is_over || self.failed.load(Ordering::Relaxed) {

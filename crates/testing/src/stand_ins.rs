@@ -12,14 +12,15 @@ use std::sync::LazyLock;
 
 use crate::launch::SAME_FEATURES;
 
-/// The folder with `libcuda.so`, `libnccl.so` and `libnccl.so.2`, built on first use, with the profile of this test.
+/// Returns the folder with `libcuda.so`, `libnccl.so` and `libnccl.so.2`, built on first use, with the profile of
+/// this test.
 pub fn folder() -> PathBuf {
     static FOLDER: LazyLock<PathBuf> = LazyLock::new(build);
     FOLDER.clone()
 }
 
-/// The variables with which a process uses the stand-ins: `LD_LIBRARY_PATH`, where they come first, and `UNISONO_NCCL`,
-/// which names the stand-in for NCCL.
+/// Returns the variables with which a process uses the stand-ins: `LD_LIBRARY_PATH`, where they come first, and
+/// `UNISONO_NCCL`, which names the stand-in for NCCL.
 pub fn environment() -> [(&'static str, OsString); 2] {
     let before = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let before = env::split_paths(&before).filter(|path| !path.as_os_str().is_empty());

@@ -43,7 +43,7 @@ impl std::fmt::Debug for Test {
 }
 
 impl Test {
-    /// A test that fails if the function panics.
+    /// Returns a test that fails if the function panics.
     pub fn new(name: impl Into<String>, run: impl FnOnce() + Send + 'static) -> Self {
         let obstacle = || None;
         Self { name: name.into(), run: Box::new(run), is_deep: false, is_timed: false, obstacle }
@@ -100,12 +100,12 @@ pub struct Module {
 }
 
 impl Module {
-    /// A module whose tests start no ranks.
+    /// Returns a module whose tests start no ranks.
     pub const fn new(name: &'static str, tests: fn() -> Vec<Test>) -> Self {
         Self { name, tests, play: |role| panic!("this module has no roles, got `{role}`") }
     }
 
-    /// A module whose tests start this program again as ranks, which play a role.
+    /// Returns a module whose tests start this program again as ranks, which play a role.
     pub const fn with_roles(
         name: &'static str,
         tests: fn() -> Vec<Test>,

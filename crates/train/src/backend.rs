@@ -1,4 +1,4 @@
-//! Where gradients are reduced and parameters updated: on the host, or by what a replica brings.
+//! The place where gradients are reduced and parameters updated: the host, or the device of a replica.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,9 +14,10 @@ use unisono::Communicator;
 mod host;
 mod late;
 
-/// What a data-parallel step does with gradients and parameters, in the order in which it does so.
+/// The operations of a data-parallel step on gradients and parameters, in the order in which the step calls
+/// them.
 pub trait Backend: fmt::Debug + Send + Sync {
-    /// How many passes this rank makes in a step, if it has micro-batches for so many.
+    /// Returns the number of passes that this rank makes in a step, if it has micro-batches for so many.
     fn passes(&mut self, _: &mut Communicator, passes: usize) -> Result<usize, TrainError> {
         Ok(passes)
     }
@@ -29,13 +30,13 @@ pub trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// The sums over all ranks besides gradients. Waits for them.
+    /// Returns the sums over all ranks besides gradients. Waits for them.
     fn sums(&mut self) -> Result<Sums, TrainError>;
 
     /// Waits for the gradient of a parameter, summed over all ranks.
-    fn land(&mut self, comm: &mut Communicator, index: usize) -> Result<(), TrainError>;
+    fn complete(&mut self, comm: &mut Communicator, index: usize) -> Result<(), TrainError>;
 
-    /// The sum of the squares of a landed gradient's elements.
+    /// Returns the sum of the squares of a landed gradient's elements.
     fn square_sum(&mut self, index: usize) -> Result<f64, TrainError>;
 
     /// Starts the update.
@@ -60,7 +61,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
         unreachable!("a device that updates all parameters at once leaves none")
     }
 
-    /// Whether updates were left.
+    /// Returns whether updates were left.
     fn has_left(&self) -> bool {
         false
     }
@@ -86,21 +87,21 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Divides the time of the passes, and the time from there to the end, into what a rank did.
     fn times(&self, passes: Duration, rest: Duration) -> Times;
 
-    /// What the passes of the step have put into the buckets.
+    /// Returns the record of gradients that the passes of the step have put into the buckets.
     fn ledger(&self) -> &Ledger {
         self.buckets().ledger()
     }
 
-    /// The buckets on the host.
+    /// Returns the buckets on the host.
     fn buckets(&self) -> &Buckets;
 
-    /// The optimizer, with its state on the host.
+    /// Returns the optimizer, with its state on the host.
     fn optimizer(&mut self) -> Result<&Optimizer, TrainError>;
 
     /// Restores the optimizer's state after so many steps: [`Optimizer::restore`].
     fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError>;
 
-    /// Whether this is a GPU.
+    /// Returns whether this is a GPU.
     fn is_gpu(&self) -> bool {
         false
     }
@@ -112,8 +113,8 @@ pub type Run<'a> = &'a mut dyn FnMut(&mut dyn Gradients) -> Result<(), ReplicaEr
 /// The state of an optimizer, as [`Optimizer::state`] gives it.
 pub type State<'a, 's> = &'a mut dyn Iterator<Item = (&'s str, usize, &'s [f32])>;
 
-/// The backend on the host, for a replica with these parameters; `clips` if gradients are clipped, for which all of them must be known.
-/// Called by all ranks.
+/// Returns the backend on the host, for a replica with these parameters; `clips` if gradients are clipped, for which all of them must
+/// be known. Called by all ranks.
 ///
 /// # Errors
 /// As [`Buckets::new`]; [`TrainError::Setting`], on all ranks, if the optimizer does not go with these settings.
@@ -138,7 +139,8 @@ pub(super) fn on_host(
     Ok(Box::new(host::Host { optimizer: optimizer_of(optimizer, parameters, &buckets)?, buckets, late }))
 }
 
-/// Why an optimizer cannot update parts of parameters, into which `what` divides them, if it cannot.
+/// Returns the reason why an optimizer cannot update parts of parameters, into which `what` divides them, if
+/// it cannot.
 pub fn needs_whole(optimizer: &OptimizerSettings, what: &str) -> Option<String> {
     let rule = &optimizer.rule;
     rule.needs_whole().then(|| {
@@ -150,7 +152,8 @@ pub fn needs_whole(optimizer: &OptimizerSettings, what: &str) -> Option<String> 
     })
 }
 
-/// Why an optimizer cannot average parameters, if it does so and `what` leaves no replica on each rank that is the same on all.
+/// Returns the reason why an optimizer cannot average parameters, if it does so and `what` leaves no replica on each rank that
+/// is the same on all.
 pub fn keeps_average(optimizer: &OptimizerSettings, what: &str) -> Option<String> {
     optimizer.is_averaged().then(|| {
         format!(
@@ -159,7 +162,7 @@ pub fn keeps_average(optimizer: &OptimizerSettings, what: &str) -> Option<String
     })
 }
 
-/// An optimizer of what this rank updates.
+/// Returns an optimizer of what this rank updates.
 ///
 /// # Errors
 /// If there is no memory for its state.

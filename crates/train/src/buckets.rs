@@ -39,12 +39,12 @@ pub use wires::Wires;
 use compressed::compressors;
 pub use half_bytes::HalfBytes;
 pub use ledger::Ledger;
-use parcel::Parcel;
+use parcel::CommBuffer;
 pub(super) use parts::{Moment, of_rank};
 use parts::{Parts, parts};
 pub use plan::{Place, Plan};
 use sums::Tree;
-use wire::{Narrow, narrow};
+use wire::{HalfBuffer, narrow};
 
 /// The all-reduce across ranks for a tree of additions: it adds at distances 1, 2, 4, ….
 pub const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
@@ -52,14 +52,14 @@ pub const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
 /// The buckets of one rank.
 ///
 /// ```
-/// use unisono_train::{Buckets, BucketSettings, Fill, Gradients, Parameter, Pass, Tally};
+/// use unisono_train::{Buckets, BucketSettings, Fill, Gradients, Parameter, Pass, LossSums};
 ///
 /// let ended = unisono::threads(2, |mut comm| -> unisono::Result<()> {
 ///     let parameters = [Parameter::new("weight", [2, 3]), Parameter::new("bias", [3])];
 ///     let mut buckets = Buckets::new(&mut comm, &parameters, &BucketSettings::default())?;
 ///     // The backward pass of your framework; here one pass per step, the first and the last.
 ///     let mut filling = buckets.fill(&mut comm, Pass::ONLY);
-///     filling.weigh(Tally { targets: 4.0, loss: 2.0, correct: 0.0 });
+///     filling.record_loss(LossSums { targets: 4.0, loss: 2.0, correct: 0.0 });
 ///     filling.put(1, &mut |gradient, fill| fill.write(gradient, &[1.0; 3]));
 ///     filling.put(0, &mut |gradient, fill| fill.write(gradient, &[0.5; 6]));
 ///     filling.end()?;
@@ -75,21 +75,21 @@ pub struct Buckets {
     ledger: Ledger,
     buckets: Vec<Bucket>,
     /// The sums, if they cannot travel with the gradients because these are rounded.
-    aside: Option<Parcel<f32>>,
+    aside: Option<CommBuffer<f32>>,
     tree: Option<Tree>,
     has_others: bool,
     /// Whether gradients stay on their rank.
     is_local: bool,
     /// Whether buckets may be on their way while the next step begins.
     is_across: bool,
-    /// How all-reduces travel.
-    way: Way,
+    /// The execution of all-reduces.
+    way: CollectiveSpec,
     /// Set if the optimizer is sharded.
     parts: Option<Parts>,
     /// Whether the parameter has a gradient from an earlier pass of this step.
     is_filled: Vec<bool>,
     flights: Vec<Flight>,
-    /// How long this thread waited for parameters in this step.
+    /// The time that this thread waited for parameters in this step.
     waited: Duration,
     /// The number of updates after which compressors are used.
     uncompressed_steps: u64,
@@ -101,11 +101,11 @@ pub struct Buckets {
 /// A bucket: consecutive gradients.
 #[derive(Debug)]
 struct Bucket {
-    gradients: Parcel<f32>,
-    narrow: Option<Box<dyn Narrow>>,
+    gradients: CommBuffer<f32>,
+    narrow: Option<Box<dyn HalfBuffer>>,
     compressor: Option<Compressor>,
-    /// How its gradients travel.
-    way: Way,
+    /// The execution of its all-reduce.
+    way: CollectiveSpec,
     is_back: bool,
 }
 
@@ -123,7 +123,7 @@ impl Buckets {
         Self::with_memory(comm, parameters, settings, true)
     }
 
-    /// The same with memory for gradients, or without.
+    /// Like [`new`](Self::new), with memory for gradients, or without.
     fn with_memory(
         comm: &mut Communicator,
         parameters: &[Parameter],
@@ -150,14 +150,14 @@ impl Buckets {
                  are {ranks}"
             )));
         }
-        let way = Way {
+        let way = CollectiveSpec {
             algorithm: (settings.order == Order::Tree).then_some(IN_TREE),
-            ..Way::all_reduce(settings.overlap.is_beside(comm))
+            ..CollectiveSpec::all_reduce(settings.overlap.is_beside(comm))
         };
         let buckets =
             (0..).zip(&ledger.plan.counts).zip(compressors).map(|((bucket, &count), compressor)| {
                 Ok(Bucket {
-                    gradients: Parcel::new(comm, Some(bucket), elements(bucket, count))?,
+                    gradients: CommBuffer::new(comm, Some(bucket), elements(bucket, count))?,
                     narrow: narrow(comm, (settings.wire, settings.f16_scale), bucket, count)?,
                     compressor,
                     way,
@@ -166,7 +166,7 @@ impl Buckets {
             });
         let mut buckets = Self {
             buckets: buckets.collect::<Result<_, Error>>()?,
-            aside: if rides_along { None } else { Some(Parcel::new(comm, None, Sums::COUNT)?) },
+            aside: if rides_along { None } else { Some(CommBuffer::new(comm, None, Sums::COUNT)?) },
             tree: (settings.order == Order::Tree).then(Tree::default),
             has_others: ranks > 1,
             is_local,
@@ -187,30 +187,30 @@ impl Buckets {
         Ok(buckets)
     }
 
-    /// The number of buckets.
+    /// Returns the number of buckets.
     pub fn len(&self) -> usize {
         self.buckets.len()
     }
 
-    /// Whether there is no trained parameter.
+    /// Returns whether there is no trained parameter.
     pub fn is_empty(&self) -> bool {
         self.buckets.is_empty()
     }
 
-    /// The maximum bytes of gradients in a bucket, and why.
+    /// Returns the maximum bytes of gradients in a bucket, and why.
     pub fn size(&self) -> BucketSize {
         self.ledger.size
     }
 
-    /// Whether bucket all-reduces overlap the backward pass.
+    /// Returns whether bucket all-reduces overlap the backward pass.
     pub fn is_beside(&self) -> bool {
         self.way.is_beside
     }
 
-    /// The method that will all-reduce the largest bucket, and why.
+    /// Returns the method that will all-reduce the largest bucket, and why.
     pub fn ran(&self, comm: &mut Communicator) -> Ran {
         if self.way.algorithm == Some(IN_TREE) {
-            let why = Why::Usual("the order of additions does not depend on the number of ranks");
+            let why = Why::Default("the order of additions does not depend on the number of ranks");
             return Ran { method: Method::Algorithm(IN_TREE), why, link: comm.transport() };
         }
         let largest = self.buckets.iter().map(|bucket| bucket.gradients.count()).max().unwrap_or(0);
@@ -218,18 +218,18 @@ impl Buckets {
         comm.selection(&Call::all_reduce(dtype, ReduceOp::Sum, largest))
     }
 
-    /// The indices of the parameters in each bucket, in the order in which buckets are launched.
+    /// Returns the indices of the parameters in each bucket, in the order in which buckets are launched.
     pub fn parameters(&self) -> impl Iterator<Item = &[usize]> {
         self.ledger.plan.members.iter().map(Vec::as_slice)
     }
 
-    /// What the passes of the step have put into the buckets.
+    /// Returns the record of gradients that the passes of the step have put into the buckets.
     #[doc(hidden)]
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
 
-    /// The ledger, to count a pass.
+    /// Returns the ledger, to count a pass.
     #[doc(hidden)]
     pub fn ledger_mut(&mut self) -> &mut Ledger {
         &mut self.ledger
@@ -248,27 +248,27 @@ impl Buckets {
         Filling::new(self, comm, pass)
     }
 
-    /// The sums over all ranks other than gradients. Waits for the first bucket.
+    /// Returns the sums over all ranks other than gradients. Waits for the first bucket.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn sums(&mut self) -> Result<Sums, Error> {
         if let Some(aside) = &mut self.aside {
-            self.flights.extend(aside.land()?);
+            self.flights.extend(aside.complete()?);
             return Ok(Sums::read(aside.values()));
         }
         match self.ledger.plan.counts.first() {
             Some(&count) => {
                 self.assert_launched(0);
-                self.land(0)?;
+                self.complete(0)?;
                 Ok(Sums::read(&self.buckets[0].gradients.values()[count..]))
             }
             None => Ok(self.ledger.own),
         }
     }
 
-    /// The gradient of a parameter, summed over all ranks. Waits for its bucket. If the optimizer is sharded, only
-    /// [this rank's own elements](Buckets::own) are sums.
+    /// Returns the gradient of a parameter, summed over all ranks. Waits for its bucket. If the optimizer is
+    /// sharded, only [this rank's own elements](Buckets::own) are sums.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -287,7 +287,8 @@ impl Buckets {
         &self.flights
     }
 
-    /// How long the buckets of the last step were in flight while this thread computed, and how long it waited for them.
+    /// Returns the times that the buckets of the last step were in flight while this thread computed, and that it waited
+    /// for them.
     pub fn hidden_and_exposed(&self) -> (Duration, Duration) {
         let exposed = self.flights.iter().map(|flight| flight.exposed).sum();
         let travelled: Duration = self.flights.iter().map(|flight| flight.ended - flight.began).sum();
@@ -301,7 +302,7 @@ impl Buckets {
     pub fn land_all(&mut self) -> Result<(), Error> {
         for bucket in self.ledger.order.clone() {
             self.assert_launched(bucket);
-            self.land(bucket)?;
+            self.complete(bucket)?;
         }
         Ok(())
     }
@@ -314,17 +315,17 @@ impl Buckets {
     }
 
     /// Waits for a bucket of the last step that was launched.
-    fn land(&mut self, bucket: usize) -> Result<(), Error> {
+    fn complete(&mut self, bucket: usize) -> Result<(), Error> {
         let (number, bucket) = (bucket, &mut self.buckets[bucket]);
         if bucket.is_back {
             return Ok(());
         }
         let flight = match &mut bucket.narrow {
-            None => bucket.gradients.land()?,
+            None => bucket.gradients.complete()?,
             Some(narrow) => {
                 let parts = self.parts.as_ref().filter(|_| bucket.way.is_of_parts());
                 let own = parts.map(|parts| parts[number].clone());
-                narrow.land(bucket.gradients.values_mut(), own)?
+                narrow.complete(bucket.gradients.values_mut(), own)?
             }
         };
         self.flights.extend(flight);
@@ -373,21 +374,21 @@ impl Buckets {
     }
 }
 
-/// How an array travels.
+/// The settings of an array's all-reduce.
 #[derive(Debug, Clone, Copy)]
-struct Way {
+struct CollectiveSpec {
     pub(super) is_beside: bool,
     pub(super) operation: Operation,
     /// If the communicator does not choose.
     pub(super) algorithm: Option<Algorithm>,
 }
 
-impl Way {
+impl CollectiveSpec {
     pub(super) const fn all_reduce(is_beside: bool) -> Self {
         Self { is_beside, operation: Operation::AllReduce, algorithm: None }
     }
 
-    /// Whether each rank gets its own part of the sums alone.
+    /// Returns whether each rank gets its own part of the sums alone.
     fn is_of_parts(self) -> bool {
         self.operation == Operation::ReduceScatter
     }

@@ -89,8 +89,8 @@ pub struct When {
 }
 
 impl When {
-    /// Whether a checkpoint is due after `step` steps, `since_last` after the last one (or, before the first one, after the
-    /// start).
+    /// Returns whether a checkpoint is due after `step` steps, `since_last` after the last one (or, before the first one,
+    /// after the start).
     ///
     /// If time decides, ranks must not decide separately: their clocks differ.
     pub fn due(&self, step: u64, since_last: Duration) -> bool {

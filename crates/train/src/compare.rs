@@ -10,7 +10,7 @@ use crate::error::TrainError;
 use crate::optimizer::Exploded;
 use unisono::{Choice, Communicator, ReduceOp};
 
-/// How many differences between two models are listed; further ones are counted.
+/// The number of differences between two models that are listed; further ones are counted.
 const MOST_TOLD: usize = 8;
 
 /// Compares this rank's parameters with rank 0's. Called by all ranks.
@@ -38,7 +38,7 @@ fn describe(parameter: &Parameter) -> Described {
     (name.replace('\n', " "), format!("{shape:?} f32{trained}"))
 }
 
-/// The differences between rank 0's model and this rank's, by name.
+/// Returns the differences between rank 0's model and this rank's, by name.
 fn differences(theirs: &[Described], own: &[Described], rank: Rank) -> String {
     let find = |all: &[Described], name: &str| all.iter().find(|(other, _)| other == name).cloned();
     let missing = theirs.iter().filter(|(name, _)| find(own, name).is_none());
@@ -52,7 +52,7 @@ fn differences(theirs: &[Described], own: &[Described], rank: Rank) -> String {
     });
     let mut told: Vec<String> = missing.chain(others).collect();
     if told.is_empty() {
-        // The same parameters, but some name occurs twice, or in another place.
+        // The parameters are the same, but some name occurs twice, or in another place.
         let pairs = theirs.iter().zip(own).find(|(theirs, own)| theirs != own);
         let place = pairs.map(|((theirs, _), (own, _))| {
             format!("where rank 0 has {theirs}, rank {rank} has {own}: the same parameters, in another order")
@@ -65,7 +65,7 @@ fn differences(theirs: &[Described], own: &[Described], rank: Rank) -> String {
     told.join("; ") + &more
 }
 
-/// The hash of each trained parameter's values; 0 for buffers.
+/// Returns the hash of each trained parameter's values; 0 for buffers.
 fn hash_each(replica: &mut impl Replica) -> Result<Vec<u64>, ReplicaError> {
     let mut hashes = vec![0; replica.parameters().len()];
     for (index, hash) in hashes.iter_mut().enumerate() {
@@ -78,7 +78,7 @@ fn hash_each(replica: &mut impl Replica) -> Result<Vec<u64>, ReplicaError> {
     Ok(hashes)
 }
 
-/// The hash of all values of a replica, buffers included: as `replicas` returns it.
+/// Returns the hash of all values of a replica, buffers included: as `replicas` returns it.
 ///
 /// # Errors
 /// An error of the framework.
@@ -114,7 +114,7 @@ impl Values {
     }
 }
 
-/// The hash of all values of these arrays.
+/// Returns the hash of all values of these arrays.
 pub(super) fn hash_of(arrays: &[Tensor]) -> u64 {
     let mut hasher = Xxh3::new();
     arrays.iter().for_each(|array| hasher.update(bytemuck::cast_slice(&array.values)));
@@ -158,7 +158,7 @@ pub(super) fn replicas(
     Err(TrainError::ReplicasDiffer { step, ranks, parameters })
 }
 
-/// All ranks for which a condition holds. Called by all ranks.
+/// Returns all ranks for which a condition holds. Called by all ranks.
 pub(super) fn all_where(comm: &mut Communicator, is_so: bool) -> Result<Vec<Rank>, TrainError> {
     let mut found = vec![0_u8; comm.ranks()];
     found[comm.rank()] = u8::from(is_so);
@@ -166,7 +166,7 @@ pub(super) fn all_where(comm: &mut Communicator, is_so: bool) -> Result<Vec<Rank
     Ok((0..found.len()).filter(|&rank| found[rank] == 1).collect())
 }
 
-/// The lowest rank for which a condition holds. Called by all ranks.
+/// Returns the lowest rank for which a condition holds. Called by all ranks.
 ///
 /// # Errors
 /// Errors of the collectives.

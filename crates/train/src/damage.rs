@@ -7,20 +7,21 @@ use unisono_data::Skipped;
 
 use crate::trace::gather_bytes;
 
-/// How many samples a notice names; further ones are counted.
+/// The number of samples that a notice names; further ones are counted.
 const MOST_NAMED: usize = 8;
 /// Most names of a rank fit.
 const BLOCK_BYTES: usize = 4096;
 
-/// What was said of the damaged samples of a run. Ranks see others in each epoch, so several may find the same.
+/// The damaged samples of a run that were reported. Ranks see others in each epoch, so several may find the
+/// same.
 #[derive(Debug, Default)]
 pub(crate) struct Damage {
     named: BTreeSet<String>,
 }
 
 impl Damage {
-    /// How often ranks skipped a damaged sample, and on rank 0 a notice that names those that were not named before. Called by all
-    /// ranks.
+    /// Returns the number of damaged samples that ranks skipped, and on rank 0 a notice that names those that were not named
+    /// before. Called by all ranks.
     pub(crate) fn notice(
         &mut self,
         comm: &mut Communicator,

@@ -1,8 +1,8 @@
-//! What a GPU does not support, whatever framework computes there.
+//! The settings that a GPU does not support, for any framework.
 
 use super::buckets::{BucketSettings, Order, Overlap, Wire};
 
-/// The first of these settings that a GPU does not support, if any.
+/// Returns the first of these settings that a GPU does not support, if any.
 pub fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<String> {
     let what = match buckets {
         _ if is_traced => "no trace is recorded",

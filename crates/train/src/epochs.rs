@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use unisono_data::pipeline::Watch;
 use unisono_data::{DataError, Pipeline};
 
-/// What a feed keeps between two epochs: a pipeline that has begun to prepare the next one, if it was read to the end of one.
+/// The state of a feed between two epochs: a pipeline that has begun to prepare the next one, if it was read to the end of
+/// one.
 #[derive(Debug)]
 pub(crate) struct Epochs<T> {
     kept: Kept<T>,
@@ -23,8 +24,8 @@ impl<T> Default for Epochs<T> {
 }
 
 impl<T: Send + 'static> Epochs<T> {
-    /// The elements of an epoch, of which there are so many, if that is known: of the kept pipeline if it `may_go_on` and this epoch is
-    /// its next, or else of one that `open` builds.
+    /// Returns the elements of an epoch, of which there are so many, if that is known: of the kept pipeline if it `may_go_on` and this
+    /// epoch is its next, or else of one that `open` builds.
     pub(crate) fn begin(
         &mut self,
         epoch: usize,
@@ -67,7 +68,7 @@ impl<T> Iterator for Epoch<T> {
     }
 }
 
-/// Whoever knows how many elements there are does not ask for the end.
+/// A consumer that knows the number of elements does not ask for the end.
 impl<T> Drop for Epoch<T> {
     fn drop(&mut self) {
         if self.left == Some(0) {

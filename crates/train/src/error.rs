@@ -10,7 +10,7 @@ use crate::gradients::ReplicaError;
 use crate::optimizer::{LARGEST_VALUE, StateError};
 use unisono_data::DataError;
 
-/// Why a training run could not start, or ended early.
+/// The reason why a training run could not start, or ended early.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each error's sentence names its fields")]
@@ -94,7 +94,8 @@ pub enum TrainError {
     CallbacksDiffer { ranks: Vec<Rank>, epoch: usize },
 }
 
-/// The same text as `Display`: Rust prints an error that `main` returns by its `Debug`, and the user wants the sentence.
+/// Prints the text of `Display`: Rust prints an error that `main` returns by its `Debug`, and the user wants the
+/// sentence.
 impl fmt::Debug for TrainError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -131,7 +132,7 @@ impl From<StateError> for TrainError {
 }
 
 impl TrainError {
-    /// The same error, found in this step of the run.
+    /// Adds the step of the run in which the error was found.
     pub(super) fn in_step(self, step: u64) -> Self {
         match self {
             Self::NotFinite { of, parameter, found, rank, .. } => {
@@ -141,7 +142,7 @@ impl TrainError {
         }
     }
 
-    /// Whether all ranks found the same error at the same time, so that none waits for another.
+    /// Returns whether all ranks found the same error at the same time, so that none waits for another.
     pub(super) fn is_common(&self) -> bool {
         matches!(
             self,
@@ -153,7 +154,7 @@ impl TrainError {
         )
     }
 
-    /// Whether the request was invalid: nothing was started, and the same call will fail again.
+    /// Returns whether the request was invalid: nothing was started, and the same call will fail again.
     pub fn is_bad_input(&self) -> bool {
         match self {
             Self::Data(DataError::Stopped) => false,

@@ -10,7 +10,7 @@ use unisono_data::{DataError, Pipeline, Skipped};
 /// The steps of an epoch, on one rank: the micro-batches of each; `None` for one without samples on this rank.
 pub type Steps<B> = Box<dyn Iterator<Item = Result<Vec<Option<B>>, DataError>> + Send>;
 
-/// What happens when some ranks have no more data for a step and others have.
+/// The behaviour where some ranks have no more data for a step and others have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutOfData {
     /// The epoch ends on all ranks before that step.
@@ -26,41 +26,42 @@ pub trait Feed {
     /// A micro-batch.
     type Batch: Send + 'static;
 
-    /// The number of steps of an epoch, if known; it must be the same on all ranks. If it is unknown, ranks may run out of
-    /// data at different steps, and [`OutOfData`](super::OutOfData) decides what happens.
+    /// Returns the number of steps of an epoch, if known; it must be the same on all ranks. If it is unknown, ranks may
+    /// run out of data at different steps, and [`OutOfData`](super::OutOfData) decides what happens.
     fn steps(&self) -> Option<usize>;
 
-    /// The number of samples in the first so many steps of an epoch over all ranks, if known.
+    /// Returns the number of samples in the first so many steps of an epoch over all ranks, if known.
     fn samples(&self, steps: usize) -> Option<usize> {
         let _ = steps;
         None
     }
 
-    /// The steps of an epoch (counted from 1) on this rank, skipping the first so many.
+    /// Returns the steps of an epoch (counted from 1) on this rank, skipping the first so many.
     ///
     /// # Errors
     /// An error of the data.
     fn epoch(&mut self, epoch: usize, skipped: usize) -> Result<Steps<Self::Batch>, DataError>;
 
-    /// What the stages of the input pipeline did in the epoch that was begun last, on this rank, if the feed knows.
+    /// Returns the work of the stages of the input pipeline in the latest epoch on this rank, if the feed measures
+    /// it.
     fn stages(&self) -> Vec<StageReport> {
         Vec::new()
     }
 
-    /// The damaged samples that this rank has skipped since the last call, in evaluations and in epochs up to this one (counted from
-    /// 1): a feed may have prepared some of the next.
+    /// Returns the damaged samples that this rank has skipped since the last call, in evaluations and in epochs up to this one
+    /// (counted from 1): a feed may have prepared some of the next.
     fn skipped(&mut self, epoch: usize) -> Skipped {
         let _ = epoch;
         Skipped::default()
     }
 
-    /// The number of evaluation batches; the same on all ranks.
+    /// Returns the number of evaluation batches; the same on all ranks.
     fn held_out(&self) -> usize {
         0
     }
 
-    /// The evaluation batches in `range`. They are the same batches however many ranks share them,
-    /// so that their results are the same.
+    /// Returns the evaluation batches in `range`. They are the same batches however many ranks share them, so
+    /// that their results are the same.
     ///
     /// # Errors
     /// An error of the data.
@@ -70,10 +71,10 @@ pub trait Feed {
     }
 }
 
-/// A feed that makes any share of any step: for workers that take whatever comes next.
-pub trait AnyShare: Feed {
-    /// The micro-batches of share `number` of `of` of a step (counted from 0) of an epoch (counted from 1): those that rank `number` of
-    /// `of` ranks has in [`Feed::epoch`].
+/// A feed that makes any share of any step: for workers that take any next one.
+pub trait RandomAccessFeed: Feed {
+    /// Returns the micro-batches of share `number` of `of` of a step (counted from 0) of an epoch (counted from 1): those that rank
+    /// `number` of `of` ranks has in [`Feed::epoch`].
     ///
     /// # Errors
     /// An error of the data.
@@ -85,7 +86,8 @@ pub trait AnyShare: Feed {
         of: usize,
     ) -> Result<Vec<Option<Self::Batch>>, DataError>;
 
-    /// The same shares one after the other, from this step on, if the feed can make them ahead; otherwise a worker asks for each.
+    /// Returns the shares one after the other, from this step on, if the feed can make them ahead; otherwise a worker asks for
+    /// each.
     ///
     /// # Errors
     /// An error of the data.
@@ -104,7 +106,7 @@ pub trait AnyShare: Feed {
 /// Evaluation batches.
 pub type Batches<B> = Box<dyn Iterator<Item = Result<B, DataError>> + Send>;
 
-/// How ranks share the samples of a step.
+/// The shares of ranks in the samples of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shares {
     /// This rank.
@@ -115,17 +117,17 @@ pub struct Shares {
     pub global_batch: usize,
     /// The maximum number of samples in a pass.
     pub micro_batch: usize,
-    /// A fixed number of passes per step, whatever the number of ranks; `None` for as few as possible.
+    /// A fixed number of passes per step, for any number of ranks; `None` for as few as possible.
     pub fixed_passes: Option<usize>,
 }
 
 impl Shares {
-    /// The number of steps that see so many samples once.
+    /// Returns the number of steps that see so many samples once.
     pub fn steps(&self, samples: usize) -> usize {
         samples.div_ceil(self.global_batch)
     }
 
-    /// The passes of this rank in a step of so many samples: the range of samples of each.
+    /// Returns the passes of this rank in a step of so many samples: the range of samples of each.
     pub fn passes(&self, samples: usize) -> Vec<Range<usize>> {
         let part = |parts, index| partition::elements(samples, parts, Chunks::one(index));
         if let Some(passes) = self.fixed_passes {
@@ -137,7 +139,7 @@ impl Shares {
         starts.map(|start| start..own.end.min(start + self.micro_batch)).collect()
     }
 
-    /// The samples of each pass of this rank in a step of an epoch with this order.
+    /// Returns the samples of each pass of this rank in a step of an epoch with this order.
     pub(super) fn samples(&self, order: &[usize], step: usize) -> Vec<Vec<usize>> {
         let start = step * self.global_batch;
         let batch = &order[start..order.len().min(start + self.global_batch)];
@@ -145,8 +147,8 @@ impl Shares {
         passes.map(|pass| batch[pass].to_vec()).collect()
     }
 
-    /// The steps of epochs of `count` samples, without the first `skipped` of the first epoch: each is its epoch and the samples of the
-    /// passes of this rank.
+    /// Returns the steps of epochs of `count` samples, without the first `skipped` of the first epoch: each is its epoch and the
+    /// samples of the passes of this rank.
     pub(super) fn plans(
         self,
         count: usize,

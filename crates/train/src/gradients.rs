@@ -1,4 +1,5 @@
-//! What a model and the trainer exchange in a pass: parameters and their values, gradients and tallies.
+//! The exchange between a model and the trainer in a pass: parameters and their values, gradients and
+//! tallies.
 
 use std::any::Any;
 use std::error::Error;
@@ -22,12 +23,12 @@ pub struct Parameter {
 }
 
 impl Parameter {
-    /// A trained parameter.
+    /// Returns a trained parameter.
     pub fn new(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
         Self { name: name.into(), shape: shape.into(), is_trained: true }
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn count(&self) -> usize {
         self.shape.iter().product()
     }
@@ -46,19 +47,19 @@ pub trait Gradients {
     ///
     /// # Errors
     /// The gradient does not arrive, or is not finite: the pass must end with this error.
-    fn bring(&mut self, _index: usize, _values: &mut [f32]) -> Result<(), ReplicaError> {
+    fn wait_for_param(&mut self, _index: usize, _values: &mut [f32]) -> Result<(), ReplicaError> {
         Ok(())
     }
 
     /// Reports the loss and its number of targets. Called once per pass, before the first gradient.
-    fn weigh(&mut self, tally: Tally);
+    fn record_loss(&mut self, tally: LossSums);
 
     /// Calls `write` with the place of the gradient of this parameter, in row-major order. The gradient
     /// is then complete, and may be on its way to the other ranks before this returns.
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill));
 
-    /// The same for a gradient on a device, in the form of the framework and with the parameter's shape. Returns whether it was taken: if
-    /// not, which is the default, it must be [put](Gradients::put) from the host.
+    /// Like [`put`](Self::put), for a gradient on a device, in the form of the framework and with the parameter's shape. Returns whether
+    /// it was taken: if not, which is the default, it must be [put](Gradients::put) from the host.
     ///
     /// # Errors
     /// What keeps the gradient from its way: the pass must end with this error.
@@ -68,7 +69,7 @@ pub trait Gradients {
     }
 }
 
-/// What to do with the existing values.
+/// The treatment of existing values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fill {
     /// The values are undefined: overwrite them.
@@ -100,7 +101,7 @@ impl Fill {
     }
 }
 
-/// What a model says of some targets, and what they are.
+/// The outputs of a model for some targets, and the targets.
 #[derive(Debug, Clone, Copy)]
 pub struct Outputs<'a> {
     /// A figure for each class, the higher the likelier (logits): `targets x classes`.
@@ -112,12 +113,12 @@ pub struct Outputs<'a> {
 }
 
 impl<'a> Outputs<'a> {
-    /// The outputs for each target, and its class.
+    /// Returns the outputs for each target, and its class.
     pub fn rows(&self) -> impl Iterator<Item = (&'a [f32], usize)> + use<'a> {
         self.values.chunks_exact(self.classes).zip(self.targets).map(|(row, &target)| (row, target as usize))
     }
 
-    /// The output and the target of each row of a regression.
+    /// Returns the output and the target of each row of a regression.
     pub fn numbers(&self) -> impl Iterator<Item = (f64, f64)> + use<'a> {
         let pair = |(&output, &bits): (&f32, &u32)| (f64::from(output), f64::from(f32::from_bits(bits)));
         self.values.iter().zip(self.targets).map(pair)
@@ -126,30 +127,31 @@ impl<'a> Outputs<'a> {
 
 /// Sums over targets: images, or characters of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
-pub struct Tally {
+pub struct LossSums {
     /// The number of targets: the weight of a gradient in the mean.
     pub targets: f64,
     /// The sum of their losses: in nats, or squared errors of a regression.
     #[serde(deserialize_with = "crate::report::null_is_nan")]
     pub loss: f64,
-    /// How many of them the model predicts correctly; a training pass may leave it 0, and it is NaN for a regression.
+    /// The number of them that the model predicts correctly; a training pass may leave it 0, and it is NaN for a
+    /// regression.
     #[serde(deserialize_with = "crate::report::null_is_nan")]
     pub correct: f64,
 }
 
-impl Tally {
-    /// The mean loss per target.
+impl LossSums {
+    /// Returns the mean loss per target.
     pub fn mean_loss(&self) -> f64 {
         self.loss / self.targets
     }
 
-    /// The fraction of targets that the model predicts correctly, 0 to 1.
+    /// Returns the fraction of targets that the model predicts correctly, 0 to 1.
     pub fn accuracy(&self) -> f64 {
         self.correct / self.targets
     }
 }
 
-impl AddAssign for Tally {
+impl AddAssign for LossSums {
     fn add_assign(&mut self, other: Self) {
         self.targets += other.targets;
         self.loss += other.loss;

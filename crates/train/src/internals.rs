@@ -17,7 +17,7 @@ pub use crate::optimizer::adamw::Adam;
 /// does not support, and for the directories of the run.
 pub use crate::buckets::IN_TREE;
 pub use crate::device::refusal;
-pub use crate::places::Places;
+pub use crate::places::OutputPaths;
 
 /// Ranks compare and exchange what they found, so that all know of an error of one.
 pub use crate::compare::{broadcast, hash_with_buffers, lowest, parameters};

@@ -62,8 +62,8 @@ pub use buckets::{
 };
 pub use compare::agree;
 pub use error::TrainError;
-pub use feed::{AnyShare, Batches, Feed, OutOfData, Shares, Steps};
-pub use gradients::{Fill, Gradients, Parameter, ReplicaError, Tally};
+pub use feed::{Batches, Feed, OutOfData, RandomAccessFeed, Shares, Steps};
+pub use gradients::{Fill, Gradients, LossSums, Parameter, ReplicaError};
 pub use local::{LocalSteps, Outer, UnknownOuter};
 pub use means::Means;
 pub use optimizer::{AdamW, Lamb, Lion, NamedRule, OptimizerSettings, Sgd};

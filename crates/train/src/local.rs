@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use crate::gradients::{ReplicaError, Values};
 
-/// How long ranks step alone, and what they do then.
+/// The time that ranks step alone, and the treatment of their parameters then.
 ///
 /// ```
 /// use unisono_train::{BucketSettings, LocalSteps};
@@ -27,7 +27,7 @@ pub struct LocalSteps {
     pub outer: Outer,
 }
 
-/// What becomes of the ranks' parameters at the end of a round.
+/// The treatment of the ranks' parameters at the end of a round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Outer {
     /// Their mean.
@@ -87,11 +87,11 @@ pub struct Rounds {
     pub(super) settings: LocalSteps,
     /// The steps made in this round.
     made: u64,
-    /// What the outer step remembers, by the index of the parameter; empty if it only averages.
+    /// The state of the outer step, by the index of the parameter; empty if it only averages.
     outer: Vec<Remembered>,
 }
 
-/// What an outer step remembers of a parameter. It is the same on all ranks.
+/// The state of an outer step for a parameter. It is the same on all ranks.
 #[derive(Debug, Default)]
 struct Remembered {
     /// The values at the start of the round.
@@ -124,12 +124,12 @@ impl Rounds {
         self.made >= self.settings.steps
     }
 
-    /// Whether the next step is the last of its round.
+    /// Returns whether the next step is the last of its round.
     pub(super) fn is_last_next(&self) -> bool {
         self.made + 1 >= self.settings.steps
     }
 
-    /// Whether no step was made since the last round.
+    /// Returns whether no step was made since the last round.
     pub(super) fn is_between(&self) -> bool {
         self.made == 0
     }
@@ -157,7 +157,8 @@ impl Rounds {
         }
     }
 
-    /// The velocities of the outer step, by the index of the parameter, to save and restore them; none if it only averages.
+    /// Returns the velocities of the outer step, by the index of the parameter, to save and restore them; none if it only
+    /// averages.
     pub(super) fn velocities(&mut self) -> impl Iterator<Item = &mut Vec<f32>> {
         self.outer.iter_mut().map(|remembered| &mut remembered.velocity)
     }

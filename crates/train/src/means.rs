@@ -5,7 +5,7 @@ use unisono::Communicator;
 use crate::buckets::{BucketSettings, Buckets, Pass};
 use crate::compare;
 use crate::error::TrainError;
-use crate::gradients::{Gradients as _, Parameter, ReplicaError, Tally};
+use crate::gradients::{Gradients as _, LossSums, Parameter, ReplicaError};
 
 /// Averages the gradients of a model over all ranks, in buckets: one is on its way while the next ones are packed.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Means {
         Ok(Self { arrays: parameters, buckets })
     }
 
-    /// The parameters.
+    /// Returns the parameters.
     pub fn parameters(&self) -> &[Parameter] {
         &self.arrays[..self.arrays.len() - 1]
     }
@@ -49,7 +49,7 @@ impl Means {
         see: impl Fn(&G, &mut dyn FnMut(&[f32])) -> Result<(), ReplicaError>,
     ) -> Result<Vec<Option<Vec<f32>>>, TrainError> {
         let mut filling = self.buckets.fill(comm, Pass::ONLY);
-        filling.weigh(Tally { targets: weight, ..Tally::default() });
+        filling.record_loss(LossSums { targets: weight, ..LossSums::default() });
         // In the order in which buckets leave: from the last to the first.
         let reached: Vec<f32> = own.iter().map(|gradient| f32::from(u8::from(gradient.is_some()))).collect();
         filling.put(own.len(), &mut |target, fill| fill.write(target, &reached));
@@ -98,7 +98,7 @@ impl Means {
     }
 }
 
-/// The sums divided by a weight, each rounded once.
+/// Returns the sums divided by a weight, each rounded once.
 fn quotients(sums: &[f32], weight: f64) -> Vec<f32> {
     let narrow = weight as f32;
     if f64::from(narrow) == weight {

@@ -46,7 +46,7 @@ pub use crate::gradients::Outputs;
 pub use named::{Named, UnknownMetric};
 pub use regression::Regression;
 
-/// How the figures of batches are combined.
+/// The ways to combine the figures of batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
     /// Added. A mean is the quotient of two sums.
@@ -59,18 +59,18 @@ pub enum Reduction {
 ///
 /// Batches are the same on any number of ranks, and their figures are combined in the order of the batches: so the value is the same, to the last bit.
 pub trait Metric: fmt::Debug + Send + Sync {
-    /// The name in tables; unique in a run.
+    /// Returns the name in tables; unique in a run.
     fn name(&self) -> String;
 
-    /// Why it makes no sense for so many classes, if it makes none.
+    /// Returns the reason why it makes no sense for so many classes, if it makes none.
     fn refuses(&self, _classes: usize) -> Option<String> {
         None
     }
 
-    /// How many figures it has, for so many classes.
+    /// Returns the number of its figures, for so many classes.
     fn figures(&self, classes: usize) -> usize;
 
-    /// How figures are combined.
+    /// Returns the way to combine figures.
     fn reduction(&self) -> Reduction {
         Reduction::Sum
     }
@@ -78,7 +78,7 @@ pub trait Metric: fmt::Debug + Send + Sync {
     /// Adds these outputs to the figures of their batch, which begin at 0 or, for [`Reduction::Max`], at negative infinity.
     fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]);
 
-    /// The value that follows from the figures of all samples.
+    /// Returns the value that follows from the figures of all samples.
     fn value(&self, figures: &[f64]) -> f64;
 }
 
@@ -107,7 +107,7 @@ impl Metric for TopK {
 
     fn measure(&self, outputs: &Outputs<'_>, figures: &mut [f64]) {
         for (row, target) in outputs.rows() {
-            // Of equal outputs, the lower class comes first.
+            // The lower class of equal outputs comes first.
             let comes_first = |(class, output): (usize, &f32)| {
                 *output > row[target] || (*output == row[target] && class < target)
             };
@@ -188,7 +188,7 @@ pub fn check(metrics: &[Arc<dyn Metric>], classes: Option<usize>) -> Result<(), 
 pub(super) struct Measuring<'a> {
     metrics: &'a [Arc<dyn Metric>],
     classes: usize,
-    /// Of each batch of this rank, by metric.
+    /// The figures of each batch of this rank, by metric.
     figures: BTreeMap<usize, Vec<Vec<f64>>>,
 }
 
@@ -210,7 +210,7 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// The values of all metrics over so many batches of all ranks. Called by all ranks.
+    /// Returns the values of all metrics over so many batches of all ranks. Called by all ranks.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if no rank has seen outputs; errors of the collectives.
@@ -250,7 +250,7 @@ impl<'a> Measuring<'a> {
     }
 }
 
-/// The figures of nothing.
+/// Returns the figures of nothing.
 fn beginning(metric: &dyn Metric, classes: usize) -> Vec<f64> {
     let value = match metric.reduction() {
         Reduction::Sum => 0.0,
@@ -298,7 +298,7 @@ mod tests {
         vec![Arc::new(TopK(1)), Arc::new(TopK(2)), Arc::new(F1), Arc::new(Worst)]
     }
 
-    /// The values, each target being a batch, on so many ranks.
+    /// Returns the values, each target being a batch, on so many ranks.
     fn values(ranks: usize) -> Measured {
         let measured = unisono::threads(ranks, |mut comm| {
             let metrics = metrics();

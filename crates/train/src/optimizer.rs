@@ -47,7 +47,7 @@ pub use state::StateError;
 /// An optimizer with its weight decay and the parameters' factors.
 #[derive(Clone)]
 pub struct OptimizerSettings {
-    /// How parameters are updated.
+    /// The rule that updates parameters.
     pub rule: Arc<dyn UpdateRule>,
     /// The weight decay.
     pub weight_decay: f32,
@@ -57,24 +57,24 @@ pub struct OptimizerSettings {
 }
 
 impl OptimizerSettings {
-    /// This optimizer, without weight decay.
+    /// Returns this optimizer, without weight decay.
     pub fn new(rule: impl UpdateRule) -> Self {
         Self::from(Arc::new(rule) as Arc<dyn UpdateRule>)
     }
 
-    /// Whether it keeps an average of the parameters ([`Averaged`]).
+    /// Returns whether it keeps an average of the parameters ([`Averaged`]).
     pub fn is_averaged(&self) -> bool {
         self.rule.state_names().contains(&averaged::AVERAGE)
     }
 
-    /// A description of the rule and its weight decay, which a checkpoint has of the run.
+    /// Returns a description of the rule and its weight decay, which a checkpoint has of the run.
     pub fn describe(&self) -> String {
         self.rule.describe(self.weight_decay)
     }
 }
 
 impl From<Arc<dyn UpdateRule>> for OptimizerSettings {
-    /// This optimizer, without weight decay.
+    /// Returns this optimizer, without weight decay.
     fn from(rule: Arc<dyn UpdateRule>) -> Self {
         Self { rule, weight_decay: 0.0, factors: Arc::new(|_, shape| Factors::of_shape(shape)) }
     }
@@ -146,7 +146,7 @@ impl fmt::Debug for Optimizer {
 }
 
 impl Optimizer {
-    /// An optimizer with zero state, for parameters with these numbers of elements and factors.
+    /// Returns an optimizer with zero state, for parameters with these numbers of elements and factors.
     ///
     /// # Errors
     /// [`unisono::Error::Memory`] if the system lacks memory.
@@ -167,12 +167,12 @@ impl Optimizer {
         Ok(Self { settings, parameters, moments, steps: 0 })
     }
 
-    /// Its constants.
+    /// Returns its constants.
     pub fn settings(&self) -> &OptimizerSettings {
         &self.settings
     }
 
-    /// The number of steps begun.
+    /// Returns the number of steps begun.
     pub fn steps(&self) -> u64 {
         self.steps
     }
@@ -247,9 +247,9 @@ fn update_on_threads(
     updated.reduce(|| 0.0, |one, other| if other.is_nan() || other > one { other } else { one })
 }
 
-/// The sum of the squares of a gradient's elements, for its norm.
+/// Returns the sum of the squares of a gradient's elements, for its norm.
 ///
-/// The same elements in the same order have the same sum on every processor. It is computed in `f64`, where the
+/// Equal elements in equal order have the same sum on every processor. It is computed in `f64`, where the
 /// square of an `f32` is exact and cannot overflow.
 ///
 /// ```
@@ -266,7 +266,7 @@ fn square_sum_at(level: Level, gradient: &[f32]) -> f64 {
     sums.into_iter().sum()
 }
 
-/// The factor that scales a gradient of this norm to a norm of at most `max_norm`.
+/// Returns the factor that scales a gradient of this norm to a norm of at most `max_norm`.
 ///
 /// It is 1 for a norm of NaN: the gradient is NaN too, and so become the parameters. (An
 /// infinite norm has the factor 0, which makes NaN of the infinite elements.)

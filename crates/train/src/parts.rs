@@ -11,27 +11,28 @@ use crate::replica::Parts;
 type Described = (usize, String, Vec<usize>);
 
 impl Parts<'_> {
-    /// The stage of the model that a parameter of this rank belongs to.
+    /// Returns the stage of the model that a parameter of this rank belongs to.
     fn stage(&self, index: usize) -> usize {
         let number = self.first.partition_point(|&first| first <= index) - 1;
         number * self.comm.ranks() + self.comm.rank()
     }
 
-    /// The sum of a number over all parts. Called by all their ranks.
+    /// Returns the sum of a number over all parts. Called by all their ranks.
     pub(crate) fn sum(&mut self, own: f64) -> Result<f64, TrainError> {
         let mut sum = [own];
         self.comm.all_reduce(&mut sum, ReduceOp::Sum)?;
         Ok(sum[0])
     }
 
-    /// The parameters of all parts on rank 0, in the order of the model, from those of each, in their order. Called by all their
-    /// ranks; empty on the others.
+    /// Returns the parameters of all parts on rank 0, in the order of the model, from those of each, in their order. Called by
+    /// all their ranks; empty on the others.
     pub(crate) fn gather_parameters(&mut self, own: Vec<Tensor>) -> Result<Vec<Tensor>, TrainError> {
         let staged = own.into_iter().enumerate().map(|(index, tensor)| (self.stage(index), tensor)).collect();
         self.gather(staged)
     }
 
-    /// The arrays of all parts on rank 0, sorted by the stage that each is given with. Called by all their ranks; empty on the others.
+    /// Returns the arrays of all parts on rank 0, sorted by the stage that each is given with. Called by all their ranks; empty on the
+    /// others.
     pub(crate) fn gather(&mut self, own: Vec<(usize, Tensor)>) -> Result<Vec<Tensor>, TrainError> {
         let (rank, ranks) = (self.comm.rank(), self.comm.ranks());
         let mut all = Vec::new();
@@ -59,7 +60,8 @@ impl Parts<'_> {
         Ok(all.into_iter().map(|(_, tensor)| tensor).collect())
     }
 
-    /// Those of rank 0's arrays that this rank wants, and the names of those that no rank does. Called by all ranks of the parts.
+    /// Sends to this rank the arrays of rank 0 that it wants, and returns the names of those that no rank wants. Called by all
+    /// ranks of the parts.
     pub(crate) fn scatter(
         &mut self,
         arrays: Vec<Tensor>,

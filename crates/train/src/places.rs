@@ -14,8 +14,8 @@ use unisono::Communicator;
 
 /// The files that rank 0 writes.
 #[derive(Debug, Clone, Copy)]
-pub struct Places<'a> {
-    /// Where and how the run is saved.
+pub struct OutputPaths<'a> {
+    /// The place and the settings of checkpoints.
     pub checkpoints: Option<&'a Checkpoints>,
     /// Whether the run resumes from the checkpoints there.
     pub resumes: bool,
@@ -25,7 +25,7 @@ pub struct Places<'a> {
     pub trace: Option<&'a Path>,
 }
 
-impl Places<'_> {
+impl OutputPaths<'_> {
     /// Checks all of them, and leaves nothing behind. Called by all ranks.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ fn run_in(directory: &Path) -> Result<Option<String>, TrainError> {
     Ok(Some(format!("{}after {step} steps", described.unwrap_or_default())))
 }
 
-/// Whether a directory can be written to or, if missing, created.
+/// Verifies that a directory can be written to or, if missing, created.
 fn is_writable(directory: &Path) -> io::Result<()> {
     let nothing = Path::new("");
     let above = directory.ancestors().map(|path| if path == nothing { Path::new(".") } else { path });
@@ -95,7 +95,7 @@ fn is_writable(directory: &Path) -> io::Result<()> {
     fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial))
 }
 
-/// Whether a file can be created or replaced.
+/// Verifies that a file can be created or replaced.
 fn is_writable_file(path: &Path) -> io::Result<()> {
     if path.file_name().is_none() || path.metadata().is_ok_and(|found| !found.is_file()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));

@@ -54,8 +54,8 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A run of `steps` steps, of which the fraction `warm_up`, from 0 to 1, warms up; `peak` is the rate for
-    /// the global batch.
+    /// Returns a run of `steps` steps, of which the fraction `warm_up`, from 0 to 1, warms up; `peak` is the
+    /// rate for the global batch.
     ///
     /// # Panics
     /// If `warm_up` is outside of 0 to 1, or a step schedule drops every 0 steps.
@@ -69,12 +69,12 @@ impl Rate {
         Self { schedule, peak, warm_up_steps, steps }
     }
 
-    /// The highest rate of the run.
+    /// Returns the highest rate of the run.
     pub fn peak(&self) -> f64 {
         self.peak
     }
 
-    /// The rate of a step, counted from 0. After the last step it follows the schedule.
+    /// Returns the rate of a step, counted from 0. After the last step it follows the schedule.
     pub fn at(&self, step: u64) -> f64 {
         if step < self.warm_up_steps {
             return self.peak * (step + 1) as f64 / self.warm_up_steps as f64;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::backend::Backend;
 use crate::buckets::BucketSettings;
 use crate::error::TrainError;
-use crate::gradients::{Gradients, Outputs, Parameter, ReplicaError, See, Tally};
+use crate::gradients::{Gradients, LossSums, Outputs, Parameter, ReplicaError, See};
 use crate::optimizer::OptimizerSettings;
 use unisono::Communicator;
 
@@ -18,18 +18,18 @@ pub trait Replica {
     /// The input of one pass: the samples of a micro-batch.
     type Batch: Send + 'static;
 
-    /// All parameters, in the same order on all ranks.
+    /// Returns all parameters, in the same order on all ranks.
     fn parameters(&self) -> &[Parameter];
 
-    /// Runs forward and backward through the model: reports the [`Tally`] to `gradients` once the loss is known, then
+    /// Runs forward and backward through the model: reports the [`LossSums`] to `gradients` once the loss is known, then
     /// each parameter's gradient, once, as soon as it is complete. The gradient is that of the loss's *sum* over targets.
     ///
     /// # Errors
     /// Any error of the framework; it ends the run.
     fn pass(&mut self, batch: &Self::Batch, gradients: &mut dyn Gradients) -> Result<(), ReplicaError>;
 
-    /// Whether [`Replica::pass`] communicates, because a layer needs the samples of all ranks: then all ranks make the same number of
-    /// passes in a step, and those that have fewer call [`Replica::pass_without_samples`].
+    /// Returns whether [`Replica::pass`] communicates, because a layer needs the samples of all ranks: then all ranks make the same
+    /// number of passes in a step, and those that have fewer call [`Replica::pass_without_samples`].
     fn synchronizes(&self) -> bool {
         false
     }
@@ -59,12 +59,12 @@ pub trait Replica {
         Ok(())
     }
 
-    /// The ranks that hold the other parts of the model, if this replica is a part of it.
+    /// Returns the ranks that hold the other parts of the model, if this replica is a part of it.
     fn parts(&mut self) -> Option<Parts<'_>> {
         None
     }
 
-    /// How long the last [pass](Replica::pass) waited for other ranks.
+    /// Returns the time that the last [pass](Replica::pass) waited for other ranks.
     fn waited(&self) -> Duration {
         Duration::ZERO
     }
@@ -73,9 +73,10 @@ pub trait Replica {
     ///
     /// # Errors
     /// As [`Replica::pass`].
-    fn evaluate(&mut self, batch: &Self::Batch) -> Result<Tally, ReplicaError>;
+    fn evaluate(&mut self, batch: &Self::Batch) -> Result<LossSums, ReplicaError>;
 
-    /// The same, and calls `see` with the model's outputs for the targets, if it knows them: for [metrics](crate::metrics).
+    /// Like [`evaluate`](Self::evaluate), and calls `see` with the model's outputs for the targets, if it knows them: for
+    /// [metrics](crate::metrics).
     ///
     /// # Errors
     /// As [`Replica::pass`].
@@ -83,7 +84,7 @@ pub trait Replica {
         &mut self,
         batch: &Self::Batch,
         _see: &mut dyn FnMut(&Outputs<'_>),
-    ) -> Result<Tally, ReplicaError> {
+    ) -> Result<LossSums, ReplicaError> {
         self.evaluate(batch)
     }
 
@@ -94,20 +95,21 @@ pub trait Replica {
     /// As [`Replica::pass`].
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError>;
 
-    /// Whether [`Replica::pass`] calls [`Gradients::bring`] for every trained parameter: before it uses its values, and before it
-    /// weighs. A step can then [begin](crate::Overlap::Across) before all parameters have the update of the step before.
+    /// Returns whether [`Replica::pass`] calls [`Gradients::wait_for_param`] for every trained parameter: before it uses its values, and
+    /// before it weighs. A step can then [begin](crate::Overlap::Across) before all parameters have the update of the step
+    /// before.
     fn brings_values(&self) -> bool {
         false
     }
 
-    /// Whether the values of trained parameters lie in memory that all ranks share: then [`Replica::with_values`] gives what all ranks see,
-    /// and [`Replica::device`] must update each value once.
+    /// Returns whether the values of trained parameters lie in memory that all ranks share: then [`Replica::with_values`] gives what all
+    /// ranks see, and [`Replica::device`] must update each value once.
     fn shares_values(&self) -> bool {
         false
     }
 
-    /// What reduces gradients and updates the values where they are, if that is not the memory of this rank on the host. Called by all
-    /// ranks: either all have one or none has.
+    /// Returns the backend that reduces gradients and updates the values where they are, if that is not the memory of this rank on the
+    /// host. Called by all ranks: either all have one or none has.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if it does not support these settings or this optimizer; what the driver objects to.

@@ -27,7 +27,7 @@ pub enum Event {
     Epoch(EpochReport),
     /// The ranks' times in the latest steps, if requested.
     Stragglers(StragglerReport),
-    /// What the workers of parameter servers did in an epoch. It comes before the epoch's results.
+    /// The work of the workers of parameter servers in an epoch. It comes before the epoch's results.
     Workers(WorkersReport),
     /// A warning for the user; each is sent once.
     Notice(String),
@@ -88,7 +88,8 @@ pub struct EpochReport {
     pub test_loss: f64,
     /// The fraction of held-out targets that the model predicts correctly, 0 to 1; NaN if there are none, and for a regression.
     pub test_accuracy: f64,
-    /// How often a damaged sample was [skipped](unisono_data::OnBadSample), in the epoch and its evaluations.
+    /// The number of times that a damaged sample was [skipped](unisono_data::OnBadSample), in the epoch and
+    /// its evaluations.
     #[serde(skip_serializing_if = "is_zero")]
     pub skipped_samples: u64,
     /// The values of the run's [metrics](crate::metrics) after the epoch.
@@ -103,12 +104,12 @@ pub struct EpochReport {
     pub hidden_communication_percent: f64,
     /// The share of the training time that ranks waited for the input pipeline.
     pub input_percent: f64,
-    /// What the stages of rank 0's input pipeline did, if its feed knows.
+    /// The work of the stages of rank 0's input pipeline, if its feed measures it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub input_stages: Vec<StageReport>,
 }
 
-/// What the workers of parameter servers did in an epoch, or in the part of it since the run was resumed.
+/// The work of the workers of parameter servers in an epoch, or in the part of it since the run was resumed.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct WorkersReport {
     /// The epoch, from 1.
@@ -120,13 +121,13 @@ pub struct WorkersReport {
 }
 
 impl WorkersReport {
-    /// How many updates a gradient missed, on average.
+    /// Returns the number of updates that a gradient missed, on average.
     pub fn mean_missed(&self) -> f64 {
         let missed: u64 = self.staleness.iter().map(|(missed, gradients)| missed * gradients).sum();
         missed as f64 / self.staleness.values().sum::<u64>().max(1) as f64
     }
 
-    /// The most updates that a gradient missed.
+    /// Returns the most updates that a gradient missed.
     pub fn most_missed(&self) -> u64 {
         self.staleness.keys().max().copied().unwrap_or(0)
     }
@@ -159,11 +160,11 @@ pub struct Summary {
     /// in equal parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Where the run stopped, if it stopped on request: the results then cover part of an epoch, and the
-    /// test results are NaN.
+    /// The point at which the run stopped, if it stopped on request: the results then cover part of an epoch,
+    /// and the test results are NaN.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<Stopped>,
-    /// Where the run ended early, if [evaluations](crate::EarlyStopping) were no longer better.
+    /// The point at which the run ended early, if [evaluations](crate::EarlyStopping) were no longer better.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_early: Option<EndedEarly>,
 }
@@ -176,12 +177,13 @@ pub struct Best {
     pub test_loss: f64,
     /// The number of steps made before it.
     pub step: u64,
-    /// How many evaluations came after it.
+    /// The number of evaluations that came after it.
     pub evaluations_since: u32,
 }
 
 impl Best {
-    /// The best one after another evaluation, which counts as better if its loss is less by more than `min_delta`.
+    /// Returns the best one after another evaluation, which counts as better if its loss is less by more than
+    /// `min_delta`.
     pub(crate) fn after(best: Option<Self>, test_loss: f64, step: u64, min_delta: f64) -> Self {
         match best {
             Some(best)

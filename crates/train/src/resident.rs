@@ -6,9 +6,9 @@ use unisono::{Communicator, ReduceOp};
 
 use crate::error::TrainError;
 
-/// The bytes of memory that a rank has in use now, the mean over all ranks: memory that several processes share counts in equal parts
-/// (Linux's proportional set size), and that of a process whose threads are ranks is divided by these. `None` where the system does not
-/// tell. Called by all ranks.
+/// Returns the bytes of memory that a rank has in use now, the mean over all ranks: memory that several processes share counts in equal
+/// parts (Linux's proportional set size), and that of a process whose threads are ranks is divided by these. `None` where the system
+/// does not tell. Called by all ranks.
 pub(crate) fn bytes_per_rank(comm: &mut Communicator) -> Result<Option<u64>, TrainError> {
     let own = fs::read_to_string("/proc/self/smaps_rollup").ok().and_then(|text| proportional(&text));
     let ranks_here = if comm.transport() == "threads" { comm.ranks() } else { 1 };
@@ -19,7 +19,7 @@ pub(crate) fn bytes_per_rank(comm: &mut Communicator) -> Result<Option<u64>, Tra
     Ok((known == 1.0).then_some(mean as u64))
 }
 
-/// The bytes of this size in what the kernel tells of a process.
+/// Returns the bytes of this size in what the kernel tells of a process.
 fn proportional(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::buckets::{Moment, of_rank};
 use super::checkpoint::{self, Checkpoint, Loaded, PassedOver, Tensor};
-use super::gradients::{Parameter, Tally};
+use super::gradients::{LossSums, Parameter};
 use super::replica::Replica;
 use crate::compare;
 use crate::compare::agree;
@@ -29,7 +29,7 @@ pub struct Progress {
     /// The number of samples of this epoch seen by all ranks, if the feed knows.
     pub sample_in_epoch: Option<usize>,
     /// The sums of this epoch.
-    pub tally: Tally,
+    pub tally: LossSums,
     /// The number of ranks.
     pub ranks: usize,
     /// The global batch size: samples per step over all ranks.
@@ -45,19 +45,19 @@ pub struct Progress {
     /// The factor by which [callbacks](crate::Callback) have multiplied learning rates.
     #[serde(default = "unchanged")]
     pub rate_factor: f64,
-    /// The description of the run: whatever its creator wants to keep.
+    /// The description of the run: any values that its creator wants to keep.
     pub description: serde_json::Value,
 }
 
 impl Progress {
-    /// The start of a run.
+    /// Returns the start of a run.
     pub fn beginning(settings: &RunSettings) -> Self {
         Self {
             step: 0,
             epoch: 1,
             step_in_epoch: 0,
             sample_in_epoch: None,
-            tally: Tally::default(),
+            tally: LossSums::default(),
             ranks: 0,
             global_batch: settings.global_batch,
             updates: 0,
@@ -69,7 +69,7 @@ impl Progress {
     }
 
     /// Counts a step with these sums, after which the epoch has seen so many samples.
-    pub fn count_step(&mut self, tally: Tally, samples: impl FnOnce(usize) -> Option<usize>) {
+    pub fn count_step(&mut self, tally: LossSums, samples: impl FnOnce(usize) -> Option<usize>) {
         self.step += 1;
         self.step_in_epoch += 1;
         self.sample_in_epoch = samples(self.step_in_epoch);
@@ -82,24 +82,25 @@ impl Progress {
         self.epoch += 1;
         self.step_in_epoch = 0;
         self.sample_in_epoch = samples(0);
-        self.tally = Tally::default();
+        self.tally = LossSums::default();
     }
 
     /// Counts an evaluation after the steps made, unless there is nothing to evaluate.
-    pub fn evaluated(&mut self, test: Tally, min_delta: f64) {
+    pub fn evaluated(&mut self, test: LossSums, min_delta: f64) {
         if test.targets > 0.0 {
             self.best = Some(Best::after(self.best, test.mean_loss(), self.step, min_delta));
         }
     }
 
-    /// Where the run ended early, if it did.
+    /// Returns the point at which the run ended early, if it did.
     pub fn ended_early(&self, stopping: Option<EarlyStopping>) -> Option<EndedEarly> {
         let (EarlyStopping { patience, .. }, best) = stopping.zip(self.best)?;
         (best.evaluations_since >= patience).then_some(EndedEarly { step: self.step, best })
     }
 }
 
-/// The rates of runs that no callback has changed, and of checkpoints from before there were callbacks.
+/// Returns the rates of runs that no callback has changed, and of checkpoints from before there were
+/// callbacks.
 fn unchanged() -> f64 {
     1.0
 }
@@ -168,8 +169,8 @@ impl Resumed {
         load(replica, parameters).map_err(|error| self.explain(error))
     }
 
-    /// The same if the replica may be a [part](Replica::parts) of the model: gives each part its arrays first. Called by all ranks;
-    /// `replicas` are those that hold the same as this one.
+    /// Like [`load`], where the replica may be a [part](Replica::parts) of the model: gives each part its arrays first. Called by
+    /// all ranks; `replicas` are those that hold the same as this one.
     ///
     /// # Errors
     /// As [`Resumed::load`]; errors of the collectives.
@@ -193,7 +194,7 @@ impl Resumed {
         self.load(replica)
     }
 
-    /// The optimizer's state of this name for a parameter; on rank 0.
+    /// Returns the optimizer's state of this name for a parameter; on rank 0.
     ///
     /// # Errors
     /// [`TrainError::OtherRun`] if the checkpoint has none of that size.
@@ -299,7 +300,7 @@ fn fill(state: &mut [Moment], saved: &[Tensor], names: &[String]) -> Result<(), 
     Ok(())
 }
 
-/// The values of an array, if it has so many.
+/// Returns the values of an array, if it has so many.
 fn sized(saved: &Tensor, expected: usize) -> Result<&[f32], TrainError> {
     let found = saved.values.len();
     if found == expected {
@@ -329,12 +330,12 @@ fn find<'a>(arrays: &'a [Tensor], name: &str) -> Result<&'a Tensor, TrainError> 
     found.ok_or_else(|| TrainError::Setting(format!("there is nothing called {name}")))
 }
 
-/// The name under which an optimizer's state for a parameter is saved.
+/// Returns the name under which an optimizer's state for a parameter is saved.
 pub fn moment_name(parameter: &str, moment: &str) -> String {
     format!("{parameter}:{moment}")
 }
 
-/// The arrays to save. Copies them, since the replica may change afterwards.
+/// Returns the arrays to save. Copies them, since the replica may change afterwards.
 ///
 /// # Errors
 /// [`TrainError::Replica`].

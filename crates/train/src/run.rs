@@ -21,11 +21,11 @@ pub struct RunSettings {
     pub optimizer: OptimizerSettings,
     /// The learning rate of every step.
     pub rate: Rate,
-    /// How gradients are bucketed and sent.
+    /// The settings of buckets and their all-reduces.
     pub buckets: BucketSettings,
     /// The maximum norm of the mean gradient.
     pub clip_norm: Option<f64>,
-    /// What happens when some ranks have no more data.
+    /// The behaviour where some ranks have no more data.
     pub out_of_data: OutOfData,
     /// Check every so many steps that all replicas are identical.
     pub verify_replicas_every: Option<u64>,
@@ -36,11 +36,11 @@ pub struct RunSettings {
     /// Evaluate the model on the held-out samples every so many steps, besides the end of every epoch, and report it as
     /// [`Event::Evaluation`](super::Event::Evaluation).
     pub evaluate_every: Option<u64>,
-    /// What is measured in evaluations, besides loss and accuracy.
+    /// The metrics of evaluations, besides loss and accuracy.
     pub metrics: Metrics,
     /// When to end before the last epoch.
     pub early_stopping: Option<EarlyStopping>,
-    /// Where and when to save checkpoints.
+    /// The place and the times of checkpoints.
     pub checkpoints: Option<Checkpoints>,
     /// Asks the run to save and stop, if it is set on any rank.
     pub stop: Stop,
@@ -50,18 +50,19 @@ pub struct RunSettings {
     pub trace: Option<PathBuf>,
     /// The device and the reason for its choice, as text: "on the CPU: requested".
     pub computes: Option<String>,
-    /// How the model is spread over ranks, as text, if each does not hold all of it: "in 2 pipeline(s) of 2: …".
+    /// The distribution of the model over ranks, as text, if each does not hold all of it: "in 2 pipeline(s) of
+    /// 2: …".
     pub strategy: Option<String>,
-    /// Why gradients have their wire format, as text, if the run has chosen it.
+    /// The reason why gradients have their wire format, as text, if the run has chosen it.
     pub wire_choice: Option<String>,
-    /// Where samples are read from, as text, if not from their source: "samples are read from the snapshot …".
+    /// The source of samples, as text, if it is not their own: "samples are read from the snapshot …".
     pub input: Option<String>,
     /// A description of the run, stored in checkpoints.
     pub description: serde_json::Value,
 }
 
 impl RunSettings {
-    /// A run without checkpoints and logs.
+    /// Returns a run without checkpoints and logs.
     pub fn new(epochs: usize, global_batch: usize, optimizer: OptimizerSettings, rate: Rate) -> Self {
         Self {
             epochs,
@@ -98,12 +99,12 @@ pub struct EarlyStopping {
     pub min_delta: f64,
 }
 
-/// Where and when to save checkpoints.
+/// The place and the times of checkpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoints {
     /// The directory; created if missing.
     pub directory: PathBuf,
-    /// How many to keep.
+    /// The number of checkpoints to keep.
     pub keep: usize,
     /// Whether a new run deletes the checkpoints of another run in the directory. Otherwise it is refused.
     pub overwrites: bool,

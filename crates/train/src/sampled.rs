@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::epochs::Epochs;
-use super::feed::{AnyShare, Batches, Feed, Shares, Steps};
+use super::feed::{Batches, Feed, RandomAccessFeed, Shares, Steps};
 use super::samples::{BatchSource, Samples};
 use unisono_data::pipeline::StageReport;
 use unisono_data::{Batch, DataError, Dataset, Depth, Pass, Pipeline, Skipped, Threads};
@@ -43,14 +43,16 @@ impl<S, B> fmt::Debug for Sampled<S, B> {
 pub const EVALUATION_BATCH: usize = 64;
 
 impl Sampled {
-    /// A feed for one rank; `threads` make its batches, and `depth` steps are prefetched, of the epoch that was begun.
+    /// Returns a feed for one rank; `threads` make its batches, and `depth` steps are prefetched, of the epoch that
+    /// was begun.
     pub fn new(dataset: Arc<Dataset>, seed: u64, shares: Shares, threads: Threads, depth: Depth) -> Self {
         Self::of(dataset, seed, shares, threads, depth)
     }
 }
 
 impl<S: Samples> Sampled<(S, S), Vec<S::Sample>> {
-    /// The same for samples of any kind. Those that are held out, perhaps none, are for evaluations.
+    /// Like [`new`](Self::new), for samples of any kind. Those that are held out, perhaps none, are for
+    /// evaluations.
     pub fn of_samples(
         (train, held_out): (S, S),
         seed: u64,
@@ -75,7 +77,7 @@ impl<S, B> Sampled<S, B> {
         Self { last_epoch: Some(last), ..self }
     }
 
-    /// The same batches as another type, passed on by `pass_on`, if there is one, in a stage of its own.
+    /// Returns the batches as another type, passed on by `pass_on`, if there is one, in a stage of its own.
     #[doc(hidden)]
     pub fn placed<C>(self, pass_on: Option<PassOn<C>>) -> Sampled<S, C> {
         let Self { source, seed, shares, threads, depth, last_epoch, .. } = self;
@@ -88,13 +90,13 @@ impl<S: BatchSource<B>, B: Send + 'static> Sampled<S, B> {
         Pass::Training { seed: self.seed, epoch: epoch as u64 }
     }
 
-    /// The number of training samples.
+    /// Returns the number of training samples.
     fn count(&self) -> usize {
         self.source.count(self.pass(0))
     }
 }
 
-/// The batches of a rank's passes in a step.
+/// Returns the batches of a rank's passes in a step.
 fn batches<B>(
     source: &impl BatchSource<B>,
     pass: Pass,
@@ -107,8 +109,8 @@ fn batches<B>(
     samples.into_iter().map(batch).collect()
 }
 
-/// The same elements, whose batches are passed on by a thread of a stage, two elements ahead of the consumer: `in_element` passes on those
-/// of one.
+/// Returns the elements, whose batches are passed on by a thread of a stage, two elements ahead of the consumer: `in_element` passes on
+/// those of one.
 fn passed_on<T: Send + 'static, B: 'static>(
     elements: Pipeline<T>,
     pass_on: &Option<PassOn<B>>,
@@ -178,7 +180,7 @@ impl<S: BatchSource<B>, B: Send + 'static> Feed for Sampled<S, B> {
     }
 }
 
-impl<S: BatchSource<B>, B: Send + 'static> AnyShare for Sampled<S, B> {
+impl<S: BatchSource<B>, B: Send + 'static> RandomAccessFeed for Sampled<S, B> {
     fn share(
         &mut self,
         epoch: usize,
@@ -201,7 +203,7 @@ impl<S: BatchSource<B>, B: Send + 'static> AnyShare for Sampled<S, B> {
         of: usize,
     ) -> Result<Option<Steps<B>>, DataError> {
         let shares = Shares { rank: number, ranks: of, ..self.shares };
-        // Nobody goes on with its next epoch.
+        // No other holder continues with its next epoch.
         let source = Arc::clone(&self.source);
         Self::of(source, self.seed, shares, self.threads, self.depth).epoch(epoch, step).map(Some)
     }
@@ -222,7 +224,7 @@ mod tests {
         Sampled::new(dataset, 7, shares, Threads::Auto, Depth::Auto)
     }
 
-    /// Every pixel that a rank sees in an epoch.
+    /// Returns every pixel that a rank sees in an epoch.
     fn seen(mut feed: Sampled, epoch: usize, skipped: usize) -> Vec<u32> {
         let steps = feed.epoch(epoch, skipped).unwrap().map(Result::unwrap);
         let batches = steps.flatten().flatten();

@@ -28,16 +28,16 @@ pub trait Samples: Send + Sync + 'static {
     /// A sample, with its target.
     type Sample: Send + 'static;
 
-    /// The number of samples, the same on all ranks.
+    /// Returns the number of samples, the same on all ranks.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The sample of a number below [`Samples::len`]. It is called on the threads of the input pipeline, ahead of the step that needs it.
-    /// In training it may vary with the seed and the epoch of the pass, for augmentation.
+    /// Returns the sample of a number below [`Samples::len`]. It is called on the threads of the input pipeline, ahead of the step that
+    /// needs it. In training it may vary with the seed and the epoch of the pass, for augmentation.
     ///
     /// # Errors
     /// [`DataError::other`] with what went wrong. It ends the run on all ranks.
@@ -60,18 +60,18 @@ impl<T: Clone + Send + Sync + 'static> Samples for Vec<T> {
 /// The samples of a [`Sampled`](crate::Sampled), to train with and to evaluate: a pass tells which. [`Dataset`] and pairs of [`Samples`] have them.
 #[doc(hidden)]
 pub trait BatchSource<B>: Send + Sync + 'static {
-    /// The number of samples of a pass.
+    /// Returns the number of samples of a pass.
     fn count(&self, pass: Pass) -> usize;
 
-    /// A batch of these samples. `None` if all of them are damaged, and left out.
+    /// Returns a batch of these samples. `None` if all of them are damaged, and left out.
     fn batch(&self, samples: &[usize], pass: Pass) -> Result<Option<B>, DataError>;
 
-    /// The threads that batches are to be made on, if these were asked for.
+    /// Returns the threads that batches are to be made on, if these were asked for.
     fn threads(&self, asked: Threads, _: Pass) -> Threads {
         asked
     }
 
-    /// The damaged samples that were left out: [`Feed::skipped`](crate::Feed::skipped).
+    /// Returns the damaged samples that were left out: [`Feed::skipped`](crate::Feed::skipped).
     fn skipped(&self, _epoch: u64) -> Skipped {
         Skipped::default()
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::buckets::Sums;
-use crate::gradients::Tally;
+use crate::gradients::LossSums;
 
 /// One rank's share of a step.
 #[derive(Debug, Clone, Copy)]
@@ -19,7 +19,7 @@ pub struct Share<'a, B> {
 }
 
 impl<'a, B> Share<'a, B> {
-    /// The share of a rank that has data and is not asked to stop.
+    /// Returns the share of a rank that has data and is not asked to stop.
     pub fn of(passes: &'a [Option<B>]) -> Self {
         Self { passes, is_out_of_data: false, asks_to_stop: false, asks_to_save: false }
     }
@@ -31,7 +31,7 @@ pub struct StepReport {
     /// The sums over all ranks. If all ranks or, by the trainer's policy, some were out of data, nothing was updated.
     pub sums: Sums,
     /// This rank's own sums.
-    pub own: Tally,
+    pub own: LossSums,
     /// The norm of the mean gradient, if clipping needs it.
     pub norm: Option<f64>,
     /// The times of this rank.

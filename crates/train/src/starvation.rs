@@ -13,14 +13,14 @@ const COMPUTES: f64 = 0.7;
 /// The share of a stage's work that would be saved in every epoch, from which on it is worth saving.
 const WORTH_KEEPING: f64 = 0.3;
 
-/// What was said of a run's input: one notice, for the same would be true of every epoch.
+/// The notice about a run's input: one, since the same would be true of every epoch.
 #[derive(Debug, Default)]
 pub(crate) struct Starvation {
     is_said: bool,
 }
 
 impl Starvation {
-    /// A notice, if ranks waited for input for a good part of an epoch and nothing was said before.
+    /// Returns a notice, if ranks waited for input for a good part of an epoch and nothing was said before.
     pub(crate) fn notice(&mut self, waits_percent: f64, stages: &[StageReport]) -> Option<String> {
         if self.is_said || waits_percent < MOST_WAITS_PERCENT {
             return None;
@@ -32,15 +32,15 @@ impl Starvation {
     }
 }
 
-/// What a stage did, in a line.
+/// Describes the work of a stage in a line.
 pub(crate) fn summary(stage: &StageReport) -> String {
     let StageReport { name, threads, busy, starved, full, .. } = stage;
     let [busy, starved, full] = [busy, starved, full].map(|share| 100.0 * share);
     format!("{name} x {threads}: busy {busy:.0} %, starved {starved:.0} %, full {full:.0} %")
 }
 
-/// Which stage holds an input pipeline up, and what would make it faster; `None` if no stage has threads. With `waits_percent`, the share
-/// of its time that a consumer waits, also how many threads would be enough.
+/// Explains which stage limits an input pipeline, and what would make it faster; `None` if no stage has threads. With `waits_percent`,
+/// the share of its time that a consumer waits, also how many threads would be enough.
 pub fn explain_bottleneck(stages: &[StageReport], waits_percent: Option<f64>) -> Option<String> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let slowest = bottleneck(stages)?;

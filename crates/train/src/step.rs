@@ -39,7 +39,7 @@ pub struct Mirror<R> {
     is_averaged: bool,
     /// Whether the result does not depend on the number of ranks.
     is_tree: bool,
-    /// How many steps were made.
+    /// The number of steps that were made.
     steps: u64,
     /// The indices of parameters that were reported to have no gradient.
     never_put: BTreeSet<usize>,
@@ -104,8 +104,8 @@ impl<R: Replica> Mirror<R> {
     }
 
     /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches; during the last one, buckets are
-    /// all-reduced as they fill, together with the number of targets, so the mean is weighted whatever the shares are. Then
-    /// all ranks make the same update. Called by all ranks.
+    /// all-reduced as they fill, together with the number of targets, so the mean is weighted for any shares. Then all ranks
+    /// make the same update. Called by all ranks.
     ///
     /// `goes_on` receives the sums before the update and decides whether to make it; it must return the
     /// same on all ranks.
@@ -151,7 +151,7 @@ impl<R: Replica> Mirror<R> {
             }
         }
         self.steps += 1;
-        // What it costs is soon little, and a network or a machine that changes is noticed.
+        // Its cost is soon amortised, and a network or a machine that changes is detected.
         if self.is_across && self.steps > 1 && self.steps.is_power_of_two() {
             self.backend.settle(&mut values(&mut self.replica))?;
             self.backend.finish(comm)?;
@@ -171,12 +171,12 @@ impl<R: Replica> Mirror<R> {
         Ok(StepReport { sums, own: self.backend.ledger().own.tally, norm, times, without_gradient })
     }
 
-    /// The norm of the summed gradient, over all parts of the model. Waits for all buckets.
+    /// Returns the norm of the summed gradient, over all parts of the model. Waits for all buckets.
     fn norm(&mut self, comm: &mut Communicator) -> Result<f64, TrainError> {
         let mut squares = 0.0;
         // The trained ones, in the order in which buckets arrive.
         for index in self.backend.ledger().plan.members.concat() {
-            self.backend.land(comm, index)?;
+            self.backend.complete(comm, index)?;
             let square_sum = self.backend.square_sum(index)?;
             if !square_sum.is_finite() {
                 let (parameter, rank) = (self.replica.parameters()[index].name.clone(), comm.rank());
@@ -236,7 +236,7 @@ impl<R: Replica> Mirror<R> {
         rate: f32,
     ) -> Result<(), TrainError> {
         for index in self.backend.ledger().plan.members[bucket].clone() {
-            self.backend.land(comm, index)?;
+            self.backend.complete(comm, index)?;
             let began = Instant::now();
             self.backend.update(&mut values(&mut self.replica), index, scale, rate)?;
             let name = |replica: &R| replica.parameters()[index].name.clone();
@@ -245,7 +245,7 @@ impl<R: Replica> Mirror<R> {
         Ok(())
     }
 
-    /// Makes the updates that the last step [left to the next](crate::Overlap::Across). Whoever wants to see the
+    /// Makes the updates that the last step [left to the next](crate::Overlap::Across). A caller that wants to see the
     /// [replica](Mirror::replica) between two steps calls it first. It waits for other ranks, and they need not call it.
     ///
     /// # Errors
@@ -267,12 +267,13 @@ impl<R: Replica> Mirror<R> {
         Ok(())
     }
 
-    /// Whether all ranks hold the same: always, unless they are in a round of [local steps](BucketSettings::local_steps).
+    /// Returns whether all ranks hold the same: always, unless they are in a round of [local
+    /// steps](BucketSettings::local_steps).
     pub fn is_between_rounds(&self) -> bool {
         self.rounds.as_ref().is_none_or(Rounds::is_between)
     }
 
-    /// The rounds of a rank that steps alone.
+    /// Returns the rounds of a rank that steps alone.
     pub(super) fn rounds(&mut self) -> Option<&mut Rounds> {
         self.rounds.as_mut()
     }
@@ -290,7 +291,7 @@ impl<R: Replica> Mirror<R> {
         }
     }
 
-    /// The replica.
+    /// Returns the replica.
     ///
     /// # Panics
     /// If the last step [left updates](crate::Overlap::Across): call [`Mirror::settle`] first.
@@ -299,15 +300,16 @@ impl<R: Replica> Mirror<R> {
         &mut self.replica
     }
 
-    /// The elements of a parameter that this rank updates, and whose optimizer state it holds: all, unless the optimizer
-    /// [is sharded](BucketSettings::shard_optimizer); none if it is not trained.
+    /// Returns the elements of a parameter that this rank updates, and whose optimizer state it holds: all, unless the
+    /// optimizer [is sharded](BucketSettings::shard_optimizer); none if it is not trained.
     pub fn own(&self, index: usize) -> Range<usize> {
         let parameter = &self.replica.parameters()[index];
         let trained = if parameter.is_trained { parameter.count() } else { 0 };
         self.backend.buckets().own(index).unwrap_or(0..trained)
     }
 
-    /// The optimizer and its state of [this rank's own elements](Mirror::own), which is copied to the host if it is on a GPU.
+    /// Returns the optimizer and its state of [this rank's own elements](Mirror::own), which is copied to the host if it is
+    /// on a GPU.
     ///
     /// # Errors
     /// [`TrainError::Replica`] if the state cannot be copied.
@@ -329,8 +331,8 @@ impl<R: Replica> Mirror<R> {
         self.backend.restore_optimizer(steps, &mut state.into_iter())
     }
 
-    /// The optimizer's state for all elements and what compressors have not sent yet, to save them; empty on ranks other than 0. Called by
-    /// all ranks.
+    /// Returns the optimizer's state for all elements and what compressors have not sent yet, to save them; empty on ranks other than 0.
+    /// Called by all ranks.
     pub(super) fn moments(&mut self, comm: &mut Communicator) -> Result<Vec<Moment>, TrainError> {
         self.settle()?;
         let mut all = Vec::new();
@@ -356,12 +358,12 @@ impl<R: Replica> Mirror<R> {
         Ok(self.backend.buckets().restore_unsent(comm, unsent)?)
     }
 
-    /// Whether the replica is on a GPU, and gradients are reduced there.
+    /// Returns whether the replica is on a GPU, and gradients are reduced there.
     pub fn is_on_device(&self) -> bool {
         self.backend.is_gpu()
     }
 
-    /// The buckets; empty if gradients are reduced on a GPU.
+    /// Returns the buckets; empty if gradients are reduced on a GPU.
     pub fn buckets(&self) -> &Buckets {
         self.backend.buckets()
     }
@@ -371,12 +373,12 @@ impl<R: Replica> Mirror<R> {
         std::mem::replace(&mut self.recorder, recorder)
     }
 
-    /// The recorder, if steps are recorded.
+    /// Returns the recorder, if steps are recorded.
     pub fn recorder(&mut self) -> Option<&mut Recorder> {
         self.recorder.as_mut()
     }
 
-    /// The hash of all trained values, the same on all ranks.
+    /// Returns the hash of all trained values, the same on all ranks.
     ///
     /// # Errors
     /// [`TrainError::Replica`].

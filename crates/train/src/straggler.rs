@@ -29,7 +29,7 @@ pub struct RankTimes {
     pub busy_s: f64,
     /// Waiting in all-reduces with nothing else to do.
     pub waited_s: f64,
-    /// How much less it waited than the rank that waited longest: others waited for it that long.
+    /// The time by which it waited less than the rank that waited longest: others waited for it that long.
     pub lateness_s: f64,
 }
 
@@ -40,11 +40,11 @@ pub struct Straggler {
     pub rank: Rank,
     /// Its host.
     pub host: String,
-    /// How long it was busy.
+    /// The time that it was busy.
     pub busy_s: f64,
-    /// How long the others were busy: their median.
+    /// The time that the others were busy: their median.
     pub others_busy_s: f64,
-    /// How long others waited for it.
+    /// The time that others waited for it.
     pub lateness_s: f64,
 }
 
@@ -69,8 +69,8 @@ impl Stragglers {
         self.waited += waited;
     }
 
-    /// The report, if one is due after so many steps of the run. Called by all ranks after every step: one gather collects
-    /// all times, and a broadcast the host of a straggler, if there is one.
+    /// Returns the report, if one is due after so many steps of the run. Called by all ranks after every step: one gather
+    /// collects all times, and a broadcast the host of a straggler, if there is one.
     pub(super) fn report(
         &mut self,
         comm: &mut Communicator,

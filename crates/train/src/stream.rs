@@ -43,9 +43,9 @@ impl<B: Send + 'static> Stream<B> {
 
     /// Samples that come one after the other, in the same order on all ranks, which ranks share: each makes batches of its part of every step.
     ///
-    /// All ranks read all samples, which is cheap if they are still encoded, and decode their own. So a run that is resumed in the midst of an
-    /// epoch, also on another number of ranks, goes on with the first sample that no rank has seen. Data whose places are known need not
-    /// be read to be skipped: see [`Sampled`](crate::Sampled).
+    /// All ranks read all samples, which is cheap if they are still encoded, and decode their own. So a run that is resumed during an epoch,
+    /// also on another number of ranks, goes on with the first sample that no rank has seen. Data whose places are known need not be read to
+    /// be skipped: see [`Sampled`](crate::Sampled).
     ///
     /// ```
     /// use unisono_data::{DataError, Depth, Pipeline, Threads};
@@ -98,7 +98,7 @@ impl<B: Send + 'static> Stream<B> {
     }
 }
 
-/// The micro-batches of this rank in a step of these samples.
+/// Returns the micro-batches of this rank in a step of these samples.
 fn passes<S, B>(
     shares: Shares,
     samples: Vec<S>,
@@ -148,7 +148,7 @@ mod tests {
         Stream::of_samples(shares, Threads::Auto, Depth::Auto, open, Ok)
     }
 
-    /// What a rank sees in so many steps.
+    /// Returns the samples of a rank in so many steps.
     fn seen(feed: &mut Stream<Vec<u64>>, epoch: usize, skipped: usize, steps: usize) -> Vec<u64> {
         let steps = feed.epoch(epoch, skipped).unwrap().take(steps).map(Result::unwrap);
         steps.flatten().flatten().flatten().collect()

@@ -57,7 +57,7 @@ impl EventFile {
         Ok(events)
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }

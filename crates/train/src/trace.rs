@@ -43,7 +43,7 @@ use unisono::{Communicator, Error, Rank};
 pub enum Lane {
     /// Waiting for the next batch, or making it.
     Input,
-    /// What the stages of the input pipeline did in an epoch.
+    /// The work of the stages of the input pipeline in an epoch.
     Stages,
     /// Forward and backward passes.
     Compute,
@@ -115,12 +115,12 @@ impl Recorder {
         self.spans.push(Span { lane, name: name.into(), began_ns, ended_ns });
     }
 
-    /// The number of spans beyond the limit. The trace shows it too, next to the name of the rank.
+    /// Returns the number of spans beyond the limit. The trace shows it too, next to the name of the rank.
     pub fn left_out(&self) -> usize {
         self.left_out
     }
 
-    /// This rank's trace for [`merge()`], one event per line, as JSON.
+    /// Returns this rank's trace for [`merge()`], one event per line, as JSON.
     pub fn into_bytes(self) -> Vec<u8> {
         let Self { rank, mut spans, left_out, .. } = self;
         spans.sort_by_key(|span| (span.lane, span.began_ns, span.ended_ns));
@@ -234,7 +234,7 @@ pub fn merge(path: &Path, traces: &[Vec<u8>]) -> io::Result<()> {
     })
 }
 
-/// An unused name in the same directory.
+/// Returns an unused name in the same directory.
 fn beside(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
@@ -260,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// A recorder, and the time this many microseconds after its origin.
+    /// Returns a recorder, and the time this many microseconds after its origin.
     fn recorder(rank: Rank, limit: usize) -> (Recorder, impl Fn(u64) -> Instant) {
         let origin = Instant::now();
         (Recorder::new(rank, origin, limit), move |us| origin + Duration::from_micros(us))
@@ -271,7 +271,7 @@ mod tests {
         lines.map(|line| serde_json::from_slice(line).expect("an event a line")).collect()
     }
 
-    /// The values of a key in all events of a kind.
+    /// Returns the values of a key in all events of a kind.
     fn said(events: &[Value], ph: &str, name: Option<&str>, say: impl Fn(&Value) -> Value) -> Vec<Value> {
         let asked = |event: &&Value| event["ph"] == ph && name.is_none_or(|name| event["name"] == name);
         events.iter().filter(asked).map(say).collect()

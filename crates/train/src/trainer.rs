@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::checkpoint::{PassedOver, Store};
 use super::feed::{Feed, OutOfData, Steps};
-use super::gradients::Tally;
+use super::gradients::LossSums;
 use super::replica::Replica;
 use super::report::{EpochReport, Event, StepEvent, Summary};
 use super::resume::{Progress, Resumed};
@@ -15,7 +15,7 @@ use crate::damage::Damage;
 use crate::error::TrainError;
 use crate::log::Log;
 use crate::metrics;
-use crate::places::Places;
+use crate::places::OutputPaths;
 use crate::starvation::Starvation;
 use crate::step::Mirror;
 use crate::straggler::Stragglers;
@@ -77,7 +77,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         settings: RunSettings,
         mut resumed: Option<Resumed>,
     ) -> Result<Self, TrainError> {
-        let places = Places {
+        let places = OutputPaths {
             checkpoints: settings.checkpoints.as_ref(),
             resumes: resumed.is_some(),
             log_directory: settings.log_directory.as_deref(),
@@ -146,17 +146,17 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         })
     }
 
-    /// The number of parameters of the model.
+    /// Returns the number of parameters of the model.
     pub fn parameter_count(&self) -> usize {
         self.parameters
     }
 
-    /// The number of training samples, if the feed knows.
+    /// Returns the number of training samples, if the feed knows.
     pub fn sample_count(&self) -> Option<usize> {
         self.feed.steps().and_then(|steps| self.feed.samples(steps))
     }
 
-    /// The settings of the run.
+    /// Returns the settings of the run.
     pub fn settings(&self) -> &RunSettings {
         &self.settings
     }
@@ -212,7 +212,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             None => {
                 self.progress.epoch -= 1;
                 let test = self.measured()?;
-                let last = self.report((Tally::default(), test), Times::default(), Duration::ZERO, 0.0)?;
+                let last = self.report((LossSums::default(), test), Times::default(), Duration::ZERO, 0.0)?;
                 self.progress.epoch += 1;
                 Ok(EpochReport { loss: self.progress.last_loss, ..last })
             }
@@ -354,7 +354,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
 
     fn report(
         &mut self,
-        (tally, test): (Tally, Test),
+        (tally, test): (LossSums, Test),
         times: Times,
         took: Duration,
         samples: f64,
@@ -380,7 +380,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     }
 }
 
-/// The number of parameters of the model that this replica is, or is a part of. Called by all ranks of its parts.
+/// Returns the number of parameters of the model that this replica is, or is a part of. Called by all ranks of
+/// its parts.
 fn count_parameters(replica: &mut impl Replica) -> Result<usize, TrainError> {
     let own: usize = replica.parameters().iter().map(super::Parameter::count).sum();
     match replica.parts() {

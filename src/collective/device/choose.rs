@@ -13,7 +13,7 @@ use crate::select::Choice;
 /// Up to this size the number of messages between nodes decides; above it, how many ranks share the network.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// The method of a call, unless it is left to the host's choice. The same on all ranks.
+/// Returns the method of a call, unless it is left to the host's choice. The same on all ranks.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the method chosen by name is not available.
@@ -52,19 +52,19 @@ pub(super) fn choose(
     }
 }
 
-/// The default.
+/// Returns the default.
 fn usual(call: &Call, by_nccl: bool, in_nodes: bool) -> Option<(Method, Why)> {
     let nccl_in = |role| Method::InNodes(Algorithm::usual(role), Vendor::Nccl);
     if by_nccl {
-        Some((Method::Vendor(Vendor::Nccl), Why::Usual("one node, a GPU for each rank")))
+        Some((Method::Vendor(Vendor::Nccl), Why::Default("one node, a GPU for each rank")))
     } else if !in_nodes {
         None
     } else if call.size_bytes() <= SMALL_BYTES {
         let reason = "GPUs on several nodes, small array: fewest messages between nodes";
-        Some((nccl_in(Role::FewestBetweenNodes), Why::Usual(reason)))
+        Some((nccl_in(Role::FewestBetweenNodes), Why::Default(reason)))
     } else {
         let reason = "GPUs on several nodes, large array: all ranks share the network";
-        Some((nccl_in(Role::SharesTheNetwork), Why::Usual(reason)))
+        Some((nccl_in(Role::SharesTheNetwork), Why::Default(reason)))
     }
 }
 

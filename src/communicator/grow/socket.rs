@@ -69,12 +69,13 @@ impl Connection {
     }
 }
 
-/// Whether a later attempt may succeed: rank 0 does not listen yet, or strangers have displaced the connection.
+/// Returns whether a later attempt may succeed: rank 0 does not listen yet, or strangers have displaced the
+/// connection.
 fn is_early(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) || is_displaced(error)
 }
 
-/// The TCP addresses that this names, as `host:port`; `None` if it is a path.
+/// Returns the TCP addresses that this names, as `host:port`; `None` if it is a path.
 fn tcp(address: &Path) -> Option<io::Result<Vec<SocketAddr>>> {
     let name = address.to_str().filter(|name| !name.contains('/'))?;
     name.rsplit_once(':')?.1.parse::<u16>().ok()?;

@@ -24,7 +24,7 @@ const MOST_BYTES: usize = 64 - WORD;
 const MOST_RANKS: usize = 8;
 /// The words of a pair of cache lines, which processors load together.
 const PAIR: usize = 128 / WORD;
-/// How often a rank with its own core polls a slot before it waits as for any other event.
+/// The number of polls of a slot by a rank with its own core before it waits as for any other event.
 const POLLS: u32 = 1000;
 
 /// The slots of a plan.
@@ -46,14 +46,15 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Whether a call is an all-reduce by a kernel of the library whose values fit slots of this number of ranks.
+    /// Returns whether a call is an all-reduce by a kernel of the library whose values fit slots of this number
+    /// of ranks.
     pub(super) fn fit(call: &Call, ranks: usize) -> bool {
         let has_kernel = !matches!(call.op, Some(ReduceOp::Custom(_)));
         let is_short = call.size_bytes() <= MOST_BYTES && (2..=MOST_RANKS).contains(&ranks);
         call.operation == Operation::AllReduce && has_kernel && is_short
     }
 
-    /// The slots for an all-reduce. All ranks, which share memory, call it.
+    /// Returns the slots for an all-reduce. All ranks, which share memory, call it.
     pub(super) fn new(comm: &mut Communicator, call: &Call) -> Result<Self> {
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let words = call.size_bytes().div_ceil(WORD);
@@ -74,7 +75,7 @@ impl Slots {
         })
     }
 
-    /// The first word of a rank's slot in the current call.
+    /// Returns the first word of a rank's slot in the current call.
     fn slot(&self, rank: Rank) -> usize {
         ((self.number % 2) as usize * self.ranks + rank) * self.stride
     }

@@ -1,4 +1,4 @@
-//! How messages run: until they are done, or in flight with a buffer of their own.
+//! The execution of messages: until they are done, or in flight with a buffer of their own.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -12,10 +12,10 @@ const DEADLINES: Deadlines = Deadlines { timeout: Duration::from_secs(20), quiet
 /// The all-gathers of an attempt.
 const GATHERS: usize = 3;
 
-/// Where a rank dies: in which attempt, at which of its all-gathers, and whether it has given its first piece of that one.
+/// The death of a rank: the attempt, the number of the all-gather, and whether it has given its first piece of that one.
 type Death = (u32, usize, bool);
 
-/// What a rank gives.
+/// Returns the contribution of a rank.
 fn own(rank: Rank, attempt: u32, gather: usize) -> Vec<u8> {
     let length = [0, 3, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES - 5][(rank + gather) % 5];
     vec![(16 * rank + 4 * attempt as usize + gather) as u8; length]
@@ -29,7 +29,7 @@ fn pause(random: &mut Rng) {
     }
 }
 
-/// The attempt that this rank completes, and its members; `None` if it dies.
+/// Returns the attempt that this rank completes, and its members; `None` if it dies.
 fn play(status: StatusBoard, death: Option<Death>, seed: u64) -> Option<(u32, Vec<Rank>)> {
     let (rank, random) = (status.rank(), &mut Rng::with_seed(seed));
     let mut survivors = Survivors::over(status.clone(), DEADLINES);
@@ -83,7 +83,7 @@ fn all_survivors_complete_the_same_attempt_whoever_dies() {
         let completed: Vec<_> = ended.iter().flatten().collect();
         let (attempt, members) = completed[0];
         assert!(completed.iter().all(|other| *other == completed[0]), "seed {seed}: {deaths:?} {ended:?}");
-        // Those that were to die in a later attempt live; a member may have died at the end, after it gave all that others need.
+        // Ranks that were to die in a later attempt live; a member may have died at the end, after it gave all that others need.
         let lives = |&rank: &Rank| ended[rank].is_some();
         assert!((0..ranks).filter(lives).all(|rank| members.contains(&rank)), "seed {seed}");
         let died_last = |rank: &&Rank| deaths[**rank] == Some((*attempt, GATHERS - 1, true));

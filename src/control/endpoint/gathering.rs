@@ -31,7 +31,7 @@ pub(super) struct Gathering {
 }
 
 impl Gathering {
-    /// The number of the next round of a view.
+    /// Returns the number of the next round of a view.
     pub(super) fn next_round(&self, view: u64) -> u64 {
         if self.at.0 == view { self.at.1.saturating_add(1) } else { 1 }
     }

@@ -6,7 +6,7 @@ use crate::control::{FENCE, SILENCE};
 
 #[derive(Debug, Default)]
 pub(super) struct Checks {
-    /// How many views each member had agreed on when it was last checked.
+    /// The number of views that each member had agreed on when it was last checked.
     seen: Vec<(usize, bool)>,
 }
 
@@ -18,7 +18,7 @@ impl Checks {
                 let are_healthy = schedule.is_healthy(own) && schedule.is_healthy(*rank);
                 assert!(!are_healthy, "rank {own} has lost rank {rank}, but nothing was cut or stopped");
             }
-            Report::Lost(rank, _, How::Nonsense) => panic!("rank {own} receives nonsense from rank {rank}"),
+            Report::Lost(rank, _, How::Malformed) => panic!("rank {own} receives nonsense from rank {rank}"),
             Report::Unreached(ranks) => {
                 let healthy: Vec<_> = ranks.iter().filter(|&&rank| schedule.is_healthy(rank)).collect();
                 assert!(healthy.is_empty() || !schedule.is_healthy(own), "rank {own} reaches no {healthy:?}");

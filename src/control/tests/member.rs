@@ -81,7 +81,7 @@ impl Member {
         self.endpoint.is_none()
     }
 
-    /// Whether nothing more is expected of it.
+    /// Returns whether nothing more is expected of it.
     pub(super) fn has_ended(&self) -> bool {
         self.fate != Fate::Running || !self.calls
     }

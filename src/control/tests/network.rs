@@ -61,7 +61,7 @@ impl Network {
         }
     }
 
-    /// Opens a connection whatever is cut.
+    /// Opens a connection, cut or not.
     pub(super) fn open(&mut self, ranks: [Rank; 2]) -> [End; 2] {
         let ends = ranks.map(|rank| {
             self.next += 1;
@@ -92,7 +92,7 @@ impl Network {
         queue.push(at, side.other.0, Happening::Arrived(side.other.1, bytes, at));
     }
 
-    /// The time at which what is sent now arrives, behind everything before it.
+    /// Returns the time at which what is sent now arrives, behind everything before it.
     fn arrival(&mut self, end: End, now: Time, schedule: &Schedule) -> Time {
         let other = self.sides.get(&end).map_or(Rank::MAX, |side| side.other.0);
         if other >= schedule.ranks {
@@ -106,13 +106,13 @@ impl Network {
         self.sides.get(&end).is_some_and(|side| side.other.0 < schedule.ranks)
     }
 
-    /// Whether bytes that arrive there at this time are delivered.
+    /// Returns whether bytes that arrive there at this time are delivered.
     pub(super) fn delivers(&self, end: End, at: Time) -> bool {
         let is_dropped = |own: &Side| self.sides[&own.other].dropped_at.is_some_and(|dropped| at > dropped);
         self.reaches(end) && self.sides.get(&end).is_some_and(|own| !is_dropped(own))
     }
 
-    /// Whether the end of the connection still arrives there.
+    /// Returns whether the end of the connection still arrives there.
     pub(super) fn reaches(&self, end: End) -> bool {
         self.sides.get(&end).is_some_and(|own| own.is_open && !self.sides[&own.other].is_aborted)
     }

@@ -9,7 +9,7 @@ pub(super) enum Fault {
     Crash { rank: Rank, at: Time },
     /// The process ends before it sends its message of this number.
     CrashAtSend { rank: Rank, sends: u32 },
-    /// The host ends, so that nobody acknowledges or refuses.
+    /// The host ends, so that no host acknowledges or refuses.
     HostDown { rank: Rank, at: Time },
     /// The process does not run.
     Stop { rank: Rank, from: Time, until: Time },
@@ -153,7 +153,7 @@ impl Schedule {
         at
     }
 
-    /// The cuts between two members in either direction, merged where they overlap.
+    /// Returns the cuts between two members in either direction, merged where they overlap.
     pub(super) fn silences(&self, [one, other]: [Rank; 2]) -> Vec<(Time, Time)> {
         let mut all: Vec<_> = self.cuts([one, other]).chain(self.cuts([other, one])).collect();
         all.sort_unstable();
@@ -167,7 +167,7 @@ impl Schedule {
         merged
     }
 
-    /// Whether a member is never disturbed itself, and has called by this time if it has to.
+    /// Returns whether a member is never disturbed itself, and has called by this time if it has to.
     pub(super) fn is_healthy(&self, own: Rank) -> bool {
         !self.faults.iter().any(|fault| match *fault {
             Fault::Crash { rank, .. }
@@ -179,7 +179,7 @@ impl Schedule {
         })
     }
 
-    /// Whether a process does not run while it connects.
+    /// Returns whether a process does not run while it connects.
     pub(super) fn stops_early(&self) -> bool {
         let is_early =
             |fault: &Fault| matches!(fault, Fault::Stop { from, .. } if *from < Time::from_secs(3));
@@ -190,7 +190,8 @@ impl Schedule {
         self.calls[rank]
     }
 
-    /// Whether nothing happens but the end of processes, and all members call before the first of them loses patience.
+    /// Returns whether nothing happens but the end of processes, and all members call before the first of them loses
+    /// patience.
     pub(super) fn has_only_crashes(&self) -> bool {
         // All have connected before.
         let is_crash = |fault: &Fault| match *fault {

@@ -5,7 +5,7 @@ use super::{Happening, Queue, Rank, Time};
 use crate::control::handshake::{Handshake, Reply};
 use crate::control::message::{Claim, Message};
 
-/// Whoever connects to the members without knowing the secret.
+/// Strangers that connect to the members without knowing the secret.
 #[derive(Debug)]
 pub(super) struct Strangers {
     random: fastrand::Rng,

@@ -110,13 +110,13 @@ impl Pass {
         Ok(())
     }
 
-    /// The bytes that a rank works on in a round: all blocks of it.
+    /// Returns the bytes that a rank works on in a round: all blocks of it.
     #[inline]
     pub(in crate::executor) fn bytes(&self, rank: Rank, bound: &Bound, round: usize) -> Range<usize> {
         self.bytes_of_blocks(rank, 0..bound.blocks_of_round(), bound, round)
     }
 
-    /// The bytes of some blocks of them.
+    /// Returns the bytes of some blocks of them.
     #[inline]
     pub(in crate::executor) fn bytes_of_blocks(
         &self,

@@ -44,7 +44,7 @@ impl<'a> Run<'a> {
         (accumulator.round)(&mut self.held[scaled(elements.clone(), held_size_bytes)], narrow);
     }
 
-    /// The elements of a block, which has a part of each chunk.
+    /// Returns the elements of a block, which has a part of each chunk.
     fn block_by_chunks(&self, block: usize) -> impl Iterator<Item = Range<usize>> + use<'a> {
         let bound = self.bound;
         let chunk_count = bound.partition.chunk_count();
@@ -58,7 +58,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The intersection of two ranges; empty if they are disjoint.
+/// Returns the intersection of two ranges; empty if they are disjoint.
 fn overlap(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
     let start = one.start.max(other.start);
     start..one.end.min(other.end).max(start)

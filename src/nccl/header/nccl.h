@@ -1,6 +1,6 @@
 /*
- * The part of NCCL's interface that Unisono calls, in our own words: for machines on which no NCCL header is
- * installed. It has not changed since NCCL 2.14, and a test compares it with a real header.
+ * The part of NCCL's interface that Unisono calls, written anew: for machines on which no NCCL header is installed. It has not
+ * changed since NCCL 2.14, and a test compares it with a real header.
  */
 #ifndef UNISONO_NCCL_H
 #define UNISONO_NCCL_H

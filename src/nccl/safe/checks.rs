@@ -8,7 +8,7 @@ use crate::kernels::ReduceOp;
 use crate::nccl::sys;
 use crate::nccl::version::Version;
 
-/// The number of elements in this many bytes.
+/// Returns the number of elements in this many bytes.
 ///
 /// # Panics
 /// If it is not whole.

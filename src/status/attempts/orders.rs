@@ -50,7 +50,7 @@ fn a_piece_is_read_whole_or_not_at_all() {
     });
 }
 
-/// Who learns that a rank has gone on to the next attempt finds what it gave to the one before.
+/// A rank that learns of a next attempt finds the values that the sender gave to the previous one.
 #[test]
 fn a_piece_comes_before_the_end_of_its_attempt() {
     loom::model(|| {

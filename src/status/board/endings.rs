@@ -1,4 +1,4 @@
-//! How ranks end, as far as a status board knows: who has failed, who has left, and whose process is dead.
+//! The ends of ranks that a status board records: failures, departures, and dead processes.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -8,7 +8,7 @@ use unisono_collectives::Rank;
 use super::guard::Guard;
 use super::{Parent, StatusBoard};
 
-/// How a rank of the world has ended; 0 while it has not.
+/// The end of a rank of the world; 0 while it has not ended.
 const LEFT: u8 = 1;
 const DIED: u8 = 2;
 
@@ -36,7 +36,7 @@ impl StatusBoard {
         is_first_report
     }
 
-    /// The first failure here, or in the world of which these ranks are a group.
+    /// Returns the first failure here, or in the world of which these ranks are a group.
     pub(crate) fn failure(&self) -> Option<FirstFailure> {
         let head = self.sheet.head();
         match head.failed.load(Ordering::Acquire).checked_sub(1) {
@@ -55,12 +55,14 @@ impl StatusBoard {
         }
     }
 
-    /// The rank that reported the first failure and its cause, if there was one, as [`Self::failure`].
+    /// Returns the rank that reported the first failure and its cause, if there was one, as
+    /// [`Self::failure`].
     pub(crate) fn failed(&self) -> Option<(Rank, String)> {
         self.failure().map(|failed| (failed.by, failed.cause))
     }
 
-    /// The cause of a failure whose reporter has not written one: it writes it now, unless it was killed before it could.
+    /// Returns the cause of a failure whose reporter has not written one: it writes it now, unless it was killed before
+    /// it could.
     fn lost_cause(&self) -> Option<String> {
         let may_be_dead = self.members.iter().any(|&rank| self.has_died(rank));
         may_be_dead
@@ -72,7 +74,7 @@ impl StatusBoard {
         self.sheet.head().told_to_end.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether all processes of this status board were told to end.
+    /// Returns whether all processes of this status board were told to end.
     pub(crate) fn all_are_told_to_end(&self) -> bool {
         self.sheet.head().told_to_end.load(Ordering::Acquire) as usize == self.members.len()
     }
@@ -85,7 +87,7 @@ impl StatusBoard {
         self.sheet.ended(rank).store(LEFT, Ordering::Release);
     }
 
-    /// Whether a rank of the world is known to have left.
+    /// Returns whether a rank of the world is known to have left.
     pub(crate) fn has_left(&self, rank: Rank) -> bool {
         self.sheet.ended(rank).load(Ordering::Acquire) == LEFT
     }
@@ -95,7 +97,8 @@ impl StatusBoard {
         self.sheet.ended(rank).store(DIED, Ordering::Release);
     }
 
-    /// Whether the process of a rank is known to have ended without leaving: it accesses no memory any more.
+    /// Returns whether the process of a rank is known to have ended without leaving: it accesses no memory
+    /// any more.
     pub(crate) fn has_died(&self, rank: Rank) -> bool {
         let in_world =
             || self.parent.get().is_some_and(|Parent { status, ranks }| status.has_died(ranks[rank]));
@@ -107,8 +110,8 @@ impl StatusBoard {
         let _ = self.guard.set(Arc::downgrade(guard));
     }
 
-    /// A rank that waits calls it now and then, so that whoever watches over it, here and in the world of which these ranks are a
-    /// group, can look at the others.
+    /// A rank that waits calls it now and then, so that its guards, here and in the world of which these ranks are a group, can
+    /// look at the others.
     #[cold]
     pub(crate) fn look(&self) {
         if let Some(guard) = self.guard.get().and_then(Weak::upgrade) {
@@ -120,7 +123,7 @@ impl StatusBoard {
         }
     }
 
-    /// Lets whoever watches over this rank tell the other nodes what has changed.
+    /// Lets the guard of this rank tell the other nodes what has changed.
     pub(crate) fn hurry(&self) {
         if let Some(guard) = self.guard.get().and_then(Weak::upgrade) {
             guard.hurry();

@@ -1,4 +1,4 @@
-//! Who watches over ranks.
+//! Guards, which watch over ranks.
 
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use super::super::failure::FailureReport;
 use super::StatusBoard;
 use crate::control::{Gathered, Outcome};
 
-/// Who watches over a rank, and its failure report.
+/// The guard of a rank, and its failure report.
 pub(crate) type Guarded = (Arc<dyn Guard>, Arc<dyn FailureReport>);
 
 /// Watches over the ranks of this process while it is held.
@@ -22,8 +22,8 @@ pub(crate) trait Guard: Debug + Send + Sync {
     /// Exchanges news with the other nodes now, unless a thread does.
     fn hurry(&self);
 
-    /// Who watches over a group of these ranks, by their numbers here, and its failure report, given the connections of the group
-    /// between nodes; `None` if this one does.
+    /// Returns the guard of a group of these ranks, by their numbers here, and its failure report, given the connections of the
+    /// group between nodes; `None` if this one is the guard.
     ///
     /// # Errors
     /// The system's error.
@@ -34,12 +34,12 @@ pub(crate) trait Guard: Debug + Send + Sync {
         controls: Vec<(Rank, OwnedFd)>,
     ) -> std::io::Result<Option<Guarded>>;
 
-    /// Whether these ranks have connections to agree with those of other nodes. Not if they share memory, if MPI connects them, or if the job
-    /// ends with the first failure.
+    /// Returns whether these ranks have connections to agree with those of other nodes. Not if they share memory, if MPI connects them, or if
+    /// the job ends with the first failure.
     fn can_agree(&self) -> bool;
 
     /// Agrees with the other ranks of a world of several nodes on those that survive. Ends with an error when no rank has called it or
-    /// failed for `patience`. `minimum` survivors, if given, continue whatever the others do.
+    /// failed for `patience`. `minimum` survivors, if given, continue independent of the others.
     ///
     /// `None` if they [cannot](Self::can_agree).
     fn agree(&self, patience: Duration, minimum: Option<usize>) -> Option<Outcome>;

@@ -1,4 +1,4 @@
-//! Which ranks of a failed world go on, and what they give to each other meanwhile.
+//! The agreement of a failed world's ranks on those that go on, and the values that they exchange meanwhile.
 //!
 //! `docs/decisions/0005-shrink-and-grow.md` says why all survivors agree.
 
@@ -13,8 +13,8 @@ impl StatusBoard {
         self.own().attempts.join(attempt)
     }
 
-    /// Whether a rank that shares this status board is a member of an attempt. `None` as long as it may still join: it has neither
-    /// died nor left. Once known, all ranks read the same for ever.
+    /// Returns whether a rank that shares this status board is a member of an attempt. `None` as long as it may still join: it has
+    /// neither died nor left. Once known, all ranks read the same for ever.
     pub(crate) fn is_member(&self, rank: Rank, attempt: u32) -> Option<bool> {
         let attempts = &self.sheet.row(self.position_of(rank)?).attempts;
         if attempts.is_member(attempt).is_none() && self.has_ended(rank) {
@@ -28,8 +28,8 @@ impl StatusBoard {
         self.own().attempts.give(number, bytes);
     }
 
-    /// A piece of a member of an attempt, and the number of bytes that it and the following ones have; `None` if it has not given
-    /// the piece yet.
+    /// Returns a piece of a member of an attempt, and the number of bytes that it and the following ones have; `None` if it has
+    /// not given the piece yet.
     ///
     /// # Errors
     /// [`Gone`] if it never will.

@@ -1,4 +1,4 @@
-//! What ranks know of each other by the status board.
+//! Tests of the status board between ranks.
 
 use super::*;
 

@@ -14,7 +14,7 @@ const PUBLISH_US: u64 = 50_000;
 const OVER_US: u64 = 500_000;
 
 impl InGroup {
-    /// The wait, unless it is over.
+    /// Returns the wait, unless it is over.
     pub(super) fn read(&self, now: u64) -> Option<GroupWait> {
         if now.saturating_sub(self.at.load(Ordering::Acquire)) > OVER_US {
             return None;
@@ -53,7 +53,7 @@ impl StatusBoard {
     }
 }
 
-/// A number that no other living thread of this process has.
+/// Returns a number that no other living thread of this process has.
 pub(super) fn this_thread() -> u64 {
     thread_local!(static PLACE: u8 = const { 0 });
     PLACE.with(|place| std::ptr::from_ref(place) as u64)

@@ -20,7 +20,7 @@ fn record(sequence: u64, stage: Stage) -> Record {
     }
 }
 
-/// A rank of four whose last call is this one, which is #16 or #17.
+/// Returns a rank of four whose last call is this one, which is #16 or #17.
 fn dump(rank: Rank, last: Record) -> Dump {
     let state = if last.stage == Stage::Running { State::Inside } else { State::Outside };
     Dump {

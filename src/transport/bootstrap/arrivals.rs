@@ -1,5 +1,5 @@
-//! How processes of a job connect before links exist: by the handshake of the control protocol, in which both sides prove that they know
-//! a secret.
+//! The connections between processes of a job before links exist: by the handshake of the control protocol, in which both sides prove
+//! that they know a secret.
 //!
 //! Connections are served together and never block, so that one which is silent or slow delays no other.
 
@@ -14,7 +14,7 @@ use super::peer::{Peer, wait};
 use crate::control::{CONNECT, Claim, Handshake, LONGEST_HELLO, MOST_STRANGERS, Message, Reply};
 use crate::system::nonce;
 
-/// How long the system may take to reach an address, and as long the process there to prove itself.
+/// The longest time that the system may take to reach an address, and then the process there to prove itself.
 pub(crate) const REACH: Duration = Duration::from_secs(10);
 
 /// A connection that has not identified itself yet.
@@ -100,7 +100,7 @@ impl Guest {
                 Reply::Send(answer) => answer,
                 Reply::Claimed(claim) => match admit(claim) {
                     Ok(()) => self.handshake.accepted(),
-                    Err(why) => return self.refuse(why).map(|()| Some(Reply::Nonsense)),
+                    Err(why) => return self.refuse(why).map(|()| Some(Reply::Malformed)),
                 },
                 Reply::WrongSecret => {
                     // An empty socket takes it at once.
@@ -135,7 +135,7 @@ fn check_user(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether strangers may have displaced a connection: only such a one is closed without an answer.
+/// Returns whether strangers may have displaced a connection: only such a one is closed without an answer.
 pub(crate) fn is_displaced(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof)
 }

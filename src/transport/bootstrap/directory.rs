@@ -20,7 +20,8 @@ const NAPS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5
 const WARN_AFTER: Duration = Duration::from_secs(30);
 /// The interval of checks whether the processes seen so far are alive.
 const ALIVE_EVERY: Duration = Duration::from_millis(100);
-/// How long rank 0, and a rank that refuses the others, waits for them to finish. The next job removes what is left then.
+/// The time that rank 0, or a rank that refuses the others, waits for them to finish. The next job removes what is left
+/// then.
 const TO_END: Duration = Duration::from_secs(10);
 
 /// A rank's handle to a bootstrap through a directory.
@@ -85,7 +86,7 @@ impl Directory {
         self.folder.join(format!("round-{round}.rank-{rank}"))
     }
 
-    /// The file that marks a rank as done.
+    /// Returns the file that marks a rank as done.
     fn end(&self, rank: Rank) -> PathBuf {
         self.folder.join(format!("end.rank-{rank}"))
     }
@@ -135,7 +136,7 @@ impl Directory {
         true
     }
 
-    /// The bytes of a rank in this round, if it has written them.
+    /// Returns the bytes of a rank in this round, if it has written them.
     fn take(&mut self, rank: Rank) -> Result<Option<Vec<u8>>> {
         let Some(entry) = read(&self.file(self.round, rank)) else { return Ok(None) };
         let known = &mut self.others[rank];
@@ -164,7 +165,7 @@ impl Directory {
         })
     }
 
-    /// The message about missing ranks, with possible causes.
+    /// Returns the message about missing ranks, with possible causes.
     fn missing(&self, missing: &[Rank], waited: Duration) -> String {
         format!(
             "rank {} of {} has waited {} s for {} to begin in {}: was each of the {} processes started, with a RANK of its \
@@ -262,7 +263,7 @@ fn remove_left(of_user: &Path, own: &Path) {
     }
 }
 
-/// The content of a rank's file, if there is one.
+/// Returns the content of a rank's file, if there is one.
 fn read(file: &Path) -> Option<Entry> {
     let whole = fs::read(file).ok()?;
     let end = whole.iter().position(|&byte| byte == b'\n')?;
@@ -354,7 +355,7 @@ mod tests {
         let own = Process::own();
         let entry = format!("{} {} {} 3\nx", own.id, own.started, own.machine);
         fs::write(folder.path().join("round-0.rank-0"), entry).unwrap();
-        // Rank 1 waits for nobody to read why.
+        // Rank 1 waits for no reader of the reason.
         fs::write(folder.path().join("end.rank-0"), "").unwrap();
         let said = join(folder.path(), 1, 2, LATER).all_gather(b"x").unwrap_err().to_string();
         assert!(said.starts_with("rank 1 is in a world of 2 ranks, but rank 0 in one of 3"), "{said}");

@@ -100,7 +100,7 @@ impl Peer {
         }
     }
 
-    /// The socket, once nothing is left to send.
+    /// Returns the socket, once nothing is left to send.
     ///
     /// # Errors
     /// If the other side has sent something already, or does not read.

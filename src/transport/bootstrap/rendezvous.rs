@@ -26,8 +26,8 @@ use admission::admit;
 
 /// The time after which a rank reports which ranks it waits for.
 const WARN_AFTER: Duration = Duration::from_secs(10);
-/// How long the others may take to read an answer: they wait for it. As much longer than rank 0 they wait for it, so that it can
-/// report who is missing.
+/// The longest time that the others may take to read an answer: they wait for it. As much longer than rank 0 they wait for it,
+/// so that it can report who is missing.
 const ANSWER: Duration = Duration::from_secs(10);
 /// The most bytes of a rank in a round.
 const LONGEST: usize = 1 << 20;
@@ -42,12 +42,12 @@ pub(crate) struct Rendezvous {
     peers: Vec<Peer>,
 }
 
-/// How this rank joins a rendezvous.
+/// The settings with which this rank joins a rendezvous.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Joining<'a> {
     /// This rank, and the number of ranks.
     pub(crate) world: (Rank, usize),
-    /// How long it waits for the others.
+    /// The time that it waits for the others.
     pub(crate) timeout: Duration,
     /// The secret of the job; empty if there is none.
     pub(crate) secret: &'a [u8],
@@ -133,7 +133,7 @@ impl Bootstrap for Rendezvous {
             Ok(all)
         });
         all.map_err(|problem| {
-            // Who has ended needs no answer.
+            // A rank that has ended needs no answer.
             let _ = answer(&mut self.peers, &framed(problem.as_bytes()), ANSWER);
             Error::Launch(problem)
         })
@@ -148,7 +148,7 @@ fn answer(peers: &mut [Peer], framed: &[u8], within: Duration) -> Result<(), Str
     let (framed, deadline) = (Arc::<[u8]>::from(framed), Instant::now() + within);
     peers.iter_mut().for_each(|peer| peer.queue(Arc::clone(&framed)));
     loop {
-        // Who has ended is named in the next round.
+        // A rank that has ended is named in the next round.
         let is_blocked = |peer: &mut Peer| matches!(peer.flush(), Ok(false));
         let blocked: Vec<_> =
             (1..).zip(&mut *peers).filter_map(|(rank, peer)| is_blocked(peer).then_some(rank)).collect();
@@ -166,7 +166,7 @@ fn answer(peers: &mut [Peer], framed: &[u8], within: Duration) -> Result<(), Str
     }
 }
 
-/// The message about a rank whose connection has failed.
+/// Returns the message about a rank whose connection has failed.
 fn lost(rank: Rank, error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::TimedOut => format!("rank {rank} sent nothing while the world began"),

@@ -21,7 +21,7 @@ pub(super) struct Receiving<'a> {
     transfer: Transfer,
     target: Target<'a>,
     size_bytes: usize,
-    /// Where the piece that arrives begins, and how much of it the target has consumed.
+    /// The start of the piece that arrives, and the number of its bytes that the target has consumed.
     piece: usize,
     consumed: usize,
 }

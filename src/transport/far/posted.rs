@@ -73,7 +73,7 @@ impl Posts {
         self.posts.iter().position(|post| post.number == number).expect("an exchange is waited for once")
     }
 
-    /// The rank that a posted exchange waits for; `None` if it is complete.
+    /// Returns the rank that a posted exchange waits for; `None` if it is complete.
     pub(super) fn awaits(&self, ticket: Ticket) -> Option<Rank> {
         let Post { sent, received, .. } = &self.posts[self.place(ticket)];
         let mut transfers = received.iter().chain(sent).map(|message| &message.transfer);
@@ -90,12 +90,12 @@ impl Posts {
         self.spare.extend(sent.into_iter().chain(received).map(|message| message.memory));
     }
 
-    /// Whether a message to a rank is not sent yet: a later one waits for it.
+    /// Returns whether a message to a rank is not sent yet: a later one waits for it.
     pub(super) fn send_to(&self, to: Rank) -> bool {
         is_before(&self.posts, |post| &post.sent, to)
     }
 
-    /// Whether a message from a rank has not arrived yet: a later one does after it.
+    /// Returns whether a message from a rank has not arrived yet: a later one does after it.
     pub(super) fn receive_from(&self, from: Rank) -> bool {
         is_before(&self.posts, |post| &post.received, from)
     }
@@ -124,7 +124,7 @@ impl Posts {
     }
 }
 
-/// Whether one of these messages, all sent or all received, delays a later one to or from a rank.
+/// Returns whether one of these messages, all sent or all received, delays a later one to or from a rank.
 fn is_before<'a>(
     posts: impl IntoIterator<Item = &'a Post>,
     message: fn(&Post) -> &Option<Message>,

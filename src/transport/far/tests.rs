@@ -106,7 +106,7 @@ fn data_that_arrive_renew_the_deadline_even_of_a_rank_that_has_left() {
     const PIECES: usize = 45;
     const PIECE_BYTES: usize = 100;
     let deadlines = Deadlines { timeout: Duration::from_secs(2), quiet: Duration::from_secs(2) };
-    assert!(Duration::from_millis(100) * PIECES as u32 > deadlines.timeout.max(STRAGGLING));
+    assert!(Duration::from_millis(100) * PIECES as u32 > deadlines.timeout.max(IN_FLIGHT_GRACE));
     both(|own, mut far, status| {
         let sent = bytes(1, 0, PIECES * PIECE_BYTES);
         if own == 1 {

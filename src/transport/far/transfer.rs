@@ -12,7 +12,7 @@ use crate::transport::{Failure, Header, Outgoing};
 pub(super) struct Transfer {
     pub(super) other: Rank,
     header: Header,
-    /// How much the link has taken of it, or delivered into the current place.
+    /// The bytes that the link has taken, or delivered into the current place.
     pub(super) moved: usize,
     /// Whether the header of a received message is as expected.
     is_checked: bool,

@@ -10,8 +10,8 @@ use crate::status::StatusBoard;
 use crate::transport::Failure;
 
 impl Header {
-    /// The header of a message of `size_bytes` bytes. Its sender numbers the messages to each rank, and its receiver ignores the
-    /// number: tags decide which message a receive gets.
+    /// Returns the header of a message of `size_bytes` bytes. Its sender numbers the messages to each rank, and its receiver
+    /// ignores the number: tags decide which message a receive gets.
     pub(in crate::transport) fn of_message(
         dtype: DType,
         size_bytes: usize,
@@ -28,12 +28,12 @@ impl Header {
         }
     }
 
-    /// The tag of a message.
+    /// Returns the tag of a message.
     pub(in crate::transport) fn tag(&self) -> u32 {
         self.history
     }
 
-    /// The payload size of this message.
+    /// Returns the payload size of this message.
     pub(in crate::transport) fn size_bytes(&self) -> usize {
         self.size_bytes as usize
     }
@@ -48,13 +48,13 @@ impl Header {
         Self { sequence: theirs.sequence, ..*self }.check(theirs, other, status)
     }
 
-    /// The tag in a description of the message, unless it is the default.
+    /// Returns the tag in a description of the message, unless it is the default.
     pub(super) fn with_tag(&self) -> String {
         if self.tag() == 0 { String::new() } else { format!(" with tag {}", self.tag()) }
     }
 
-    /// The failure if rank `other`, which this one waits for in a message, waits for this one in a collective that this one has
-    /// not started: a deadlock, unless this one can start it during the message.
+    /// Returns the failure if rank `other`, which this one waits for in a message, waits for this one in a collective that this
+    /// one has not started: a deadlock, unless this one can start it during the message.
     pub(in crate::transport) fn apart(&self, other: Rank, status: &StatusBoard) -> Option<Failure> {
         let position = status.position_of(other)?;
         let Doing { state, last, .. } = status.doing(position);

@@ -1,4 +1,4 @@
-//! How a world of MPI gets its fabric: the memory of each node, and connections of our own between nodes, or MPI's messages.
+//! The fabric of a world of MPI: the memory of each node, and Unisono's connections between nodes, or MPI's messages.
 
 use unisono_collectives::Topology;
 
@@ -11,11 +11,11 @@ use crate::transport::join::{Joined, join};
 use crate::transport::link::Links;
 use crate::transport::{Fabric, network};
 
-/// The most ranks of an MPI that get connections of our own unless it is asked for: each two of them have some from the start, where
-/// MPIs connect those that communicate.
+/// The most ranks of an MPI that get Unisono's connections unless they are asked for: every pair of them has some from the start,
+/// where MPIs connect those that communicate.
 const MOST_RANKS: usize = 512;
 
-/// The fabric of ranks that MPI has started or connects. All ranks call it.
+/// Returns the fabric of ranks that MPI has started or connects. All ranks call it.
 pub(super) fn assemble(
     bootstrap: &mut dyn Bootstrap,
     topology: Topology,
@@ -34,7 +34,7 @@ pub(super) fn assemble(
     Ok(fabric)
 }
 
-/// Connections of our own, if they are asked for, or MPI has nothing better than TCP between nodes. All ranks call it.
+/// Unisono's connections, if they are asked for, or MPI has nothing better than TCP between nodes. All ranks call it.
 ///
 /// # Errors
 /// [`Error::Launch`], on all ranks, if it is asked for and ranks cannot connect.
@@ -56,8 +56,8 @@ fn own_links(bootstrap: &mut dyn Bootstrap, joined: &Joined, config: &Config) ->
     }
 }
 
-/// Whether our connections are to be preferred to MPI: there are several nodes, not too many ranks, and no adapter that MPI could use
-/// better.
+/// Returns whether our connections are to be preferred to MPI: there are several nodes, not too many ranks, and no adapter that MPI
+/// could use better.
 fn is_better(bootstrap: &mut dyn Bootstrap, topology: &Topology, config: &Config) -> Result<bool> {
     let is_possible = config.network == Network::Auto && config.inside == Inside::SharedMemory;
     if !is_possible || topology.nodes() < 2 || topology.ranks() > MOST_RANKS {

@@ -11,23 +11,23 @@ use crate::status::StatusBoard;
 use crate::system::FAILED;
 use crate::transport::Fabric;
 
-/// How long a rank waits before it aborts the job, so that other ranks can report too: a launcher may discard output that it has
-/// not forwarded when the job ends.
+/// The time that a rank waits before it aborts the job, so that other ranks can report too: a launcher may discard output that
+/// it has not forwarded when the job ends.
 const REPORT_TIME: Duration = Duration::from_millis(300);
 
-/// How long `MPI_Abort` may take: it may hang if a network is cut.
+/// The longest time that `MPI_Abort` may take: it may hang if a network is cut.
 const ABORT: Duration = Duration::from_secs(2);
 
-/// How long a rank that ends waits for those of other nodes; without watchdog connections between nodes, it may never learn that
-/// they have left.
+/// The time that a rank that ends waits for those of other nodes; without watchdog connections between nodes, it may never learn
+/// that they have left.
 const FAR: Duration = Duration::from_secs(10);
-/// How long it sleeps between polls.
+/// The time that it sleeps between polls.
 const NAP: Duration = Duration::from_millis(1);
 
 /// Ends all processes of the job. The rank that failed first calls `MPI_Abort`, and the others wait for that: if several do so
 /// at once while another finalises, Open MPI 4's mpirun may deadlock.
 ///
-/// A process that nobody launched just exits: there is nothing else to end, and `MPI_Abort` would print a page after the cause.
+/// A process without a launcher just exits: there is nothing else to end, and `MPI_Abort` would print a page after the cause.
 pub(super) fn end_job(status: &StatusBoard) -> ! {
     if Launcher::detect().starter.is_none() {
         signal_hook::low_level::exit(FAILED);
@@ -47,7 +47,7 @@ pub(super) fn end_job(status: &StatusBoard) -> ! {
 }
 
 impl World {
-    /// Whether MPI may still access a buffer lent to a failed collective of its own.
+    /// Returns whether MPI may still access a buffer lent to a failed collective of its own.
     pub(in crate::transport) fn is_stranded(&self) -> bool {
         self.is_stranded
     }

@@ -49,7 +49,7 @@ enum Family {
 }
 
 impl Family {
-    /// The family of an MPI, from its version text.
+    /// Returns the family of an MPI, from its version text.
     fn of(version: &str) -> Option<Self> {
         let children = ["MPICH", "Intel", "MVAPICH", "CRAY", "ParaStation"];
         if version.starts_with("Open MPI") {
@@ -59,7 +59,7 @@ impl Family {
         }
     }
 
-    /// The srun command for programs of this family.
+    /// Returns the srun command for programs of this family.
     fn srun(self) -> &'static str {
         match self {
             Self::OpenMpi => "srun --mpi=pmix",
@@ -83,12 +83,12 @@ fn check_library(compiled: &str, running: &str) -> Result<Option<String>> {
     }
 }
 
-/// The same check of this program, for `unisono doctor`.
+/// Like [`check_library`], of this program, for `unisono doctor`.
 pub(crate) fn library_fits() -> Result<Option<String>> {
     check_library(&header_version(), &library_version())
 }
 
-/// A warning if the folder for MPI's shared memory is too small for the ranks of this node.
+/// Returns a warning if the folder for MPI's shared memory is too small for the ranks of this node.
 fn shared_folder(launcher: Launcher) -> Option<String> {
     let ranks = launcher.local_ranks.filter(|&ranks| ranks > 1)? as u64;
     let free = system::free_bytes(Path::new(SHARED_FOLDER)).unwrap_or(0);
@@ -145,7 +145,7 @@ fn check_launch(rank: usize, ranks: usize, launcher: Launcher, library: &str) ->
     )))
 }
 
-/// A warning for a Slurm job with several tasks in which this process is a world of one rank.
+/// Returns a warning for a Slurm job with several tasks in which this process is a world of one rank.
 pub(crate) fn alone_in_job(ranks: usize, launcher: Launcher) -> Option<String> {
     alone(ranks, launcher, &library_version())
 }

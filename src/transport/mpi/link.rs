@@ -65,7 +65,7 @@ struct Peer {
     first: First,
     /// The payload size of the message that arrives.
     size_bytes: usize,
-    /// How much of a long payload has been asked for, and how much of it has arrived.
+    /// The bytes of a long payload that have been requested, and those that have arrived.
     asked: usize,
     arrived: usize,
     segments: VecDeque<Request>,
@@ -91,7 +91,7 @@ impl ByMpi {
         Self { comm, tags, segment: segment.min(FAR_SEGMENT), peers, only_thread, _user: User::new() }
     }
 
-    /// The segment of a payload of `size_bytes` bytes that starts at `start`: none is in two pieces.
+    /// Returns the segment of a payload of `size_bytes` bytes that starts at `start`: none is in two pieces.
     fn segment(&self, start: usize, size_bytes: usize) -> Range<usize> {
         start..size_bytes.min(start + self.segment).min((start / PIECE + 1) * PIECE)
     }
@@ -145,7 +145,7 @@ impl Link for ByMpi {
                 return Ok(None);
             };
             let place = peer.received.take(FIRST).as_mut_ptr();
-            // SAFETY: the memory is this link's, and nobody reads or changes it before the request is done.
+            // SAFETY: the memory is this link's, and nothing reads or changes it before the request is done.
             let request = unsafe { probed.begin_receive(place, FIRST as c_int) };
             peer.first = First::Arriving(request.map_err(Failure::Error)?);
         }

@@ -22,7 +22,7 @@ const OPS: [ReduceOp; 10] = [
 /// The repetitions of all pairs of values in one array, so that MPI's vector instructions process each pair.
 const REPEATS: usize = 5;
 
-/// Which of MPI's reductions, for which type, agree with ours.
+/// The reductions of MPI that agree with ours, by type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reductions {
     /// A bit for each type and reduction.
@@ -31,7 +31,8 @@ pub(super) struct Reductions {
 
 impl Reductions {
     /// Tests all of them by `MPI_Reduce_local`, which gives the results of the collectives, with and without vector
-    /// instructions. All ranks call it, since they must refuse alike: processors, and with them MPI's behaviour, may differ.
+    /// instructions. All ranks call it, since they must refuse the same calls: processors, and with them MPI's behaviour,
+    /// may differ.
     ///
     /// It takes 0.05 ms with Open MPI 4.1.4, and a few milliseconds with MPICH 4.0.2.
     pub(super) fn tried(comm: Comm) -> Result<Self> {
@@ -73,7 +74,7 @@ fn place(dtype: DType, op: ReduceOp) -> usize {
     dtype as usize * OPS.len() + place
 }
 
-/// A pair of values that MPI reduces differently, if there is one: "255 and 1 make 255, not 0".
+/// Returns a pair of values that MPI reduces differently, if there is one: "255 and 1 make 255, not 0".
 fn example(dtype: DType, op: ReduceOp) -> Result<Option<String>> {
     match dtype {
         DType::F32 => example_of(&F32, dtype, op),
@@ -118,7 +119,7 @@ fn example_of<T: bytemuck::Pod + PartialOrd + std::fmt::Debug>(
     }))
 }
 
-/// Whether two values have the same bits, or are both NaN.
+/// Returns whether two values have the same bits, or are both NaN.
 fn are_same<T: bytemuck::Pod + PartialOrd>(one: &T, other: &T) -> bool {
     let is_nan = |value: &T| value.partial_cmp(value).is_none();
     is_nan(one) && is_nan(other) || bytemuck::bytes_of(one) == bytemuck::bytes_of(other)

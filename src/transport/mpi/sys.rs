@@ -65,7 +65,7 @@ unsafe extern "C" {
     safe fn unisono_mpi_of_header() -> *const c_char;
 }
 
-/// Ends this process immediately, whatever its other threads do.
+/// Ends this process immediately, independent of its other threads.
 pub(super) fn end_process(exit_code: i32) -> ! {
     // SAFETY: nothing of this process runs after it.
     unsafe { libc::_exit(exit_code) }
@@ -121,7 +121,7 @@ pub(super) fn finalize() -> Result<()> {
     check("MPI_Finalize", unsafe { ffi::MPI_Finalize() })
 }
 
-/// Whether any thread may call MPI, one at a time: `MPI_Query_thread` (§11.6).
+/// Returns whether any thread may call MPI, one at a time: `MPI_Query_thread` (§11.6).
 pub(super) fn any_thread_may_call() -> Result<bool> {
     let mut provided = 0;
     // SAFETY: MPI is up.
@@ -363,7 +363,8 @@ pub(super) struct Request(ffi::MPI_Request);
 unsafe impl Send for Request {}
 
 impl Request {
-    /// Whether the operation is done, so that the caller may use the memory again; drives progress: `MPI_Test` (§3.7.3).
+    /// Returns whether the operation is done, so that the caller may use the memory again; drives progress: `MPI_Test`
+    /// (§3.7.3).
     pub(super) fn is_done(&mut self) -> Result<bool> {
         let _turn = turn();
         let mut done = 0;

@@ -1,7 +1,7 @@
 //! Drives messages.
 //!
 //! Every thread that waits for a message drives all of them. A thread of their own drives the non-blocking ones meanwhile. Messages are not in the flight recorder,
-//! which holds calls that all ranks number alike; a wait for one shows only in the error that ends it.
+//! which holds calls that all ranks number in the same way; a wait for one shows only in the error that ends it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -143,7 +143,7 @@ impl Messages {
         self.0.with(|messages| messages.failure())
     }
 
-    /// Whether MPI still holds memory that returned to the program with a failure.
+    /// Returns whether MPI still holds memory that returned to the program with a failure.
     pub(crate) fn are_stranded(&self) -> bool {
         self.0.with(|messages| messages.is_stranded())
     }
@@ -208,7 +208,7 @@ impl Common {
         }
     }
 
-    /// Drives the messages that nobody waits for.
+    /// Drives the messages without a waiting thread.
     fn serve(&self) {
         loop {
             let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! How operations end: done, at a deadline, or with a failure, which ends all of them.
+//! The ends of operations: done, at a deadline, or with a failure, which ends all of them.
 
 use std::time::Instant;
 
@@ -97,7 +97,7 @@ impl PointToPoint {
         self.failure.clone()
     }
 
-    /// Whether MPI still holds memory that returned to the program with a failure.
+    /// Returns whether MPI still holds memory that returned to the program with a failure.
     pub(super) fn is_stranded(&self) -> bool {
         self.failure.is_some() && self.links.are_stranded(self.peers.len())
     }
@@ -170,7 +170,7 @@ impl PointToPoint {
         }
     }
 
-    /// Why an operation ends that waits for one of these ranks, if it does.
+    /// Returns the reason why an operation ends that waits for one of these ranks, if it does.
     fn overdue(
         &mut self,
         call: &mut Operation,

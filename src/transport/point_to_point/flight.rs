@@ -7,9 +7,9 @@ use unisono_collectives::Rank;
 use super::{OnEnd, Options, PointToPoint};
 use crate::error::{Error, Result};
 
-/// What a call sends: the bytes and their receiver.
+/// The sent part of a call: the bytes and their receiver.
 pub(crate) type Sent<'a> = (&'a [u8], Rank);
-/// What a call receives: the place and the sender, or `None` for any.
+/// The received part of a call: the place and the sender, or `None` for any.
 pub(crate) type Received<'a> = (&'a mut [u8], Option<Rank>);
 
 /// The values of a call.
@@ -27,7 +27,7 @@ pub(super) fn start<B: Send + 'static>(
     on_end: impl FnOnce(Result<(B, Option<Rank>)>) + Send + 'static,
 ) {
     let buffer = Box::into_raw(Box::new(buffer));
-    // SAFETY: the box is alive, and nobody else has its address.
+    // SAFETY: the box is alive, and nothing else has its address.
     let Parts { outgoing, incoming } = parts(unsafe { &mut *buffer });
     let left = usize::from(outgoing.is_some()) + usize::from(incoming.is_some());
     let flight = Flight { buffer, left, from: None, error: None, on_end: Some(on_end) };
@@ -42,7 +42,7 @@ pub(super) fn start<B: Send + 'static>(
         })
     };
     // SAFETY: the buffer stays in its box, whose address only the flight has. It opens the box when all parts have ended; or with the
-    // last of these functions, if the messages are dropped before, and then nobody uses the pointers any more.
+    // last of these functions, if the messages are dropped before, and then the pointers are not used any more.
     unsafe {
         if let Some((place, from)) = incoming {
             messages.receive(options, from, place, Some(part(true)));
@@ -89,7 +89,7 @@ impl<B, F> Flight<B, F> {
         Some((on_end, self.error.take().map_or(Ok((buffer, self.from)), Err)))
     }
 
-    /// The buffer, once.
+    /// Returns the buffer, once.
     fn take(&mut self) -> Option<B> {
         let buffer = std::mem::replace(&mut self.buffer, std::ptr::null_mut());
         // SAFETY: the address is that of the box, which is opened once.

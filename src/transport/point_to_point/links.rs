@@ -10,7 +10,7 @@ use crate::transport::far::{holds_memory, lost};
 use crate::transport::faulty::Faults;
 use crate::transport::half::Polled;
 use crate::transport::link::Link;
-use crate::transport::waiting::STRAGGLING;
+use crate::transport::waiting::IN_FLIGHT_GRACE;
 use crate::transport::{Fabric, Failure, Header, Messages, Outgoing, shared, spins};
 
 /// The links of a rank for messages, apart from those for collectives: neither delays the other.
@@ -41,7 +41,7 @@ impl Links {
         }
     }
 
-    /// Whether the next message to a rank is lost, if faults are injected.
+    /// Returns whether the next message to a rank is lost, if faults are injected.
     pub(super) fn loses(&mut self, to: Rank) -> bool {
         self.faults.as_mut().is_some_and(|faults| faults.loses(to))
     }
@@ -77,7 +77,7 @@ impl Links {
         }
     }
 
-    /// The header of the next message from a rank, if it has arrived.
+    /// Returns the header of the next message from a rank, if it has arrived.
     pub(super) fn ahead(&mut self, from: Rank) -> Result<Option<Header>, Failure> {
         if let Some(near) = self.near(from) {
             return Ok(near.ahead(from));
@@ -100,23 +100,25 @@ impl Links {
         self.far().receive(from, place, taken)
     }
 
-    /// Why a rank will send and receive nothing more, and how long what it sent before may still take to arrive.
+    /// Returns the reason why a rank will send and receive nothing more, and how long what it sent before may
+    /// still take to arrive.
     pub(super) fn gone(&mut self, other: Rank, status: &StatusBoard) -> Option<(Failure, Duration)> {
         let left = Failure::left(other, status);
         if self.near(other).is_some() {
             return left.map(|failure| (failure, Duration::ZERO));
         }
-        left.or_else(|| lost(self.far(), other, status)).map(|failure| (failure, STRAGGLING))
+        left.or_else(|| lost(self.far(), other, status)).map(|failure| (failure, IN_FLIGHT_GRACE))
     }
 
-    /// Whether the link may access memory of the program, which must therefore not continue after a failure.
+    /// Returns whether the link may access memory of the program, which must therefore not continue after a
+    /// failure.
     pub(super) fn are_stranded(&self, ranks: usize) -> bool {
         self.far.as_ref().is_some_and(|far| (0..ranks).any(|other| far.holds_memory(other)))
     }
 }
 
 impl Fabric {
-    /// The links for point-to-point messages; called once.
+    /// Returns the links for point-to-point messages; called once.
     pub(crate) fn messages(&mut self) -> Messages {
         let near = self.node.as_ref().map(shared::Shared::for_messages);
         let faults = self.faults.as_mut().map(|faults| faults.for_messages());

@@ -45,7 +45,7 @@ pub(super) struct Operation {
 struct Times {
     /// When there was progress last.
     moved: Instant,
-    /// The same, or when a rank was last seen in a quiet section.
+    /// The time of the latest progress, or when a rank was last seen in a quiet section.
     resumed: Instant,
     /// When it was first seen that the other rank is gone.
     gone: Option<Instant>,
@@ -83,7 +83,7 @@ impl Operation {
         self.times = None;
     }
 
-    /// How long the other rank has been silent, and whether that is longer than its deadline allows.
+    /// Returns the silence of the other rank, and whether that is longer than its deadline allows.
     pub(super) fn silence(&mut self, now: Instant, is_quiet: bool) -> (Duration, bool) {
         let times = self.times.get_or_insert(Times { moved: now, resumed: now, gone: None });
         if is_quiet {
@@ -93,12 +93,13 @@ impl Operation {
         (silent, now - times.resumed > timeout || silent > timeout.max(quiet))
     }
 
-    /// Whether the other rank has been silent for much longer than a message takes.
+    /// Returns whether the other rank has been silent for much longer than a message takes.
     pub(super) fn is_long(&self, now: Instant) -> bool {
         self.times.is_some_and(|times| now - times.moved > AWAKE)
     }
 
-    /// Whether what a rank that is gone has sent must have arrived. Not at the first look: it may have arrived since the last poll.
+    /// Returns whether what a rank that is gone has sent must have arrived. Not at the first look: it may have arrived since the
+    /// last poll.
     pub(super) fn is_over(&mut self, now: Instant, straggling: Duration) -> bool {
         let Some(times) = &mut self.times else { return false };
         match times.gone {
@@ -122,7 +123,7 @@ impl fmt::Debug for Operation {
 pub(super) struct Send {
     pub(super) call: Operation,
     pub(super) bytes: *const [u8],
-    /// How much the link has taken.
+    /// The bytes that the link has taken.
     pub(super) given: usize,
 }
 
@@ -136,7 +137,7 @@ pub(super) struct Receive {
 }
 
 impl Receive {
-    /// Whether the receive is for a message of this header from that rank.
+    /// Returns whether the receive is for a message of this header from that rank.
     pub(super) fn is_for(&self, from: Rank, header: &Header) -> bool {
         self.from.is_none_or(|only| only == from) && self.call.header.tag() == header.tag()
     }

@@ -61,7 +61,7 @@ pub(super) struct Condition {
 }
 
 impl Board {
-    /// The memory that both boards need.
+    /// Returns the memory that both boards need.
     pub(in crate::transport) fn size_bytes(ranks: usize) -> usize {
         2 * Self::staging_at(ranks, ranks)
     }
@@ -70,7 +70,7 @@ impl Board {
         Self { base: pages.as_ptr(), pages: Arc::new(pages), ranks }
     }
 
-    /// The board for point-to-point messages, on the second half of the same pages.
+    /// Returns the board for point-to-point messages, on the second half of the same pages.
     pub(super) fn for_messages(&self) -> Self {
         let start = Self::staging_at(self.ranks, self.ranks);
         assert!(std::ptr::eq(self.base, self.pages.as_ptr()) && 2 * start <= self.pages.size_bytes());
@@ -89,7 +89,7 @@ impl Board {
         board
     }
 
-    /// The board with this number that another rank created on this memory, if there is one.
+    /// Returns the board with this number that another rank created on this memory, if there is one.
     pub(in crate::transport) fn existing(pages: Pages, ranks: usize, number: u64) -> Option<Self> {
         let fits = Self::size_bytes(ranks) <= pages.size_bytes();
         let board = Self::on(pages, ranks);
@@ -132,7 +132,7 @@ impl Board {
         let _ = self.pages.touch_part(start..start + size_of::<Channel>());
     }
 
-    /// A reference to the object at an offset.
+    /// Returns a reference to the object at an offset.
     ///
     /// # Safety
     /// The layout above must have a `T` at the offset; `T` must consist of atomics and cells, so that it may change behind a
@@ -157,14 +157,14 @@ impl Board {
         unsafe { self.at(Self::conditions_at() + rank * size_of::<Condition>()) }
     }
 
-    /// The channel from one rank to another.
+    /// Returns the channel from one rank to another.
     pub(super) fn channel(&self, from: usize, to: usize) -> &Channel {
         assert!(from < self.ranks && to < self.ranks);
         // SAFETY: the layout has a channel for each ordered pair; it is atomics and cells.
         unsafe { self.at(Self::channels_at(self.ranks) + (from * self.ranks + to) * size_of::<Channel>()) }
     }
 
-    /// A piece of a rank's staging memory.
+    /// Returns a piece of a rank's staging memory.
     pub(super) fn piece(&self, rank: usize, piece: usize) -> *mut u8 {
         assert!(rank < self.ranks && piece < PIECES);
         // SAFETY: the layout ends with the pieces of each rank.
@@ -176,7 +176,8 @@ impl Board {
         self.condition(rank).enter(others.map(|other| self.condition(other)))
     }
 
-    /// Whether none of these ranks has withdrawn its memory. Reads before it were of memory that was lent.
+    /// Returns whether none of these ranks has withdrawn its memory. Reads before it were of memory that was
+    /// lent.
     pub(super) fn is_lent(&self, mut others: impl Iterator<Item = usize>) -> bool {
         fence(Ordering::Acquire);
         others.all(|other| !self.condition(other).withdrawn.load(Ordering::SeqCst))
@@ -332,8 +333,7 @@ mod tests {
         let began = Instant::now();
         drop(lent);
         assert!(began.elapsed() < LONGEST_VISIT * 5, "{:?}", began.elapsed());
-        // It continues, and writes.
-        // SAFETY: the byte is in the mapping, which nobody else uses now.
+        // It continues, and writes. SAFETY: the byte is in the mapping, which nothing else uses now.
         unsafe { *theirs.as_ptr() = 1 };
         drop(inside);
         assert_eq!(array[0], 7, "the write changes nothing that this rank has");

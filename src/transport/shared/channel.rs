@@ -46,7 +46,7 @@ pub(super) struct Content {
 unsafe impl Sync for Post {}
 
 impl Post {
-    /// A post that was never used. (On a board, it lies in zeroed memory.)
+    /// Returns a post that was never used. (On a board, it lies in zeroed memory.)
     #[cfg(loom)]
     pub(super) fn new(content: Content) -> Self {
         Self { number: AtomicU64::new(0), content: SharedCell::new(content) }
@@ -54,15 +54,14 @@ impl Post {
 
     /// Posts the content with this number, which must be larger than the one before.
     ///
-    /// # Safety
-    /// Only one rank may post here, and nobody may still be reading the previous content.
+    /// # Safety Only one rank may post here, and no rank may still be reading the previous content.
     pub(super) unsafe fn post(&self, number: u64, content: Content) {
-        // SAFETY: as the caller promises, nobody else touches the content now.
+        // SAFETY: as the caller promises, nothing else touches the content now.
         self.content.with_mut(|own| unsafe { *own = content });
         self.number.store(number, Ordering::Release);
     }
 
-    /// The content, if it has this number.
+    /// Returns the content, if it has this number.
     #[inline]
     pub(super) fn read(&self, number: u64) -> Option<&Content> {
         // SAFETY: the number is there, so all of the content was written before, and it stays until this rank
@@ -96,7 +95,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// The location of a payload outside the slot.
+    /// Returns the location of a payload outside the slot.
     pub(super) fn location(&self) -> Location {
         bytemuck::pod_read_unaligned(&self.inline[..size_of::<Location>()])
     }
@@ -143,7 +142,7 @@ impl Channel {
         &self.slots[(number % SLOTS) as usize]
     }
 
-    /// The number of messages that the receiver has released.
+    /// Returns the number of messages that the receiver has released.
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Acquire)
     }
@@ -201,13 +200,13 @@ impl Channel {
             .then(|| slot.message.with(|message| unsafe { &*message }))
     }
 
-    /// The header of message `number`, which has arrived and is not released.
+    /// Returns the header of message `number`, which has arrived and is not released.
     pub(super) fn header(&self, number: u64) -> &Header {
-        // SAFETY: the message has arrived and is not released, so nobody writes to its header.
+        // SAFETY: the message has arrived and is not released, so no rank writes to its header.
         self.headers[(number % SLOTS) as usize].with(|header| unsafe { &*header })
     }
 
-    /// The header of the next message, if it has arrived. Only the receiver calls it.
+    /// Returns the header of the next message, if it has arrived. Only the receiver calls it.
     pub(super) fn ahead(&self) -> Option<&Header> {
         let next = self.taken() + 1;
         self.arrived(next).map(|_| self.header(next))
@@ -229,16 +228,16 @@ impl Channel {
         expected.check(self.header(number), other, status)
     }
 
-    /// The short payload of message `number`, which has arrived and is not released.
+    /// Returns the short payload of message `number`, which has arrived and is not released.
     #[inline]
     pub(super) fn payload<'a>(&'a self, number: u64, message: &'a Message, size_bytes: usize) -> &'a [u8] {
         if size_bytes <= INLINE { &message.inline[..size_bytes] } else { self.piece(number, size_bytes) }
     }
 
-    /// What is in the slot of message `number`, which has arrived and is not released.
+    /// Returns the content of the slot of message `number`, which has arrived and is not released.
     #[inline]
     pub(super) fn piece(&self, number: u64, size_bytes: usize) -> &[u8] {
-        // SAFETY: the message has arrived and is not released, so nobody writes to the slot.
+        // SAFETY: the message has arrived and is not released, so no rank writes to the slot.
         self.slot(number).payload.with(|payload| unsafe { &(&*payload)[..size_bytes] })
     }
 

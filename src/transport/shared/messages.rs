@@ -12,12 +12,12 @@ use crate::transport::{Failure, Header, Incoming, Outgoing, Polled, Target};
 pub(in crate::transport) struct Line(pub(super) Shared);
 
 impl Line {
-    /// Whether messages of a rank go through this memory.
+    /// Returns whether messages of a rank go through this memory.
     pub(in crate::transport) fn has(&self, rank: Rank) -> bool {
         self.0.has(rank)
     }
 
-    /// The header of the next message from a rank, if it has arrived.
+    /// Returns the header of the next message from a rank, if it has arrived.
     pub(in crate::transport) fn ahead(&self, from: Rank) -> Option<Header> {
         self.0.ahead(from).copied()
     }

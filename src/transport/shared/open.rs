@@ -47,12 +47,12 @@ impl<'a> Open<'a> {
         Self { buffer, range, is_copy, starts, reach, copy, took_copies: false }
     }
 
-    /// The range in this rank's buffer.
+    /// Returns the range in this rank's buffer.
     pub(crate) fn own(&mut self) -> &mut [u8] {
         self.own_part(0..self.range.len()).0
     }
 
-    /// A part of the range in this rank's buffer, and the access to other ranks' memory.
+    /// Returns a part of the range in this rank's buffer, and the access to other ranks' memory.
     fn own_part(&mut self, part: Range<usize>) -> (&mut [u8], &mut Reach, &mut Scratch) {
         let Range { start, end } = self.range;
         assert!(part.start <= part.end && part.end <= end - start, "a part of the range");
@@ -63,13 +63,13 @@ impl<'a> Open<'a> {
         (own, self.reach, self.copy)
     }
 
-    /// The best block size for this range, where `preferred` is best for mapped memory.
+    /// Returns the best block size for this range, where `preferred` is best for mapped memory.
     pub(crate) fn block_bytes(&self, preferred: usize) -> usize {
         let elsewhere = |start: &Start| matches!(start, Start::Elsewhere(_));
         if self.starts.iter().any(elsewhere) { KERNEL_BLOCK_BYTES } else { preferred }
     }
 
-    /// A part of the range in this rank's buffer, and in another's if that is mapped.
+    /// Returns a part of the range in this rank's buffer, and in another's if that is mapped.
     pub(crate) fn at_hand(&mut self, other: usize, part: Range<usize>) -> Option<(&mut [u8], &mut [u8])> {
         let Start::Mapped { start, .. } = self.starts[other] else { return None };
         let (own, ..) = self.own_part(part.clone());
@@ -78,7 +78,7 @@ impl<'a> Open<'a> {
         Some((own, unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) }))
     }
 
-    /// A part of the range in this rank's buffer, and the other rank's values there.
+    /// Returns a part of the range in this rank's buffer, and the other rank's values there.
     pub(crate) fn both(&mut self, other: usize, part: Range<usize>) -> Result<(&mut [u8], &[u8])> {
         match self.starts[other] {
             Start::Mapped { .. } => {

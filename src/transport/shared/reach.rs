@@ -1,4 +1,4 @@
-//! How a rank accesses the memory of the ranks that share its board.
+//! The access of a rank to the memory of the ranks that share its board.
 
 use crate::error::Result;
 use crate::memory::Location;
@@ -11,7 +11,7 @@ pub(in crate::transport) use processes::{Processes, can_read, is_kernel_fast};
 /// The bytes that the kernel copies at a time for further work: they stay in the core's cache.
 pub(super) const KERNEL_BLOCK_BYTES: usize = 128 << 10;
 
-/// Where a rank finds its range in another rank's buffer.
+/// The start of a rank's range in another rank's buffer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Start {
     /// In memory mapped here: the array itself, or (`is_copy`) a copy lent in its place.
@@ -20,7 +20,7 @@ pub(super) enum Start {
     Elsewhere(u64),
 }
 
-/// How a rank accesses the memory of the others.
+/// The access of a rank to the memory of the others.
 #[derive(Debug)]
 pub(in crate::transport) enum Reach {
     /// They are threads of the same process: an address suffices.
@@ -30,7 +30,7 @@ pub(in crate::transport) enum Reach {
 }
 
 impl Reach {
-    /// The same access, with mappings of its own.
+    /// Returns the access with mappings of its own.
     pub(super) fn again(&self) -> Self {
         match self {
             Self::Threads => Self::Threads,
@@ -38,7 +38,7 @@ impl Reach {
         }
     }
 
-    /// Whether the kernel copies from and to memory that is not registered.
+    /// Returns whether the kernel copies from and to memory that is not registered.
     pub(super) fn can_ask_kernel(&self) -> bool {
         match self {
             Self::Threads => false,
@@ -65,7 +65,7 @@ impl Reach {
         Ok(())
     }
 
-    /// Where this rank finds `size_bytes` bytes that another rank lends, possibly as a copy.
+    /// Returns the address of `size_bytes` bytes that another rank lends, possibly of a copy.
     pub(super) fn start(
         &mut self,
         of: usize,
@@ -97,7 +97,7 @@ impl Reach {
         }
     }
 
-    /// The address here of `size_bytes` bytes of another rank, valid while they are lent.
+    /// Returns the address here of `size_bytes` bytes of another rank, valid while they are lent.
     fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
         match self {
             Self::Threads => {

@@ -25,7 +25,7 @@ pub(in crate::transport) struct Receiving<'a> {
     /// The number of messages received from this rank.
     received: &'a mut u64,
     reach: &'a mut Reach,
-    /// How much of the payload has been consumed.
+    /// The bytes of the payload that have been consumed.
     taken: usize,
     done: bool,
 }
@@ -68,7 +68,7 @@ impl<'a> Receiving<'a> {
         Self { taken, ..self }
     }
 
-    /// How much of the payload has been consumed.
+    /// Returns the bytes of the payload that have been consumed.
     pub(super) fn taken(&self) -> usize {
         self.taken
     }

@@ -39,7 +39,7 @@ pub(in crate::transport) struct Sending<'a> {
     way: Way<'a>,
     outbox: &'a mut Outbox,
     registry: &'a Registry,
-    /// How much of the payload has been sent.
+    /// The bytes of the payload that have been sent.
     given: usize,
     done: bool,
 }

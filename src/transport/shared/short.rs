@@ -4,7 +4,8 @@ use super::Shared;
 use super::channel::SHORT;
 use crate::transport::{Failure, Header, Incoming, Outgoing};
 
-/// How often a rank polls for a short message before it waits as for any other: a few times the length of one exchange.
+/// The number of polls of a rank for a short message before it waits as for any other: a few times the length of one
+/// exchange.
 const LOOKS: u32 = 1000;
 
 impl Shared {

@@ -14,7 +14,8 @@ use crate::memory::{Location, Scratch};
 use crate::transport::waiting::Poll;
 use crate::transport::{Deadlines, Failure, Header, Waiting};
 
-/// The range size from which copies by a fast kernel are cheaper than our own copies of memory that is not registered.
+/// The range size from which copies by a fast kernel are cheaper than Unisono's copies of memory that is not
+/// registered.
 const KERNEL_BYTES: usize = 512 << 10;
 
 impl Shared {

@@ -1,4 +1,4 @@
-//! How ranks connect: each listens, tells the others where, and connects to those before it.
+//! The connection of ranks: each listens, tells the others where, and connects to those before it.
 //!
 //! Only a process that knows the secret of the world is admitted, and none once all are there.
 
@@ -19,21 +19,22 @@ use crate::transport::bootstrap::{
 };
 use crate::transport::link::Links;
 
-/// How long the system may take to reach an address, and how often a rank that strangers displace tries again.
+/// The longest time that the system may take to reach an address, and the tries of a rank that strangers
+/// displace.
 const REACH: Duration = Duration::from_secs(3);
 const ATTEMPTS: usize = 3;
-/// How long a rank waits for all others to connect.
+/// The time that a rank waits for all others to connect.
 const CONNECT: Duration = Duration::from_secs(30);
 /// The tag of claims of these connections.
 pub(super) const TAG: u64 = u64::from_be_bytes(*b"messages");
 
-/// What a rank tells all others before they connect.
+/// The addresses that a rank sends to all others before they connect.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ports {
     /// The secret of all connections is rank 0's.
     secret: [u64; 2],
     addresses: Vec<SocketAddr>,
-    /// Why it has none.
+    /// The reason why it has none.
     error: Option<String>,
 }
 
@@ -63,8 +64,8 @@ pub(in crate::transport) fn connect(
     Ok(controls.map(|controls| Links { collectives, messages, controls }))
 }
 
-/// The [control connections](Links::controls) of a rank with all others, since all of them agree on the survivors of a failure. All ranks
-/// call it. If ranks cannot connect, it returns the reason, identical on all ranks.
+/// Returns the [control connections](Links::controls) of a rank with all others, since all of them agree on the survivors of a failure.
+/// All ranks call it. If ranks cannot connect, it returns the reason, identical on all ranks.
 ///
 /// # Errors
 /// Those of the bootstrap.
@@ -77,7 +78,7 @@ pub(in crate::transport) fn controls(
 }
 
 impl Tcp {
-    /// The link over these connections.
+    /// Returns the link over these connections.
     fn new(ranks: usize, sockets: Vec<(Rank, TcpStream)>) -> Self {
         let mut streams: Vec<_> = (0..ranks).map(|_| None).collect();
         for (rank, socket) in sockets {
@@ -87,7 +88,7 @@ impl Tcp {
     }
 }
 
-/// A connection with every rank that is `far`. All ranks of the world call it.
+/// Returns a connection with every rank that is `far`. All ranks of the world call it.
 fn sockets(
     bootstrap: &mut dyn Bootstrap,
     far: impl Fn(Rank) -> bool,

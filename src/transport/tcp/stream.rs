@@ -13,13 +13,13 @@ use crate::transport::Header;
 
 /// The most bytes that one call of the kernel moves, so that both directions take turns and what arrives stays in the cache.
 const PIECE: usize = 256 << 10;
-/// The same for a part of a longer message, while the kernel takes all of it. The call may also deliver what has arrived, and a longer one
+/// The size of a part of a longer message, while the kernel takes all of it. The call may also deliver what has arrived, and a longer one
 /// delays its acknowledgement, and so the other end: at 10 Gbit/s, 16 MiB each way take 1.07 times as long as on the wire, and with
 /// [`PIECE`] 1.12 times, or under BBR, which sends little ahead of acknowledgements, 1.3 times.
 const PART: usize = 48 << 10;
 /// The size of a header.
 const HEADER: usize = size_of::<Header>();
-/// How much is received with a header: a short message takes one call of the kernel.
+/// The bytes that are received with a header: a short message takes one call of the kernel.
 const AHEAD: usize = 8 << 10;
 
 /// A connection.
@@ -29,18 +29,19 @@ pub(super) struct Stream<S = TcpStream> {
     /// The bytes received with a header, and the part of them that was not taken yet.
     ahead: Box<[u8]>,
     here: Range<usize>,
-    /// How much of the payload of the next message is to be received; `None` before its header is here.
+    /// The bytes of the payload of the next message that are to be received; `None` before its header is
+    /// here.
     left: Option<usize>,
     header: Header,
     /// Whether the last attempt to send or receive has to be repeated once the kernel is ready.
     waits_to_send: bool,
     waits_to_receive: bool,
-    /// Why no more bytes can be sent or received.
+    /// The reason why no more bytes can be sent or received.
     lost: Option<Errno>,
 }
 
 impl<S: Socket> Stream<S> {
-    /// A connection over a socket.
+    /// Returns a connection over a socket.
     pub(super) fn new(socket: S) -> Self {
         Self {
             socket,
@@ -70,7 +71,7 @@ impl<S: Socket> Stream<S> {
         })
     }
 
-    /// The header of the message whose payload is next, if it is here.
+    /// Returns the header of the message whose payload is next, if it is here.
     #[inline]
     pub(super) fn ahead(&mut self) -> Option<Header> {
         if self.left.is_some() {
@@ -118,7 +119,7 @@ impl<S: Socket> Stream<S> {
         None
     }
 
-    /// Why the connection is lost, if it is.
+    /// Returns the reason why the connection is lost, if it is.
     pub(super) fn lost(&self) -> Option<Errno> {
         self.lost
     }
@@ -129,7 +130,7 @@ impl<S: Socket> Stream<S> {
         }
     }
 
-    /// The events that it waits for.
+    /// Returns the events that it waits for.
     fn events(&self) -> PollFlags {
         let mut events = PollFlags::empty();
         if self.lost.is_none() {

@@ -1,4 +1,4 @@
-//! How ranks connect over UCX.
+//! The connection of ranks over UCX.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::transport::bootstrap::{Bootstrap, gather, gather_bytes};
 use crate::transport::link::Links;
 use crate::transport::tcp;
 
-/// How long a rank waits for the greetings of all others.
+/// The time that a rank waits for the greetings of all others.
 const CONNECT: Duration = Duration::from_secs(30);
 const NAP: Duration = Duration::from_millis(1);
 
@@ -43,7 +43,8 @@ pub(in crate::transport) fn connect(
     Ok(controls.map(|controls| Links { collectives, messages, controls }))
 }
 
-/// Whether UCX may have something better than TCP: a node has an adapter for RDMA. All ranks of the world call it.
+/// Returns whether UCX may have something better than TCP: a node has an adapter for RDMA. All ranks of the world
+/// call it.
 ///
 /// # Errors
 /// Those of the bootstrap.
@@ -52,7 +53,7 @@ pub(in crate::transport) fn is_better(bootstrap: &mut dyn Bootstrap) -> Result<b
     Ok(has_rdma.iter().any(|[has]| *has == 1))
 }
 
-/// A link with every rank that is `far`. All ranks of the world call it.
+/// Returns a link with every rank that is `far`. All ranks of the world call it.
 pub(super) fn line(
     bootstrap: &mut dyn Bootstrap,
     far: &impl Fn(Rank) -> bool,

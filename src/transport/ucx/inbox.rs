@@ -41,7 +41,7 @@ pub(super) struct Descriptor(pub(super) NonNull<c_void>);
 // SAFETY: only the worker at which it arrived uses it, on the thread that uses that.
 unsafe impl Send for Descriptor {}
 
-/// Why nothing more can be sent to and received from a rank.
+/// The reason why nothing more can be sent to and received from a rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Lost {
     /// UCX reported an error.
@@ -98,7 +98,7 @@ impl Inbox {
         Self { own: own as u64, peers: (0..ranks).map(|_| Peer::default()).collect() }
     }
 
-    /// The next piece from a rank, if it has arrived.
+    /// Returns the next piece from a rank, if it has arrived.
     pub(super) fn take(&self, from: Rank) -> Option<(Envelope, Payload)> {
         let peer = &self.peers[from];
         let mut pieces = peer.pieces.borrow_mut();
@@ -113,7 +113,7 @@ impl Inbox {
         self.peers[from].pieces.take()
     }
 
-    /// This rank, as the header of its greetings and farewells.
+    /// Returns this rank, as the header of its greetings and farewells.
     pub(super) fn own(&self) -> &u64 {
         &self.own
     }
@@ -131,12 +131,12 @@ impl Inbox {
         self.peers[other].lose(lost);
     }
 
-    /// The argument of [`on_piece`] and its like, for as long as this value exists and is not moved.
+    /// Returns the argument of [`on_piece`] and its like, for as long as this value exists and is not moved.
     pub(super) fn as_argument(&self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// The argument of [`on_error`] for a rank, for as long as this value exists.
+    /// Returns the argument of [`on_error`] for a rank, for as long as this value exists.
     pub(super) fn argument_for(&self, other: Rank) -> *mut c_void {
         std::ptr::from_ref(&self.peers[other]).cast_mut().cast()
     }
@@ -149,7 +149,7 @@ impl Peer {
 
     fn add(&self, envelope: Envelope, payload: Payload) {
         let mut pieces = self.pieces.borrow_mut();
-        // How far from the next one, since numbers wrap around.
+        // The distance from the next one, since numbers wrap around.
         let place = |envelope: &Envelope| envelope.number.wrapping_sub(self.next.get());
         let before = pieces.iter().rev().take_while(|(later, _)| place(later) > place(&envelope)).count();
         let end = pieces.len();
@@ -157,7 +157,7 @@ impl Peer {
     }
 }
 
-/// The first bytes of a message, as a value.
+/// Returns the first bytes of a message, as a value.
 ///
 /// # Safety
 /// `header` must point to `size_bytes` bytes, unless that is 0.
@@ -182,7 +182,7 @@ pub(super) unsafe extern "C" fn on_piece(
     let (inbox, attributes) = unsafe { (&*argument.cast::<Inbox>(), (*param).recv_attr) };
     // SAFETY: UCX passes the address of the header, and its size.
     let envelope = unsafe { read::<Envelope>(header, header_length) };
-    // What no rank of this world sends is dropped: anybody may connect to a port of UCX.
+    // Messages from outside of this world are dropped: anybody may connect to a port of UCX.
     let Some((envelope, peer)) =
         envelope.and_then(|envelope| Some((envelope, inbox.peers.get(envelope.from as usize)?)))
     else {
@@ -209,7 +209,7 @@ pub(super) unsafe extern "C" fn on_piece(
     UCS_OK
 }
 
-/// The rank from which a message is that has no other header.
+/// Returns the rank from which a message is that has no other header.
 ///
 /// # Safety
 /// As [`on_piece`].

@@ -44,7 +44,7 @@ pub(super) fn library() -> Result<&'static Library, String> {
     LIBRARY.get_or_init(|| Library::load().map_err(with_remedy)).as_ref().map_err(Clone::clone)
 }
 
-/// The version of UCX's library, for reports.
+/// Returns the version of UCX's library, for reports.
 ///
 /// # Errors
 /// Why the library cannot be used, and what to do.

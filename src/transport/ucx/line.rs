@@ -15,7 +15,7 @@ use crate::transport::link::{Link, PIECE};
 use crate::transport::{Failure, Header, Outgoing};
 
 const HEADER: usize = size_of::<Header>();
-/// How many pieces of a message are under way at a time, each way.
+/// The number of pieces of a message that are under way at a time, each way.
 const WINDOW: usize = 4;
 
 /// A rank's messages. A payload is sent in pieces from where it lies, and received where it is stored: short ones with their header, and
@@ -38,7 +38,8 @@ struct Peer {
     envelopes: Box<[UnsafeCell<Envelope>; WINDOW]>,
     /// The message that arrives: its header, and its first piece until that is received.
     arriving: Option<(Header, Option<Payload>)>,
-    /// How much of the message the places before this one have taken, and how much of this one has been posted.
+    /// The bytes of the message that the places before this one have taken, and those of this one that have
+    /// been posted.
     before: usize,
     posted: usize,
     receives: Flight,

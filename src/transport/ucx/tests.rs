@@ -170,7 +170,7 @@ fn memory_of_a_message_that_nobody_receives_can_be_withdrawn() {
             assert!(line.holds_memory(1));
             line.withdraw(1);
             assert!(!line.holds_memory(1));
-            // Nobody reads what was lent.
+            // The lent values are not read any more.
             sent.fill(0);
             assert_eq!(line.lost(1).unwrap(), "this rank has closed it");
         } else {

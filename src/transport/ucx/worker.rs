@@ -23,10 +23,10 @@ const GREETING_ID: c_uint = 1;
 const FAREWELL_ID: c_uint = 2;
 /// A payload of this size is sent without waiting for its receiver: programs send short messages before they receive.
 const EAGER_BYTES: usize = 8 << 10;
-/// How long a worker that ends waits until UCX has no memory of others.
+/// The time that a worker that ends waits until UCX has no memory of others.
 const END: Duration = Duration::from_secs(5);
-/// How long it waits before until everything has arrived. Over TCP that takes progress of the other rank, which may use other
-/// communicators only; but the kernel has the bytes, and goes on to send them.
+/// The time that it waits first until everything has arrived. Over TCP that takes progress of the other rank, which may use
+/// other communicators only; but the kernel has the bytes, and goes on to send them.
 const FLUSH: Duration = Duration::from_millis(100);
 const NAP: Duration = Duration::from_millis(1);
 
@@ -47,8 +47,8 @@ pub(super) struct Worker {
     process: u32,
 }
 
-// SAFETY: UCX allows any thread to use a worker in its serialized mode, one at a time. Nobody else has a reference to the inbox, and UCX
-// calls its functions only on the thread that makes progress.
+// SAFETY: UCX allows any thread to use a worker in its serialized mode, one at a time. Nothing else has a reference to the inbox, and
+// UCX calls its functions only on the thread that makes progress.
 unsafe impl Send for Worker {}
 
 impl fmt::Debug for Worker {
@@ -68,7 +68,7 @@ fn check(status: ucs_status_t) -> Result<(), Status> {
     if status == UCS_OK { Ok(()) } else { Err(Status(status)) }
 }
 
-/// The request that a function returned; none if it has completed.
+/// Returns the request that a function returned; none if it has completed.
 fn request(returned: ucs_status_ptr_t) -> Result<Option<Request>, Status> {
     // Statuses are returned as the last addresses.
     let is_status = returned.addr() >= (UCS_ERR_LAST as isize).cast_unsigned();
@@ -79,7 +79,7 @@ fn request(returned: ucs_status_ptr_t) -> Result<Option<Request>, Status> {
 }
 
 impl Worker {
-    /// A worker of a rank, which connects with others of its world.
+    /// Returns a worker of a rank, which connects with others of its world.
     pub(super) fn new(library: &'static Library, (own, ranks): (Rank, usize)) -> Result<Self, Status> {
         let mut worker = Self {
             library,
@@ -156,7 +156,7 @@ impl Worker {
         &self.inbox
     }
 
-    /// Where others reach the worker.
+    /// Returns the address of the worker.
     pub(super) fn address(&self) -> Result<Vec<u8>, Status> {
         let (mut address, mut size_bytes) = (null_mut(), 0);
         // SAFETY: the worker is created; the addresses are valid during the call.
@@ -268,12 +268,13 @@ impl Worker {
         if let Payload::Held(Descriptor(descriptor), _) | Payload::Offered(Descriptor(descriptor), _) =
             payload
         {
-            // SAFETY: it arrived at this worker, and whoever uses a descriptor consumes it.
+            // SAFETY: it arrived at this worker, and the user of a descriptor consumes it.
             unsafe { (self.functions().ucp_am_data_release)(self.worker, descriptor.as_ptr()) };
         }
     }
 
-    /// Whether a request is done; then it must not be used again. Requests are done, or fail, while the worker makes progress.
+    /// Returns whether a request is done; then it must not be used again. Requests are done, or fail, while the worker makes
+    /// progress.
     pub(super) fn is_done(&self, request: &Request) -> Result<bool, Status> {
         let request = request.0.as_ptr();
         // SAFETY: the request is one of this worker's, and is not freed.
@@ -354,12 +355,13 @@ impl Worker {
         }
     }
 
-    /// Whether this process is a forked child of the one that created the worker.
+    /// Returns whether this process is a forked child of the one that created the worker.
     pub(super) fn is_of_parent(&self) -> bool {
         self.process != std::process::id()
     }
 
-    /// Whether UCX has not given back memory that was lent to it, though the connections that used it are closed.
+    /// Returns whether UCX has not given back memory that was lent to it, though the connections that used it are
+    /// closed.
     pub(super) fn is_stuck(&self) -> bool {
         self.is_stuck.get()
     }

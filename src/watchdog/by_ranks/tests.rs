@@ -17,7 +17,7 @@ use crate::watchdog::Card;
 const RANKS: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The two ends of a connection.
+/// Returns the two ends of a connection.
 fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -30,7 +30,7 @@ struct End {
     _guard: Arc<dyn Guard>,
 }
 
-/// The connections of each rank with all others.
+/// Returns the connections of each rank with all others.
 fn controls() -> Vec<Vec<(Rank, OwnedFd)>> {
     let mut controls: Vec<Vec<(Rank, OwnedFd)>> = (0..RANKS).map(|_| Vec::new()).collect();
     for (one, other) in (0..RANKS).flat_map(|one| (0..one).map(move |other| (one, other))) {
@@ -41,7 +41,7 @@ fn controls() -> Vec<Vec<(Rank, OwnedFd)>> {
     controls
 }
 
-/// A rank that is alone on its node.
+/// Returns a rank that is alone on its node.
 fn end((rank, controls): (Rank, Vec<(Rank, OwnedFd)>)) -> End {
     let cards = Arc::new(Cards((0..RANKS).map(Card::of_this_process).collect()));
     let status = StatusBoard::alone(rank, RANKS).unwrap();
@@ -64,7 +64,7 @@ fn world() -> Vec<End> {
     controls().into_iter().enumerate().map(end).collect()
 }
 
-/// What ranks do that wait, until all of them see something.
+/// Runs ranks that wait, until all of them see something.
 fn until(ends: &[End], sees: impl Fn(&StatusBoard) -> bool) {
     let began = Instant::now();
     while !ends.iter().all(|end| sees(&end.status)) {
@@ -118,13 +118,13 @@ fn a_rank_that_leaves_has_not_failed() {
     leaves.status.leave(3);
     drop(leaves);
     until(&ends, |status| status.has_left(3));
-    // What comes after the goodbye is the end of the connection.
+    // Anything after the goodbye is the end of the connection.
     let began = Instant::now();
     until(&ends, |_| began.elapsed() > 4 * TICK);
     assert!(ends.iter().all(|end| end.status.failure().is_none()));
 }
 
-/// What every rank does after a failure, on a thread of its own.
+/// Runs `then` on every rank after a failure, on a thread of its own.
 fn survivors<R: Send>(ends: &[End], then: impl Fn(Rank, &dyn Guard) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let then = &then;

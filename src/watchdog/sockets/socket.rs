@@ -11,11 +11,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::control::{How, LONGEST, PREFIX};
 
-/// How long sent data may remain unacknowledged by the other host before the connection counts as cut. The kernel acknowledges, so a
-/// stopped process does not look like a cut connection.
+/// The longest time that sent data may remain unacknowledged by the other host before the connection counts as cut. The kernel
+/// acknowledges, so a stopped process does not look like a cut connection.
 pub(in super::super) const CUT_AFTER: Duration = Duration::from_secs(5);
-/// The same for a connection on which nothing is sent: the kernel sends such probes when the connection has been idle, and counts it
-/// as cut if this many are not answered.
+/// The interval of probes on a connection on which nothing is sent: the kernel sends them when the connection has been idle, and
+/// counts it as cut if this many are not answered.
 const PROBE: Duration = Duration::from_secs(1);
 const PROBES: u32 = CUT_AFTER.as_secs() as u32;
 /// The limit of unsent data, for a process that does not read.
@@ -33,7 +33,7 @@ pub(super) struct Socket {
     /// The address of the side that accepts.
     pub(super) over: IpAddr,
     unsent: VecDeque<u8>,
-    /// How it has ended, once detected.
+    /// Its end, once detected.
     pub(super) ended: Option<How>,
 }
 
@@ -49,7 +49,7 @@ impl Socket {
         }
     }
 
-    /// A connection that exists.
+    /// Returns a connection that exists.
     pub(super) fn connected(stream: TcpStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         let over = stream.local_addr()?.ip().to_canonical();
@@ -66,7 +66,7 @@ impl Socket {
         Ok(Self { stream, is_connected, over, unsent: VecDeque::new(), ended: None })
     }
 
-    /// Whether to poll for writability.
+    /// Returns whether to poll for writability.
     pub(super) fn wants_to_write(&self) -> bool {
         !self.is_connected || !self.unsent.is_empty()
     }
@@ -103,7 +103,7 @@ impl Socket {
             return;
         }
         if room == 0 {
-            // What has arrived before the end still counts.
+            // Data that arrived before the end still counts.
             self.ended = None;
         }
     }
@@ -137,7 +137,7 @@ fn waits(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
-/// The meaning of a socket error.
+/// Returns the meaning of a socket error.
 fn of(error: &std::io::Error) -> How {
     match error.kind() {
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionRefused => How::Closed,

@@ -7,7 +7,7 @@ use crate::config::Interfaces;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A hub whose world has another node, that of rank 1.
+/// Returns a hub whose world has another node, that of rank 1.
 fn hub() -> (Sockets, Cards) {
     let mut cards = Cards(vec![Card::of_this_process(0), Card::of_this_process(1)]);
     let hub = Hub::open(&mut cards.0[0], &Interfaces::default()).unwrap();
@@ -18,7 +18,7 @@ fn leader(cards: &Cards) -> Sockets {
     Sockets::of_leader(1, cards, None).unwrap()
 }
 
-/// The events on all connections until `is_enough`.
+/// Returns the events on all connections until `is_enough`.
 fn news_until(all: &mut [&mut Sockets], is_enough: impl Fn(&[News]) -> bool) -> Vec<News> {
     let (began, mut news) = (Instant::now(), Vec::new());
     while !is_enough(&news) {
@@ -29,7 +29,7 @@ fn news_until(all: &mut [&mut Sockets], is_enough: impl Fn(&[News]) -> bool) -> 
     news
 }
 
-/// The leader of the other node, once connected to the hub.
+/// Returns the leader of the other node, once connected to the hub.
 fn connected(hub: &mut Sockets, cards: &Cards) -> Sockets {
     let (began, mut leader) = (Instant::now(), leader(cards));
     while leader.others().is_empty() {

@@ -52,7 +52,7 @@ pub fn agree(comm: &mut Communicator, memory: Memory) {
     }
 }
 
-/// Whether a rank adds to a sum of half-precision elements before it is rounded.
+/// Returns whether a rank adds to a sum of half-precision elements before it is rounded.
 fn accumulates(comm: &Communicator, algorithm: Algorithm) -> bool {
     let plan = |rank| CompiledPlan::new(algorithm, Operation::AllReduce, comm.topology(), rank);
     (0..comm.ranks()).any(|rank| plan(rank).expect("an all-reduce").accumulates())
@@ -78,7 +78,8 @@ fn mean_is_same_on_all_ranks<T: Element + Into<f64>>(
     assert!(what.is_none(), "mean of {} by {algorithm}, rank {} and rank 0: {what:?}", T::DTYPE, comm.rank());
 }
 
-/// The same for arrays that are worked on block by block, or copied by the kernel; and there, means are made block by block.
+/// Means are the same for arrays that are reduced block by block, or copied by the kernel; and there, means are made block
+/// by block.
 pub fn agree_in_blocks(comm: &mut Communicator, memory: Memory) {
     for algorithm in Algorithm::ALL {
         let sums: Vec<f32> = over(comm, memory, algorithm, BLOCKS_COUNT, |noise| noise as f32);

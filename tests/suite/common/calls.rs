@@ -20,19 +20,19 @@ pub struct Made {
     pub label: &'static str,
 }
 
-/// What each rank has for itself in a call.
+/// The values of one rank in a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Own {
     pub memory: Memory,
     pub in_flight: bool,
 }
 
-/// Whether a result has to be right, or must not be.
+/// The requirement on a result: it has to be right, or must not be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ranks {
     Agree,
-    /// They are not in the same call. A rank may be done with its own part of it before it can know; what nobody gives before
-    /// all have given something must not be there.
+    /// They are not in the same call. A rank may be done with its own part of it before it can know; values that ranks give
+    /// only after all have given something must not be there.
     Disagree,
 }
 
@@ -110,7 +110,7 @@ impl Made {
         Ok(())
     }
 
-    /// The communicator, for a call with this one's label.
+    /// Returns the communicator, for a call with this one's label.
     pub fn named<'comm>(&self, comm: &'comm mut Communicator) -> CallBuilder<'comm> {
         let call = comm.call();
         if self.label.is_empty() { call } else { call.label(self.label) }
@@ -153,7 +153,7 @@ impl Made {
         }
     }
 
-    /// The elements that are defined on a rank when the call is done.
+    /// Returns the elements that are defined on a rank when the call is done.
     pub fn defined_on(&self, comm: &Communicator) -> Range<usize> {
         match self.operation {
             Operation::ReduceScatter | Operation::Scatter { .. } => comm.own_part(self.count),
@@ -163,7 +163,7 @@ impl Made {
         }
     }
 
-    /// Whether this rank has a result that needs something of every rank.
+    /// Returns whether this rank has a result that needs something of every rank.
     pub fn needs_all(&self, rank: usize) -> bool {
         match self.operation {
             Operation::Broadcast { .. }

@@ -14,7 +14,8 @@ use super::memory::Memory;
 /// The prime of the entries of matrices, which have 16 bits.
 const PRIME: u64 = 65_521;
 
-/// The product of 2×2 matrices modulo a prime, whose entries are the 16-bit parts of a word: associative, and not commutative.
+/// Returns the product of 2×2 matrices modulo a prime, whose entries are the 16-bit parts of a word: associative, and not
+/// commutative.
 fn product(left: u64, right: u64) -> u64 {
     let entry = |matrix: u64, row: u32, column: u32| matrix >> (32 * row + 16 * column) & 0xffff;
     let dot = |row, column| {
@@ -23,7 +24,7 @@ fn product(left: u64, right: u64) -> u64 {
     (0..4).map(|place| dot(place / 2, place % 2) << (16 * place)).sum()
 }
 
-/// The matrix of a rank at an index of an array.
+/// Returns the matrix of a rank at an index of an array.
 fn matrix(call: u64, rank: usize, index: usize) -> u64 {
     let mixed = (call << 40 ^ (rank as u64) << 32 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -40,7 +41,7 @@ fn products() -> ReduceOp {
     })
 }
 
-/// The larger of two pairs of a key and the rank that has it; of equal keys, the lower rank's.
+/// Returns the larger of two pairs of a key and the rank that has it; of equal keys, the lower rank's.
 fn largest() -> ReduceOp {
     static LARGEST: OnceLock<ReduceOp> = OnceLock::new();
     *LARGEST.get_or_init(|| {
@@ -58,7 +59,7 @@ fn largest() -> ReduceOp {
 
 const PAIR_BYTES: usize = 16;
 
-/// The ranks whose values make a result, and where it is.
+/// Returns the ranks whose values make a result, and where it is.
 fn result(comm: &Communicator, operation: Operation, count: usize) -> (Range<usize>, Range<usize>) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     match operation {
@@ -105,7 +106,7 @@ struct Ordered {
 }
 
 impl Ordered {
-    /// Whether it was carried out. Otherwise it was refused, on all ranks.
+    /// Returns whether it was carried out. Otherwise it was refused, on all ranks.
     fn make(&self, comm: &mut Communicator, is_in_flight: bool) -> bool {
         let Self { operation, ref choice, count, number } = *self;
         let rank = comm.rank();
@@ -174,7 +175,7 @@ fn pairs(comm: &mut Communicator) {
     }
 }
 
-/// What cannot be reduced is refused on all ranks, which go on.
+/// Reductions that are impossible are refused on all ranks, which go on.
 fn refusals(comm: &mut Communicator) {
     let refused = |done: unisono::Result<()>, words: &str| match done {
         Err(Error::Unsupported(why)) => assert!(why.contains(words), "{why}"),

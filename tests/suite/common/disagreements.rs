@@ -1,10 +1,10 @@
-//! Calls that differ between ranks, and what is said of them.
+//! Calls that differ between ranks, and their errors.
 
 use std::time::Duration;
 
 use unisono::{Algorithm, Communicator, Method, ReduceOp, Vendor};
 
-/// What a rank does that the others do not, and what an error must say of both.
+/// A call of one rank that the others do not make, and the parts of the error that name both.
 pub const DISAGREEMENTS: [(&str, &str, &str); 7] = [
     ("count", "of 100000 f32", "of 99999 f32"),
     ("dtype", "of 100000 f32", "of 100000 u32"),
@@ -15,8 +15,8 @@ pub const DISAGREEMENTS: [(&str, &str, &str); 7] = [
     ("message", "rank 1 called message #0 of 100000 f32", "rank 0 called message #0 of 99999 f32"),
 ];
 
-/// The same for labels, over shared memory and over messages: ranks that share no memory know the name of their own label alone,
-/// and any of them may see it first.
+/// Labels that disagree, over shared memory and over messages: ranks that share no memory know the name of their own label
+/// alone, and any of them may see it first.
 pub const OTHER_LABELS: [(&str, &str, &str); 2] = [
     ("label", "#0 \"bucket 1\" of 100000 f32", "#0 \"bucket 2\" of 100000 f32"),
     ("label", "called all-reduce #0 \"bucket ", "called all-reduce #0 with another label of 100000 f32"),
@@ -66,7 +66,7 @@ pub fn disagree(role: &str, comm: &mut Communicator) {
     }
 }
 
-/// Calls something that the ranks disagree on. Nobody may come out of it with a result.
+/// Calls something that the ranks disagree on. No rank may get a result.
 fn mismatched(comm: &mut Communicator, call: impl Fn(&mut Communicator, &mut [f32]) -> unisono::Result<()>) {
     comm.set_timeout(Duration::from_secs(30));
     comm.set_choice(Algorithm::Ring).unwrap();

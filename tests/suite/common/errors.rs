@@ -37,7 +37,7 @@ const REFUSED: [(ErrorCode, Calls); 11] = [
     (ErrorCode::Setting, |_| Unisono::builder().tuning("no-such-file.toml").threads(1).map(drop)),
 ];
 
-/// Whatever is refused, on all ranks or on one alone, the next call is right on all of them.
+/// After a refusal, on all ranks or on one alone, the next call is right on all of them.
 pub fn refused(comm: &mut Communicator) {
     for (code, calls) in REFUSED {
         for alone in [false, true] {
@@ -60,7 +60,7 @@ fn goes_on(comm: &mut Communicator) {
     assert_eq!(one, [comm.ranks() as u64; 5]);
 }
 
-/// What ranks 0 and 1 of threads get of a failed call, which is the last.
+/// Returns the errors of ranks 0 and 1 of threads for a failed call, which is the last.
 pub fn failed(calls: Calls) -> [Option<Error>; 2] {
     let errors = unisono::threads(2, |mut comm| {
         comm.barrier().unwrap();

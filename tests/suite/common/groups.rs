@@ -27,7 +27,7 @@ pub fn conformance(comm: &mut Communicator) {
     on_threads(comm);
 }
 
-/// Who is in which group, and under which number.
+/// The members of groups, and their numbers.
 pub fn members(comm: &mut Communicator) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let alike = |color: usize, count: usize| (0..ranks).filter(move |rank| rank % count == color);
@@ -54,7 +54,7 @@ pub fn members(comm: &mut Communicator) {
     expect_members(&mut inner, &(0..ranks).rev().collect::<Vec<_>>(), rank);
 }
 
-/// What a world does, groups do: all at the same time, and the world after them.
+/// Groups do the same as a world: all at the same time, and the world after them.
 pub fn inside(comm: &mut Communicator) {
     let mut half = comm.split(Some(comm.rank() % 2), 0).unwrap().unwrap();
     super::conformance(&mut half, Memory::Slices);
@@ -70,7 +70,7 @@ pub fn inside(comm: &mut Communicator) {
 fn many(comm: &mut Communicator) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    // What the first group takes from the system, MPI may keep.
+    // MPI may keep the resources of the first group.
     drop(comm.split(Some(0), 0).unwrap());
     comm.barrier().unwrap();
     let before = files();

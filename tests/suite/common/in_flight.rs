@@ -19,14 +19,14 @@ pub fn conformance(comm: &mut Communicator) {
         mixed(comm);
         registered(comm);
     }
-    // Nobody waits for this one, and the next call still comes after it.
+    // No rank waits for this one, and the next call still comes after it.
     drop(comm.all_reduce_async(vec![1.0_f64; LARGE], ReduceOp::Max).unwrap());
     comm.barrier().unwrap();
     // The communicator ends with a call in flight.
     drop(comm.all_reduce_async(vec![1.0_f64; LARGE], ReduceOp::Min).unwrap());
 }
 
-/// Every operation on an array of so many elements, or of as many as make blocks.
+/// Returns every operation on an array of so many elements, or of as many as make blocks.
 pub fn every_operation(ranks: usize, root: usize, count: usize) -> [Made; 10] {
     Operation::all(root).map(|operation| {
         let count = if operation == Operation::AllToAll { count / ranks * ranks } else { count };

@@ -1,10 +1,10 @@
-//! Where ranks have their arrays.
+//! The kinds of memory that hold the arrays of ranks.
 
 use std::ops::{Deref, DerefMut};
 
 use unisono::{Communicator, Element, Registered};
 
-/// Where ranks have their arrays.
+/// The kinds of memory that hold the arrays of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Memory {
     /// Anywhere.
@@ -20,7 +20,7 @@ pub enum Memory {
 impl Memory {
     pub const ALL: [Self; 4] = [Self::Slices, Self::Registered, Self::Mixed, Self::Parts];
 
-    /// An array of these elements.
+    /// Returns an array of these elements.
     pub fn array<T: Element>(self, comm: &Communicator, elements: Vec<T>) -> Array<T> {
         let before = match self {
             Self::Slices => return Array::Slice(elements),

@@ -1,4 +1,4 @@
-//! What every transport is held against: the same checks, run by one rank over its communicator.
+//! The checks that every transport must pass, run by one rank over its communicator.
 
 #![allow(dead_code, unreachable_pub, reason = "builds without MPI or NCCL use a part")]
 
@@ -30,7 +30,7 @@ pub mod vendors;
 
 use memory::Memory;
 
-/// Why there can be no world over UCX here, if there cannot.
+/// Returns the reason why there can be no world over UCX here, if there cannot.
 pub fn no_ucx() -> Option<String> {
     let is_built_in = cfg!(feature = "ucx");
     if is_built_in { launch::no_ucx() } else { Some("built without the feature `ucx`".to_owned()) }
@@ -83,7 +83,8 @@ macro_rules! for_every_dtype {
     };
 }
 
-/// What rank `rank` brings: small enough that every sum and product over 9 ranks is exact in every type.
+/// Returns an element of rank `rank`: small enough that every sum and product over 9 ranks is exact in every
+/// type.
 fn input(op: ReduceOp, rank: usize, index: usize) -> i64 {
     match op {
         ReduceOp::Product => 1 + i64::from((rank + index).is_multiple_of(3)),
@@ -97,7 +98,7 @@ fn input(op: ReduceOp, rank: usize, index: usize) -> i64 {
     }
 }
 
-/// The oracle: what every rank must end with.
+/// Returns the oracle: what every rank must end with.
 fn expected<T: Exact>(op: ReduceOp, ranks: usize, index: usize) -> T {
     let inputs = (0..ranks).map(|rank| input(op, rank, index));
     let reduced = |reduce: fn(i64, i64) -> i64| T::exact(inputs.clone().reduce(reduce).unwrap());
@@ -107,7 +108,7 @@ fn expected<T: Exact>(op: ReduceOp, ranks: usize, index: usize) -> T {
         ReduceOp::Min => T::exact(inputs.min().unwrap()),
         ReduceOp::Max => T::exact(inputs.max().unwrap()),
         ReduceOp::Product => T::exact(inputs.product()),
-        // Of one rank alone, a logical reduction is the rank's value.
+        // A logical reduction of one rank is the rank's value.
         ReduceOp::BitAnd => reduced(|one, other| one & other),
         ReduceOp::BitOr => reduced(|one, other| one | other),
         ReduceOp::BitXor => reduced(|one, other| one ^ other),
@@ -118,7 +119,7 @@ fn expected<T: Exact>(op: ReduceOp, ranks: usize, index: usize) -> T {
     }
 }
 
-/// The reductions of elements of a type.
+/// Returns the reductions of elements of a type.
 pub fn reductions(dtype: DType) -> Vec<ReduceOp> {
     ReduceOp::ALL.into_iter().filter(|op| op.is_defined_for(dtype)).collect()
 }
@@ -126,7 +127,7 @@ pub fn reductions(dtype: DType) -> Vec<ReduceOp> {
 /// After so many elements, inputs and what is expected of them begin again: 11 times 3.
 const PERIOD: usize = 33;
 
-/// What rank `rank` brings, from an index on.
+/// Returns the elements of rank `rank`, from an index on.
 pub fn inputs<T: Exact>(op: ReduceOp, rank: usize, from: usize, count: usize) -> Vec<T> {
     let period = (from..from + PERIOD).map(|index| T::exact(input(op, rank, index)));
     period.collect::<Vec<_>>().into_iter().cycle().take(count).collect()
@@ -215,7 +216,7 @@ fn all_reduce<T: Exact>(
     assert_reduced(&array, op, comm.ranks(), 0, &what);
 }
 
-/// Every algorithm that offers the operation, and the one that is chosen where none is named.
+/// Returns every algorithm that offers the operation, and the one that is chosen where none is named.
 fn offering(comm: &Communicator, operation: Operation) -> Vec<Choice> {
     let offers = |algorithm: &Algorithm| algorithm.plan(operation, comm.topology(), comm.rank()).is_some();
     let offering: Vec<_> = Algorithm::ALL.into_iter().filter(offers).map(Choice::from).collect();
@@ -295,7 +296,7 @@ fn others_of_count<T: Exact>(comm: &mut Communicator, memory: Memory, count: usi
     assert!(*buffer == sent, "all-to-all of {count}");
 }
 
-/// The elements of a rank's own part, the long way.
+/// Returns the elements of a rank's own part, the long way.
 fn part(count: usize, ranks: usize, rank: usize) -> std::ops::Range<usize> {
     let size = |rank: usize| count / ranks + usize::from(rank < count % ranks);
     let start = (0..rank).map(size).sum::<usize>();

@@ -42,7 +42,7 @@ fn counts(ranks: usize, random: &mut Random) -> Vec<usize> {
     (0..ranks).map(|_| count()).collect()
 }
 
-/// The range of each part.
+/// Returns the range of each part.
 fn ranges(counts: &[usize]) -> Vec<Range<usize>> {
     let mut end = 0;
     let mut next = |&count: &usize| {
@@ -180,7 +180,7 @@ fn exchange<T: Exact>(
     (sent, received)
 }
 
-/// The bytes that MPI's own all-to-all receives.
+/// Returns the bytes that MPI's own all-to-all receives.
 #[cfg(feature = "mpi")]
 fn by_mpi<T: Exact>(sent: &[T], to: &[usize], from: &[usize]) -> Vec<u8> {
     use unisono::mpi::datatype::{Partition, PartitionMut};

@@ -22,13 +22,13 @@ pub fn conformance(comm: &mut Communicator) {
     comm.barrier().unwrap();
 }
 
-/// What rank `from` sends to rank `to` as its message `number`.
+/// Returns message `number` from rank `from` to rank `to`.
 fn message<T: Exact>(from: usize, to: usize, number: usize, count: usize) -> Vec<T> {
     let first = from * 5 + to * 3 + number * 2;
     (0..count).map(|index| T::exact(((first + index * 7 + index / 11) % 23) as i64)).collect()
 }
 
-/// What is in a buffer before a message is: nothing that a message brings.
+/// Returns the content of a buffer before a message: values that no message has.
 fn nothing<T: Exact>(count: usize) -> Vec<T> {
     vec![T::exact(99); count]
 }
@@ -58,7 +58,7 @@ fn give<T: Exact>(comm: &mut Communicator, to: usize, number: usize, count: usiz
     comm.send(&message::<T>(comm.rank(), to, number, count), to).unwrap();
 }
 
-/// The ranks so many places after this one, and before it.
+/// Returns the ranks so many places after this one, and before it.
 fn places(comm: &Communicator, distance: usize) -> (usize, usize) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     ((rank + distance) % ranks, (rank + ranks - distance) % ranks)

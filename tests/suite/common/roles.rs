@@ -13,7 +13,7 @@ use super::{
 
 const SEPARATOR: &str = " + ";
 
-/// The role of a job that plays all of these.
+/// Returns the role of a job that plays all of these.
 pub fn job(roles: &[&str]) -> String {
     roles.join(SEPARATOR)
 }

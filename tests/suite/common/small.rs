@@ -7,7 +7,7 @@ use super::memory::Memory;
 use super::{Exact, assert_reduced, inputs, reductions};
 use unisono_testing::random::Random;
 
-/// What is in flight, to be waited for and held against what it must be.
+/// Pending calls, to be waited for and compared with the expected result.
 type InFlight = Box<dyn FnOnce()>;
 
 /// Makes so many all-reduces, of which all ranks know what they are, and each for itself where its array is, whether it waits,
@@ -41,7 +41,7 @@ pub fn all_reduces(mut comm: Communicator, seed: u64, world: u64, calls: usize) 
             if own.once_in(8) { drop(any) } else { any() }
         }
     }
-    // What is left is waited for, or given up, before the communicator ends or after it.
+    // The remaining calls are waited for, or given up, before the communicator ends or after it.
     if own.once_in(2) {
         drop(comm);
     }
@@ -83,7 +83,7 @@ impl Call<'_> {
     }
 }
 
-/// What a process has of the system: memory in use, in bytes, and open files.
+/// The resources of a process: memory in use, in bytes, and open files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     pub bytes: usize,
@@ -100,7 +100,7 @@ impl Held {
     /// # Panics
     /// If there is more than there was.
     pub fn assert_no_more_than(self, before: Self, what: &str) {
-        /// What an allocator keeps beside what is asked of it.
+        /// Memory that an allocator keeps beside the requested one.
         const SLACK_BYTES: usize = 24 << 20;
         assert!(self.bytes <= before.bytes + SLACK_BYTES, "{what}: memory grows from {before:?} to {self:?}");
         assert!(self.files <= before.files, "{what}: files grow from {before:?} to {self:?}");

@@ -1,4 +1,4 @@
-//! Many calls in a row, at random: whatever the calls before have left behind must not be seen.
+//! Many calls in a row, at random: traces of earlier calls must not be seen.
 
 use half::bf16;
 use unisono::{Algorithm, Choice, Communicator};

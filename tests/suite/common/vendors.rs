@@ -1,4 +1,4 @@
-//! What MPI's own collectives must be like: right, or refused by name, and not a little different.
+//! The requirements on MPI's own collectives: right, or refused by name, and not a little different.
 
 use unisono::{
     Algorithm, Call, Choice, Collective as _, Communicator, DType, Element, Error, Method, ReduceOp, Vendor,
@@ -6,7 +6,7 @@ use unisono::{
 
 use crate::for_every_dtype;
 
-/// Whether MPI may be refused: where none that we know of is, it must not be.
+/// Returns whether MPI may be refused: where none that we know of is, it must not be.
 pub fn may_refuse(choice: &Choice, dtype: DType, op: ReduceOp) -> bool {
     let is_vendor = choice.vendor() == Some(Vendor::Mpi);
     let compares = matches!(op, ReduceOp::Min | ReduceOp::Max);
@@ -15,7 +15,7 @@ pub fn may_refuse(choice: &Choice, dtype: DType, op: ReduceOp) -> bool {
     is_vendor && (compares && !is_signed || dtype == DType::U8 || dtype.is_half() && !in_nodes)
 }
 
-/// Whether a refusal says what is refused.
+/// Returns whether a refusal says what is refused.
 pub fn names(why: &str, dtype: DType, op: ReduceOp) -> bool {
     why.contains(&format!(" of {dtype}")) && why.contains(op.name()) && why.contains("MPI")
 }
@@ -93,7 +93,7 @@ fn agree_on_one<T: Element>(comm: &mut Communicator, choice: &Choice, op: Reduce
         }
         Err(error) => panic!("{what}: {error}"),
     };
-    // All ranks decide alike, and go on.
+    // All ranks decide the same, and go on.
     let mut refused = [u32::from(is_refused)];
     comm.all_reduce(&mut refused, ReduceOp::Sum).unwrap();
     assert_eq!(refused[0] as usize, if is_refused { comm.ranks() } else { 0 }, "{what}");

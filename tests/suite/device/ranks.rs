@@ -55,7 +55,7 @@ pub(crate) fn threads() {
     });
 }
 
-/// An array on this rank's GPU, and the stream on which it was copied.
+/// Returns an array on this rank's GPU, and the stream on which it was copied.
 pub(crate) fn array<T>(comm: &Communicator, elements: &[T]) -> (CudaSlice<T>, Arc<CudaStream>)
 where
     T: Exact + DeviceRepr + ValidAsZeroBits,
@@ -91,7 +91,7 @@ fn reduce_all<T: Exact + DeviceRepr + ValidAsZeroBits>(comm: &mut Communicator) 
     assert!(by_nccl > 0 || !route.starts_with("NCCL"), "NCCL reduces no {}: {route}", T::DTYPE);
 }
 
-/// Whether the method is available.
+/// Returns whether the method is available.
 fn reduce_one<T>(comm: &mut Communicator, choice: &Choice, op: ReduceOp, count: usize) -> bool
 where
     T: Exact + DeviceRepr + ValidAsZeroBits,
@@ -231,7 +231,7 @@ fn in_flight(comm: &mut Communicator) {
     reduce_one::<f32>(comm, &Choice::Auto, ReduceOp::Sum, 10);
 }
 
-/// No rank gets a result, whatever the method.
+/// No rank gets a result, by any method.
 fn another_count(comm: &mut Communicator) {
     comm.set_timeout(Duration::from_secs(30));
     let (mut array, stream) = array(comm, &vec![1.0_f32; 1000 - usize::from(comm.rank() == 1)]);
@@ -240,7 +240,7 @@ fn another_count(comm: &mut Communicator) {
     println!("rank {} got a result: {}", comm.rank(), called.is_ok() && then.is_ok());
 }
 
-/// The same kinds of call, in another order on one rank.
+/// Makes the same kinds of call, in another order on one rank.
 fn another_order(comm: &mut Communicator) {
     comm.set_timeout(Duration::from_secs(30));
     let counts = [1000, 999];

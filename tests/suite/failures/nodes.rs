@@ -45,7 +45,7 @@ fn assert_killed_elsewhere(stderr: &str, told: &str) {
     }
 }
 
-/// Why there cannot be two nodes here, if there cannot.
+/// Returns the reason why there cannot be two nodes here, if there cannot.
 fn no_nodes() -> Option<String> {
     static OBSTACLE: LazyLock<Option<String>> = LazyLock::new(|| {
         if !launch::is_open_mpi() {
@@ -115,7 +115,7 @@ fn run_to_a_soon_end(command: Command, moment: &Path) -> Ended {
     ended
 }
 
-/// Whether a process of this program, in whatever namespaces, has this file in its environment.
+/// Returns whether a process of this program, in any namespaces, has this file in its environment.
 fn is_a_rank_alive(moment: &Path) -> bool {
     let program = std::env::current_exe().expect("a program knows its path");
     let setting = format!("{MOMENT}={}", moment.display());

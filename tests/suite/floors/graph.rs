@@ -33,13 +33,13 @@ pub(crate) type Arrows = BTreeMap<String, BTreeMap<String, BTreeSet<Line>>>;
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     modules: BTreeSet<Module>,
-    /// What a name stands for that a module imports.
+    /// The paths of the names that a module imports.
     imports: BTreeMap<(Module, String), Vec<String>>,
     named: Vec<(String, Named)>,
 }
 
 impl Graph {
-    /// The graph of the crate with these files.
+    /// Returns the graph of the crate with these files.
     pub(crate) fn new<'a>(sources: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Self {
         let mut graph = Self::default();
         for File { path, module, source } in read_all(sources) {
@@ -55,13 +55,13 @@ impl Graph {
         graph
     }
 
-    /// The modules that have others in them; the root of the crate is one.
+    /// Returns the modules that have others in them; the root of the crate is one.
     pub(crate) fn parents(&self) -> BTreeSet<&[String]> {
         self.modules.iter().filter_map(|module| Some(module.split_last()?.1)).collect()
     }
 
-    /// The rooms right below a module, and the arrows between them. The module itself is none of them, since its parts may name what
-    /// stands in it; but the root of the crate is one, and its name is `lib`.
+    /// Returns the rooms right below a module, and the arrows between them. The module itself is none of them, since its parts may
+    /// name what stands in it; but the root of the crate is one, and its name is `lib`.
     pub(crate) fn below(&self, module: &[String]) -> Arrows {
         let room = |inner: &[String]| match inner.strip_prefix(module)?.first() {
             None if module.is_empty() => Some("lib".to_owned()),
@@ -80,7 +80,8 @@ impl Graph {
         arrows
     }
 
-    /// The modules that a path leads to: the one that it names something of, and, if that is imported there, where it comes from.
+    /// Returns the modules that a path leads to: the one that it names something of, and, if that is imported there, where it
+    /// comes from.
     fn reached(&self, module: &[String], path: &[String], imports: usize) -> Vec<Module> {
         let (mut at, mut rest, mut is_ours) = (module.to_vec(), path, false);
         while let Some((name, others)) = rest.split_first() {
@@ -101,7 +102,7 @@ impl Graph {
         let import = rest.first().and_then(|name| self.imports.get(&(at.clone(), name.clone())));
         let import = import.filter(|import| *import != path && imports < MOST_IMPORTS);
         let mut reached = Vec::new();
-        // What the root passes on is not the root's.
+        // Names that the root re-exports are not the root's.
         if is_ours && !(at.is_empty() && import.is_some()) {
             reached.push(at.clone());
         }
@@ -112,7 +113,8 @@ impl Graph {
     }
 }
 
-/// The shortest circle, if there is one: rooms each of which names the next, and the last one the first.
+/// Returns the shortest circle, if there is one: rooms each of which names the next, and the last one the
+/// first.
 pub(crate) fn circle(arrows: &Arrows) -> Option<Vec<String>> {
     arrows.keys().filter_map(|room| circle_through(arrows, room)).min_by_key(Vec::len)
 }
@@ -137,13 +139,13 @@ fn circle_through(arrows: &Arrows, room: &str) -> Option<Vec<String>> {
     None
 }
 
-/// The arrows of a circle with the lines that make them.
+/// Returns the arrows of a circle with the lines that make them.
 pub(crate) fn told(arrows: &Arrows, circle: &[String]) -> String {
     let nexts = circle.iter().cycle().skip(1);
     circle.iter().zip(nexts).map(|(from, to)| arrow(arrows, from, to)).collect()
 }
 
-/// An arrow with the lines that make it.
+/// Returns an arrow with the lines that make it.
 pub(crate) fn arrow(arrows: &Arrows, from: &str, to: &str) -> String {
     let lines: String = arrows[from][to].iter().map(|line| format!("    {line}\n")).collect();
     format!("{from} -> {to}\n{lines}")

@@ -25,7 +25,7 @@ const NEVER: [(&str, &[&str], &[&str]); 29] = [
     ("collectives/src/", &["model"], &["Algorithm"]),
     ("collectives/src/", &["clock"], &ALGORITHMS),
     ("collectives/src/", &["execution"], &ALGORITHMS),
-    // Those with levels are known by their descriptors.
+    // Algorithms with levels are known by their descriptors.
     ("src/", &[""], &["HierarchicalCopy", "Rail"]),
     ("src/", &["select", "method"], &ALGORITHMS),
     ("crates/cli/src/", &[""], &ALGORITHMS),
@@ -82,10 +82,10 @@ const NEVER: [(&str, &[&str], &[&str]); 29] = [
 ];
 
 pub(super) fn tests() -> Vec<Test> {
-    tests![rooms_do_not_say_what_is_not_theirs, a_word_is_heard_where_it_is_code,]
+    tests![no_module_uses_forbidden_words, a_word_is_heard_where_it_is_code,]
 }
 
-fn rooms_do_not_say_what_is_not_theirs() {
+fn no_module_uses_forbidden_words() {
     for root in [
         "src/",
         "collectives/src/",

@@ -1,4 +1,4 @@
-//! What a source names: its paths, and its words. Comments, texts and what only tests have are left out.
+//! The paths and words of a source file. Comments, texts and what only tests have are left out.
 
 use std::iter::Peekable;
 use std::path::Path;
@@ -15,11 +15,11 @@ pub(crate) struct Named {
     /// The path as it is written.
     pub(crate) path: Vec<String>,
     pub(crate) line: usize,
-    /// What the path is called from now on in its module, if it is imported: `*` for all that is there.
+    /// The name of the path in its module, if it is imported: `*` for all that is there.
     pub(crate) import: Option<String>,
 }
 
-/// What a file says.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     pub(crate) named: Vec<Named>,
@@ -72,7 +72,7 @@ type Tokens = Peekable<IntoIter>;
 impl Reader<'_> {
     fn items(&mut self, tokens: TokenStream) {
         let mut tokens = tokens.into_iter().peekable();
-        // Whether the rest of a path follows whose beginning says nothing of modules.
+        // Set if the rest of a path follows whose beginning names no module.
         let mut follows = false;
         while let Some(token) = tokens.next() {
             let is_rest = std::mem::take(&mut follows);
@@ -197,7 +197,7 @@ fn is_punct(token: &TokenTree, character: char) -> bool {
     matches!(token, TokenTree::Punct(punct) if punct.as_char() == character)
 }
 
-/// Whether `::` comes next.
+/// Returns whether `::` comes next.
 fn is_path(tokens: &mut Tokens) -> bool {
     let is_joint = |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ':' && punct.spacing() == Spacing::Joint);
     tokens.peek().is_some_and(is_joint)

@@ -1,4 +1,4 @@
-//! What ranks disagree on, drawn at random, and what a rank must see of it.
+//! Random disagreements between ranks, and the errors that ranks must report.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use unisono_testing::random::Random;
 
 /// A rank that has no error after so long hangs.
 pub(super) const DEADLINE: Duration = Duration::from_secs(40);
-/// What ranks wait for each other: what is found only then was not found.
+/// The time that ranks wait for each other: a mismatch that is found only then was not detected.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 const KINDS: [Kind; 10] = [
@@ -61,7 +61,7 @@ pub(super) struct Case {
     own: Random,
 }
 
-/// What ranks saw.
+/// The observations of ranks.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Found {
     /// Whether the rank saw the mismatch itself, or was told of it.
@@ -72,7 +72,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// A rank that was told.
+    /// Returns a rank that was told.
     pub(super) fn told() -> Self {
         Self { told: 1, ..Self::default() }
     }
@@ -88,7 +88,7 @@ impl Found {
     }
 }
 
-/// The ranks of a world, two to five.
+/// Returns the ranks of a world, two to five.
 fn ranks(case: u64) -> usize {
     2 + (case % 4) as usize
 }
@@ -157,13 +157,13 @@ impl Case {
         panic!("rank {rank} saw nothing: {self:?}");
     }
 
-    /// Whether a message names two ranks, and what each of them called. Of ranks that do not share memory and were done with that,
-    /// what one of them called is enough.
+    /// Returns whether a message names two ranks, and what each of them called. Of ranks that do not share memory and were done
+    /// with that, what one of them called is enough.
     pub(super) fn names_both(&self, message: &str) -> bool {
         let calls = |rank: usize| {
             self.calls(rank).iter().enumerate().map(move |(sequence, call)| (rank, call.describe(sequence)))
         };
-        // What stands for a label in messages is known by name only where ranks share memory.
+        // Labels in messages are known by name only where ranks share memory.
         let unnamed = |called: &str| match called.split('"').collect::<Vec<_>>()[..] {
             [before, _, after] => format!("{before}with another label{after}"),
             _ => called.to_owned(),
@@ -237,7 +237,7 @@ impl Draw {
         choices
     }
 
-    /// What most ranks call, and what the few do, in their orders.
+    /// Returns the calls of most ranks and of the few, in their orders.
     fn orders(&self, kind: Kind, random: &mut Random) -> (Vec<Made>, Vec<Made>) {
         loop {
             let one = self.call(random);

@@ -55,7 +55,7 @@ fn interface(folder: &Path) -> Interface {
     }
 }
 
-/// The entries of `ours` that differ in `theirs`, which may have more.
+/// Returns the entries of `ours` that differ in `theirs`, which may have more.
 fn differences(ours: &Interface, theirs: &Interface) -> Vec<String> {
     // The configuration may grow, at its end, which `fields` checks.
     let grows = "Size of ncclConfig_t";

@@ -9,7 +9,7 @@ use unisono_testing::random::Random;
 const STEPS: usize = 12;
 /// The elements of the arrays of steps.
 const COUNTS: [usize; 4] = [1, 700, 60_000, 300_000];
-/// How long after it has begun to end a rank may end.
+/// The delays between the beginning of a rank's end and the end.
 const DELAYS_US: [u64; 8] = [0, 20, 100, 300, 1000, 5000, 50_000, 250_000];
 
 /// The moment at which a rank ends.
@@ -22,7 +22,7 @@ pub(super) enum Moment {
     InShrink,
 }
 
-/// How a rank ends.
+/// The end of a rank.
 #[derive(Debug, Clone, Copy)]
 struct End {
     moment: Moment,
@@ -30,7 +30,7 @@ struct End {
     delay: Duration,
 }
 
-/// What happens to each rank of a world.
+/// The fates of the ranks of a world.
 #[derive(Debug)]
 pub(super) struct Script {
     seed: u64,
@@ -59,7 +59,7 @@ impl Script {
         self.ends.len()
     }
 
-    /// The ranks that do not end.
+    /// Returns the ranks that do not end.
     pub(super) fn survivors(&self) -> Vec<Rank> {
         (0..self.ranks()).filter(|&rank| self.ends[rank].is_none()).collect()
     }
@@ -144,7 +144,7 @@ fn work(comm: &mut Communicator, ranks: &[Rank], step: usize, random: &mut Rando
     Ok(())
 }
 
-/// A sum by messages around the ranks.
+/// Returns a sum by messages around the ranks.
 fn around(comm: &mut Communicator, own: Vec<u64>) -> Result<Vec<u64>> {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let mut sum = own.clone();

@@ -29,7 +29,7 @@ pub(crate) const CASES: &[Case] = &[
     case("host to device: freed memory is kept", &[], kept),
 ];
 
-/// A GPU, the stream of its work, and copies for it.
+/// Returns a GPU, the stream of its work, and copies for it.
 fn copies(gpu: usize, buffers: usize) -> (Arc<CudaContext>, Arc<CudaStream>, HostToDevice) {
     let context = CudaContext::new(gpu).unwrap();
     let stream = context.new_stream().unwrap();
@@ -41,7 +41,7 @@ fn alone() -> Communicator {
     Communicator::threads(1).unwrap().remove(0)
 }
 
-/// The values of an array, of a size that varies; some are empty.
+/// Returns the values of an array, of a size that varies; some are empty.
 fn values(round: usize) -> Vec<u32> {
     (0..(round * 7919) % 5000).map(|place| (round * 10_000 + place) as u32).collect()
 }
@@ -157,7 +157,8 @@ fn error() {
     assert!(began.elapsed() < Duration::from_secs(2), "nobody waits for a GPU that has failed");
 }
 
-/// Of two copies in flight one array is kept. The stand-in frees pinned memory at once, and a copy from freed memory is an error.
+/// Dropping one of two copies in flight keeps its array. The stand-in frees pinned memory at once, and a copy from freed memory
+/// is an error.
 fn dropped() {
     let (context, stream, mut copies) = copies(0, 2);
     let bytes = vec![7_u8; SLOW_BYTES];
@@ -173,7 +174,7 @@ fn dropped() {
     assert_eq!(free, total, "all is free again");
 }
 
-/// The release threshold of the GPU's default memory pool, in bytes.
+/// Returns the release threshold of the GPU's default memory pool, in bytes.
 fn kept_bytes(context: &CudaContext) -> u64 {
     let (mut pool, mut kept) = (std::ptr::null_mut(), 0_u64);
     // SAFETY: both calls write what they are asked for to addresses that are valid during the call.

@@ -88,13 +88,13 @@ impl Nccl {
         id
     }
 
-    /// The message of the last error.
+    /// Returns the message of the last error.
     pub(crate) fn message(&self, comm: Comm) -> String {
         // SAFETY: a zero-terminated text that is never freed.
         unsafe { CStr::from_ptr((self.last_error)(comm)) }.to_str().unwrap().to_owned()
     }
 
-    /// The current state of background work.
+    /// Returns the current state of background work.
     pub(crate) fn state(&self, comm: Comm) -> Status {
         let mut state = -1;
         // SAFETY: the state is valid for a write during the call.

@@ -109,7 +109,7 @@ fn value(rank: usize, index: usize) -> f64 {
     ((rank * 7 + index * 5 + index / 3) % 4) as f64
 }
 
-/// The result of NCCL's operator with this number.
+/// Returns the result of NCCL's operator with this number.
 fn reduced(op: c_int, is_float: bool, ranks: usize, index: usize) -> f64 {
     let values = (0..ranks).map(|rank| value(rank, index));
     match op {
@@ -133,7 +133,7 @@ struct Trial<'a> {
 type Buffer = CudaSlice<u8>;
 
 impl Trial<'_> {
-    /// This rank's values from `first` up to `end`, exclusive.
+    /// Returns this rank's values from `first` up to `end`, exclusive.
     fn values(&self, first: usize, end: usize) -> Buffer {
         let values = (first..end).flat_map(|index| (self.of.encode)(value(self.rank.rank, index)));
         self.rank.stream.clone_htod(&values.collect::<Vec<_>>()).unwrap()

@@ -41,7 +41,7 @@ pub(super) struct Message {
     pub(super) is_awaited: bool,
 }
 
-/// How far a rank has come with an act.
+/// The progress of a rank in an act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Stage {
     #[default]

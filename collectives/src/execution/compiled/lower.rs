@@ -10,7 +10,7 @@ mod eager;
 pub(super) mod lanes;
 mod passes;
 
-/// The program of a rank that carries out its plan in this way.
+/// Returns the program of a rank that carries out its plan in this way.
 pub(super) fn lower(compiled: &CompiledPlan, (rank, plan): (Rank, &Plan), execution: Execution) -> Program {
     let in_blocks = |blocks, instructions| Program {
         chunk_count: plan.chunk_count(),
@@ -35,12 +35,12 @@ pub(super) fn lower(compiled: &CompiledPlan, (rank, plan): (Rank, &Plan), execut
     }
 }
 
-/// Whether all messages of a plan can be eager.
+/// Returns whether all messages of a plan can be eager.
 pub(super) fn is_eager(plan: &Plan, rank: Rank) -> bool {
     eager::lower(plan, rank).is_some()
 }
 
-/// All steps of the first block, phase by phase.
+/// Returns all steps of the first block, phase by phase.
 fn step_by_step(plan: &Plan, by_vendor: bool) -> Vec<(Place, Instruction)> {
     let steps = plan.phases().iter().map(|phase| phase.schedule.steps().len());
     let mut instructions = Vec::with_capacity(steps.sum());

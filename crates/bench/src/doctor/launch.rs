@@ -20,7 +20,7 @@ pub(super) fn findings(comm: &mut Communicator, node: &NodeFacts) -> Result<Vec<
     Ok(findings)
 }
 
-/// The findings for processes that form no world.
+/// Returns the findings for processes that form no world.
 pub(super) fn findings_without_world(why: &str) -> Vec<Finding> {
     let mut findings = vec![Finding::fine("unisono", env!("CARGO_PKG_VERSION"))];
     if let Some(linked) = MpiLibrary::linked(0) {
@@ -55,7 +55,7 @@ fn difference(linked: &MpiLibrary) -> Option<Finding> {
     }
 }
 
-/// The launcher that started these processes. It is known to fit, since they form a world.
+/// Returns the launcher that started these processes. It is known to fit, since they form a world.
 fn launcher(comm: &Communicator, alone_in_job: Option<String>) -> Option<Finding> {
     let launcher = Launcher::detect();
     if comm.transport() == "threads" {

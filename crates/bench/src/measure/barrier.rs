@@ -37,13 +37,14 @@ pub(super) fn timed(
     Ok((ran, time_us))
 }
 
-/// A clock that is the same for all processes of a node.
+/// Returns a clock that is the same for all processes of a node.
 fn now() -> i64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// The number of barriers that a rank left before all had arrived. Only known on a single node: nodes have separate clocks.
+/// Returns the number of barriers that a rank left before all had arrived. Only known on a single node: nodes have separate
+/// clocks.
 pub(super) fn left_early(comm: &mut Communicator, moments: &[Moments]) -> Result<u64> {
     if moments.is_empty() || comm.topology().nodes() > 1 {
         return Ok(0);

@@ -50,7 +50,7 @@ impl Operation {
         }
     }
 
-    /// Whether values are reduced, or only moved.
+    /// Returns whether values are reduced, or only moved.
     pub fn reduces(self) -> bool {
         self.collective().is_some_and(Collective::reduces)
     }

@@ -97,7 +97,8 @@ const MOVED_PERIOD: usize = 251;
 /// The period of bitwise and logical reductions: prime, so that worlds of few ranks have every pair of values.
 const BITS_PERIOD: usize = 23;
 
-/// The value of a rank at a place of the period: few ranks clear or set a bit, or have a false or true value.
+/// Returns the value of a rank at a place of the period: few ranks clear or set a bit, or have a false or
+/// true value.
 fn of_a_few_bits(op: ReduceOp, place: usize) -> u8 {
     let bit = 1_u8.checked_shl(place as u32).unwrap_or(0);
     match op {
@@ -116,7 +117,7 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// The small integer of a rank at an index.
+    /// Returns the small integer of a rank at an index.
     fn at(&self, rank: Rank, index: usize) -> u8 {
         let period = self.period();
         let value = match self.op {
@@ -139,7 +140,7 @@ impl Inputs {
         }
     }
 
-    /// The value of a rank at an index.
+    /// Returns the value of a rank at an index.
     fn value<T: Element + From<u8>>(&self, rank: Rank, index: usize) -> T {
         let place = index % self.whole_period::<T>();
         match place.checked_sub(self.specials::<T>()) {
@@ -149,13 +150,13 @@ impl Inputs {
         }
     }
 
-    /// The number of elements after which the pattern repeats.
+    /// Returns the number of elements after which the pattern repeats.
     fn whole_period<T: Element>(&self) -> usize {
         self.specials::<T>() + self.period()
     }
 
-    /// The number of indices at which one rank has a value with all bits set: the largest unsigned integer, -1 if signed, or
-    /// a NaN. (In sums a NaN would reveal less than a number.)
+    /// Returns the number of indices at which one rank has a value with all bits set: the largest unsigned integer, -1 if
+    /// signed, or a NaN. (In sums a NaN would reveal less than a number.)
     fn specials<T: Element>(&self) -> usize {
         match self.op {
             None => 0,
@@ -165,12 +166,13 @@ impl Inputs {
         }
     }
 
-    /// The rank that has the value: the first, then the last, since a comparison may lose a NaN on one side only.
+    /// Returns the rank that has the value: the first, then the last, since a comparison may lose a NaN on one
+    /// side only.
     fn giver(&self, special: usize) -> Rank {
         if special == 0 { 0 } else { self.ranks - 1 }
     }
 
-    /// The reduction of the values of some ranks at an index.
+    /// Returns the reduction of the values of some ranks at an index.
     fn reduced<T: Element + From<u8>>(&self, givers: Range<Rank>, index: usize) -> T {
         let place = index % self.whole_period::<T>();
         let of_ranks = |place| givers.clone().map(move |rank| (rank, self.at(rank, place)));
@@ -203,7 +205,7 @@ impl Inputs {
         }
     }
 
-    /// The result of reducing a value with all bits set and the others.
+    /// Returns the result of reducing a value with all bits set and the others.
     fn special<T: Element>(&self, others: impl Iterator<Item = u64>) -> T {
         let is_signed = matches!(T::DTYPE, DType::I32 | DType::I64);
         // The lower bits of sums and products are the same in all widths, signed and unsigned.
@@ -218,7 +220,7 @@ impl Inputs {
     }
 }
 
-/// A bitwise or logical reduction of two integers.
+/// Returns a bitwise or logical reduction of two integers.
 fn on_bits(op: ReduceOp, one: u64, other: u64) -> u64 {
     let (is_one, is_other) = (one != 0, other != 0);
     match op {
@@ -232,7 +234,7 @@ fn on_bits(op: ReduceOp, one: u64, other: u64) -> u64 {
     }
 }
 
-/// The value with these bits, truncated to its size.
+/// Returns the value with these bits, truncated to its size.
 fn of_bits<T: Element>(bits: u64) -> T {
     let size_bytes = size_of::<T>();
     let bits = if cfg!(target_endian = "big") { bits << (64 - 8 * size_bytes) } else { bits };
@@ -259,7 +261,7 @@ mod tests {
         }
     }
 
-    /// The number of wrong elements in a world of three ranks that reduces in this way.
+    /// Returns the number of wrong elements in a world of three ranks that reduces in this way.
     fn count_wrong<T: Element + From<u8>>(op: ReduceOp, reduce: impl Fn(T, T) -> T) -> u64 {
         let call = Call::all_reduce(T::DTYPE, op, 50);
         let of_rank = |rank| {
@@ -309,7 +311,7 @@ mod tests {
         }
     }
 
-    /// The correct result of each rank, computed naively.
+    /// Returns the correct result of each rank, computed naively.
     fn carried_out(call: &Call, patterns: &[Pattern<bf16>]) -> Vec<Vec<bf16>> {
         let ranks = patterns.len();
         let begin = |pattern: &Pattern<bf16>| {
@@ -335,7 +337,7 @@ mod tests {
         (0..ranks).map(|rank| (0..call.count).map(|index| result(rank, index)).collect()).collect()
     }
 
-    /// The operations on arrays.
+    /// Returns the operations on arrays.
     fn on_arrays() -> impl Iterator<Item = crate::Operation> {
         Operation::all(0).into_iter().map(crate::Operation::from)
     }

@@ -7,7 +7,7 @@ use unisono::{Algorithm, Choice, Communicator, Memory, ReduceOp, Result, Vendor}
 
 use super::{Operation, Settings};
 
-/// Whether every node has the memory that its ranks need together.
+/// The result of the check that every node has the memory that its ranks need together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Room {
     /// Every node has it.

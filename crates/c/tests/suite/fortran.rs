@@ -96,7 +96,7 @@ fn constant(define: &str) -> String {
     format!("  integer(c_int), parameter :: {} = {value}\n", name.to_lowercase())
 }
 
-/// A type whose components are 0 or NULL unless a program sets them.
+/// Returns a type whose components are 0 or NULL unless a program sets them.
 fn structure(code: &[&str]) -> String {
     let (mut name, mut fields) = ("", String::new());
     for line in &code[1..] {
@@ -118,7 +118,7 @@ fn structure(code: &[&str]) -> String {
     format!("  type, bind(c) :: {name}\n{fields}  end type\n")
 }
 
-/// An interface. `pointed` is the intent of numbers behind pointers.
+/// Returns an interface. `pointed` is the intent of numbers behind pointers.
 fn function(result: &str, name: &str, arguments: &str, pointed: &str) -> String {
     let arguments = arguments.trim_end_matches(';').trim_end_matches(')');
     let arguments: Vec<_> = arguments.split(", ").filter(|argument| *argument != "void").collect();
@@ -160,13 +160,13 @@ fn function(result: &str, name: &str, arguments: &str, pointed: &str) -> String 
     format!("{text}    end {kind}\n\n")
 }
 
-/// The type of an argument, and its name.
+/// Returns the type of an argument, and its name.
 fn split(argument: &str) -> (&str, &str) {
     let name = argument.rfind([' ', '*']).expect("an argument has a type") + 1;
     (argument[..name].trim(), &argument[name..])
 }
 
-/// The comment, its paragraphs in lines that are not too long.
+/// Returns the comment, its paragraphs in lines that are not too long.
 fn comments(lines: &[&str], indent: &str) -> String {
     let start = format!("{indent}!");
     let mut text: Vec<String> = Vec::new();

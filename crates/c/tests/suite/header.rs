@@ -12,7 +12,7 @@ fn the_header_is_generated() {
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     let mut header = Vec::new();
     cbindgen::generate_with_config(root, config).unwrap().write(&mut header);
-    // What Rust calls safety is the conditions of a call.
+    // The conditions of a call are what Rust calls safety.
     let header = String::from_utf8(header).unwrap().replace("# Safety", "Conditions:");
     expect_file!["../../include/unisono.h"].assert_eq(&header);
 }

@@ -63,7 +63,7 @@ const LAUNCHED: &str = "UNISONO_BOOTSTRAP_DIR";
 const STATIC: &str = "static";
 const C: [&str; 5] = ["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Werror"];
 const CPP: [&str; 5] = ["-std=c++17", "-pedantic", "-Wall", "-Wextra", "-Werror"];
-// What an MPI's own `mpif.h` declares and a program does not use is no mistake of the program's.
+// Declarations of an MPI's `mpif.h` that a program does not use are not the program's mistake.
 const FORTRAN: [&str; 1] = ["-Wall"];
 const STRICT_FORTRAN: [&str; 5] = ["-std=f2008", "-pedantic", "-Wall", "-Wextra", "-Werror"];
 
@@ -88,7 +88,7 @@ impl Installed {
         self.prefix.join("lib")
     }
 
-    /// What pkg-config answers.
+    /// Returns the flags that pkg-config prints.
     fn flags(&self, which: &[&str]) -> Vec<String> {
         let mut pkg_config = Command::new("pkg-config");
         pkg_config.args(which).arg("unisono").env("PKG_CONFIG_PATH", self.lib().join("pkgconfig"));

@@ -147,7 +147,7 @@ impl Config {
         Ok(())
     }
 
-    /// Whether gradients are sent in fewer bits than they have.
+    /// Returns whether gradients are sent in fewer bits than they have.
     fn compresses(&self) -> bool {
         self.wire != Wires::One(Wire::F32)
     }

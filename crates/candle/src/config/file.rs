@@ -30,7 +30,7 @@ const COLUMNS: usize = 100;
 pub struct Origin(Vec<(String, String)>);
 
 impl Origin {
-    /// The message with the place of the first option that is from the file.
+    /// Returns the message with the place of the first option that is from the file.
     fn named(&self, message: &str) -> String {
         let words = message.split_inclusive(' ');
         let named = words.scan(false, |is_named, word| {
@@ -71,7 +71,7 @@ impl Config {
         })
     }
 
-    /// The configuration of a file of TOML, whose keys are the names of the options.
+    /// Returns the configuration of a file of TOML, whose keys are the names of the options.
     ///
     /// # Errors
     /// [`TrainError::Setting`] names the file, its line, and the key.
@@ -79,8 +79,8 @@ impl Config {
         Self::over(Some(file), &Self::options(nothing()).get_matches_from([""; 0]))
     }
 
-    /// The configuration of a command line with these [options](Self::options), over that of a file, over the defaults that suit the
-    /// model.
+    /// Returns the configuration of a command line with these [options](Self::options), over that of a file, over the defaults that
+    /// suit the model.
     ///
     /// # Errors
     /// [`TrainError::Setting`] names the file, its line, and the key.
@@ -113,7 +113,8 @@ impl Config {
         Ok(Self { origin: Origin(keys), ..config })
     }
 
-    /// The configuration of a text, over defaults for the data and the model that it or the command line has.
+    /// Returns the configuration of a text, over defaults for the data and the model that it or the command
+    /// line has.
     fn of_text(text: &str, options: &ArgMatches) -> Result<Self, toml::de::Error> {
         // Errors have their place only here.
         let own: Self = toml::from_str(text)?;
@@ -127,7 +128,7 @@ impl Config {
         all.try_into()
     }
 
-    /// The configuration as a commented file of TOML, which [`Config::read`] reads.
+    /// Returns the configuration as a commented file of TOML, which [`Config::read`] reads.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if TOML cannot hold a number, which is then above 2^63.
@@ -148,20 +149,20 @@ impl Config {
         Ok(text.trim_start().to_owned())
     }
 
-    /// The options under the heading of data and models.
+    /// Returns the options under the heading of data and models.
     pub(super) fn of_data_and_model() -> Vec<String> {
         let options = Self::options(nothing());
         let own = options.get_arguments().filter(|option| option.get_help_heading() == Some(HEADINGS[0].1));
         own.filter_map(|option| option.get_long().map(str::to_owned)).collect()
     }
 
-    /// Every option at its default for the MLP.
+    /// Returns every option at its default for the MLP.
     pub(super) fn of_nothing() -> Self {
         let nothing = Self::augment_args(nothing()).get_matches_from([""; 0]);
         Self::from_arg_matches(&nothing).expect("every option has a default")
     }
 
-    /// The error with the place of the option that it names.
+    /// Returns the error with the place of the option that it names.
     pub(super) fn placed(&self, error: TrainError) -> TrainError {
         match error {
             TrainError::Setting(why) => TrainError::Setting(self.origin.named(&why)),
@@ -178,7 +179,7 @@ fn line_at(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }
 
-/// A question whether a known option was meant that is spelt like this one.
+/// Returns a question whether a known option was meant that is spelt like this one.
 fn nearest(known: &Command, key: &str) -> String {
     let error = known.clone().try_get_matches_from([format!("--{key}")]).err();
     match error.as_ref().and_then(|error| error.get(ContextKind::SuggestedArg)) {
@@ -187,7 +188,7 @@ fn nearest(known: &Command, key: &str) -> String {
     }
 }
 
-/// A text in lines that begin as comments do.
+/// Returns a text in lines that begin as comments do.
 fn comment(text: &str) -> String {
     text.split_whitespace().fold(String::from("#"), |mut lines, word| {
         let used = lines.chars().rev().take_while(|&sign| sign != '\n').count();

@@ -13,7 +13,7 @@ use unisono_train::{Resumed, TrainError};
 const DATA: [&str; 3] = ["data", "schema", "fingerprint"];
 
 impl Config {
-    /// The description of the run: what must be the same to resume it, and what determines its model.
+    /// Returns the description of the run: what must be the same to resume it, and what determines its model.
     pub(super) fn description(&self, dataset: &Dataset, fingerprint: Option<u64>) -> Value {
         self.with_run(json!({
             "data": self.data.to_string(),
@@ -30,7 +30,7 @@ impl Config {
         }))
     }
 
-    /// These entries, and those that must be the same to resume a run of any model.
+    /// Returns these entries, and those that must be the same to resume a run of any model.
     pub(super) fn with_run(&self, mut entries: Value) -> Value {
         let of_run = json!({
             "seed": self.seed,
@@ -51,7 +51,7 @@ impl Config {
         entries
     }
 
-    /// The transforms of images, or whether there are the usual ones.
+    /// Returns the transforms of images, or whether there are the usual ones.
     fn augmentation_identity(&self) -> Value {
         match self.augmentation() {
             none if none.is_empty() => false.into(),
@@ -79,7 +79,7 @@ impl Config {
         }
     }
 
-    /// The entries that checkpoints had as text before they had them as data.
+    /// Returns the entries that checkpoints had as text before they had them as data.
     fn former_description(&self) -> Value {
         let schedule = match self.schedule {
             ScheduleKind::Step => {
@@ -90,7 +90,7 @@ impl Config {
         json!({ "optimizer": self.optimizer().describe(), "schedule": schedule })
     }
 
-    /// Whether a checkpoint is of the run that `own` describes.
+    /// Verifies that a checkpoint is of the run that `own` describes.
     pub(super) fn compare(
         &self,
         own: &Value,
@@ -124,8 +124,8 @@ impl Config {
         }
     }
 
-    /// How the data at the same location have changed, if they have. Checkpoints from before this was stored
-    /// are not checked.
+    /// Describes the change of the data at the same location, if they have changed. Checkpoints from before
+    /// this was stored are not checked.
     fn changed_data(&self, own: &Value, saved: &Value) -> Option<String> {
         let schema = |description: &Value| Schema::deserialize(&description["schema"]).ok();
         let renamed = schema(saved).zip(schema(own)).and_then(|(theirs, own)| theirs.difference(&own));

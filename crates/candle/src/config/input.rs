@@ -8,7 +8,7 @@ use unisono_data::{Dataset, Depth, Kind, Threads};
 use unisono_train::{Sampled, Shares, TrainError};
 
 impl Config {
-    /// The threads of an input pipeline, and the steps that it prefetches.
+    /// Returns the threads of an input pipeline, and the steps that it prefetches.
     pub(crate) fn input_threads(&self) -> (Threads, Depth) {
         (
             self.input_threads.map_or(Threads::Auto, Threads::Fixed),
@@ -16,7 +16,7 @@ impl Config {
         )
     }
 
-    /// The feed of a rank, whose batches take no more memory than they may.
+    /// Returns the feed of a rank, whose batches take no more memory than they may.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if that is too little, or too little for the threads and the depth that were asked for.
@@ -30,7 +30,7 @@ impl Config {
     }
 }
 
-/// The threads and the depth of a pipeline, given the size of the batches of a step.
+/// Returns the threads and the depth of a pipeline, given the size of the batches of a step.
 fn within(bytes: u64, of_step: u64, threads: Threads, depth: Depth) -> Result<(Threads, Depth), TrainError> {
     let held = (bytes / of_step.max(1)).min(1 << 20) as usize;
     let most_threads = match threads {
@@ -63,7 +63,7 @@ fn within(bytes: u64, of_step: u64, threads: Threads, depth: Depth) -> Result<(T
     })
 }
 
-/// The size of a rank's batches in a step.
+/// Returns the size of a rank's batches in a step.
 fn step_bytes(kind: &Kind, shares: Shares) -> u64 {
     // Inputs and targets.
     let numbers = match kind {

@@ -2,15 +2,16 @@
 
 use super::Config;
 use crate::model;
-use crate::needs::{NUMBER, Needs};
+use crate::needs::{MemoryEstimate, NUMBER};
 use unisono_data::{Dataset, Options, Source};
 use unisono_strategies::Strategy;
 use unisono_train::internals::EVALUATION_BATCH;
 use unisono_train::{Outer, Shares};
 
 impl Config {
-    /// The data set, as far as known before it is read, by the size of its files. What is larger than the limit stays in files.
-    pub(super) fn needs_of_data(&self) -> Needs {
+    /// Returns the data set, as far as known before it is read, by the size of its files. What is larger than the limit stays
+    /// in files.
+    pub(super) fn needs_of_data(&self) -> MemoryEstimate {
         let files = self.data.size_bytes() as f64;
         let limit = Options::default().in_memory_bytes as f64;
         let data = match &self.data {
@@ -33,7 +34,7 @@ impl Config {
             | Source::Images(_)
             | Source::Service(_) => 0.0,
         };
-        Needs { data, ..Needs::default() }
+        MemoryEstimate { data, ..MemoryEstimate::default() }
     }
 
     /// Everything but the data set, once that is loaded; nothing for a model that does not fit such data.
@@ -43,7 +44,7 @@ impl Config {
         ranks: usize,
         shares: Shares,
         dataset: &Dataset,
-    ) -> Needs {
+    ) -> MemoryEstimate {
         let (pass, parts) = match strategy {
             Strategy::Pipeline(pipeline) => {
                 let (length, passes) =
@@ -62,7 +63,7 @@ impl Config {
         needs
     }
 
-    /// The most samples of a pass.
+    /// Returns the most samples of a pass.
     fn pass_of(&self, Shares { ranks, global_batch, .. }: Shares) -> usize {
         match self.world_invariant() {
             Some(parts) => global_batch.div_ceil(parts),
@@ -70,11 +71,11 @@ impl Config {
         }
     }
 
-    /// What a whole replica needs that computes with so many samples at a time.
-    fn needs_of_replica(&self, shares: Shares, pass: usize, dataset: &Dataset) -> Needs {
+    /// Returns the memory of a replica that computes with this many samples at a time.
+    fn needs_of_replica(&self, shares: Shares, pass: usize, dataset: &Dataset) -> MemoryEstimate {
         let Shares { ranks, global_batch, .. } = shares;
         let Some(size) = model::size(self.model, self.hidden.as_deref(), &dataset.kind) else {
-            return Needs::default();
+            return MemoryEstimate::default();
         };
         let depth = match self.prefetch {
             None => 2,
@@ -82,7 +83,8 @@ impl Config {
         };
         let ready = depth as f64 * global_batch.div_ceil(ranks) as f64 * size.inputs;
         let measured = EVALUATION_BATCH.min(dataset.test.len()) as f64;
-        let mut needs = Needs::of(&size, pass, self.optimizer().rule.state_names().len(), self.wires()[0]);
+        let mut needs =
+            MemoryEstimate::of(&size, pass, self.optimizer().rule.state_names().len(), self.wires()[0]);
         // Sums that wait for their counterpart in a tree over the shards of a rank.
         let waiting = self.world_invariant().map_or(0, |parts| (parts / ranks).max(1).ilog2());
         needs.gradients += f64::from(waiting) * needs.parameters;

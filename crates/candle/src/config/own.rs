@@ -20,7 +20,8 @@ pub(crate) struct Run {
 }
 
 impl Config {
-    /// The run of a replica with these parameters; `samples` are the numbers of samples to train on and held out. Called by all ranks.
+    /// Returns the run of a replica with these parameters; `samples` are the numbers of samples to train on and held out. Called by
+    /// all ranks.
     pub(crate) fn run_of(
         &self,
         comm: &mut Communicator,

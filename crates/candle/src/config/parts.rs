@@ -99,7 +99,7 @@ impl fmt::Display for Size {
 }
 
 impl Config {
-    /// The optimizer with the constants that other options say.
+    /// Returns the optimizer with the constants that other options say.
     pub fn optimizer(&self) -> OptimizerSettings {
         let mut rule = Arc::clone(&self.optimizer.0);
         if let Some(&Sgd { momentum, nesterov }) = (&*rule as &dyn Any).downcast_ref() {
@@ -116,7 +116,7 @@ impl Config {
         optimizer
     }
 
-    /// The strategy; `None` for the mirrored one that [suits](Strategy::suited) the world.
+    /// Returns the strategy; `None` for the mirrored one that [suits](Strategy::suited) the world.
     pub fn strategy(&self) -> Option<Strategy> {
         Some(match self.strategy? {
             StrategyKind::OneDevice => Strategy::OneDevice,
@@ -137,12 +137,12 @@ impl Config {
         })
     }
 
-    /// How ranks step alone, if they do.
+    /// Returns the settings of steps of ranks alone, if they make any.
     pub fn local_steps(&self) -> Option<LocalSteps> {
         self.local_steps.map(|steps| LocalSteps { steps, outer: self.outer })
     }
 
-    /// The wire formats that the run may use, at least one.
+    /// Returns the wire formats that the run may use, at least one.
     pub(super) fn wires(&self) -> &[Wire] {
         match &self.wire {
             Wires::One(wire) => std::slice::from_ref(wire),
@@ -150,7 +150,7 @@ impl Config {
         }
     }
 
-    /// The shards of a step, if the bits do not depend on the number of ranks.
+    /// Returns the shards of a step, if the bits do not depend on the number of ranks.
     pub(super) fn world_invariant(&self) -> Option<usize> {
         (self.order == Order::Tree).then_some(self.shards)
     }
@@ -163,7 +163,7 @@ impl Config {
         }
     }
 
-    /// Where and when to save checkpoints.
+    /// Returns the settings of checkpoints.
     pub(super) fn checkpoints(&self) -> Option<Checkpoints> {
         let every = Some(Duration::from_secs(self.checkpoint_every_s));
         self.checkpoint_dir.clone().map(|directory| Checkpoints {
@@ -174,7 +174,7 @@ impl Config {
         })
     }
 
-    /// This configuration without its checkpoints: the run saves none, and resumes from none.
+    /// Returns this configuration without its checkpoints: the run saves none, and resumes from none.
     pub fn without_checkpoints(&self) -> Self {
         let usual = Self::default();
         Self {
@@ -188,7 +188,7 @@ impl Config {
         }
     }
 
-    /// The metrics that are asked for, or those that take the place of accuracy in a regression.
+    /// Returns the metrics that are asked for, or those that take the place of accuracy in a regression.
     pub(super) fn metrics(&self, is_regression: bool) -> Metrics {
         let measures_only_loss = self.strategy == Some(StrategyKind::ParameterServer);
         if is_regression && self.metrics.is_empty() && !measures_only_loss {
@@ -197,7 +197,7 @@ impl Config {
         self.metrics.iter().map(|Named(metric)| Arc::clone(metric)).collect()
     }
 
-    /// The learning rate for this global batch.
+    /// Returns the learning rate for this global batch.
     ///
     /// A larger batch has a less noisy gradient and permits a larger step:
     /// [`UpdateRule::scaled_rate`](unisono_train::optimizer::UpdateRule::scaled_rate). The same global batch has the same rate on any number of
@@ -211,7 +211,7 @@ impl Config {
         self.optimizer.0.scaled_rate(self.learning_rate, global_batch as f64 / f64::from(usual))
     }
 
-    /// The data set for these settings.
+    /// Returns the data set for these settings.
     ///
     /// # Errors
     /// [`TrainError::Data`].
@@ -219,7 +219,8 @@ impl Config {
         self.kept_dataset().map(|(dataset, _)| dataset)
     }
 
-    /// The same, and what was read or written of a [snapshot](Self::snapshot).
+    /// Like [`dataset`](Self::dataset), and returns the report on a [snapshot](Self::snapshot) that was read
+    /// or written.
     ///
     /// # Errors
     /// [`TrainError::Data`].
@@ -232,7 +233,7 @@ impl Config {
         Ok((dataset, Some(report)))
     }
 
-    /// The data set, with the token of its servers.
+    /// Returns the data set, with the token of its servers.
     fn source(&self) -> Source {
         match &self.data {
             Source::Service(service) if self.data_token_file.is_some() => {
@@ -242,7 +243,7 @@ impl Config {
         }
     }
 
-    /// The options that the data set is loaded with.
+    /// Returns the options that the data set is loaded with.
     pub fn data_options(&self) -> unisono_data::Options {
         let measured = self.data.has_image_files().then_some(Normalize::Measured);
         unisono_data::Options {
@@ -260,7 +261,8 @@ impl Config {
         }
     }
 
-    /// The settings of a run with this global batch, this number of steps in an epoch, and this highest learning rate.
+    /// Returns the settings of a run with this global batch, this number of steps in an epoch, and this highest
+    /// learning rate.
     pub(super) fn run_settings(&self, global_batch: usize, steps: usize, peak: f64) -> RunSettings {
         let schedule = match self.schedule {
             ScheduleKind::Constant => Schedule::Constant,

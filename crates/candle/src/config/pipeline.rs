@@ -19,8 +19,8 @@ use unisono_train::internals::broadcast;
 use unisono_train::{Sampled, Shares, TrainError, Trainer, agree};
 
 impl Config {
-    /// As [`Config::trainer`], for a model that is cut into stages, whatever [`Config::strategy`] says. The model, the data and the
-    /// global batch are those of any other strategy; a pipeline's part of a step is cut into
+    /// As [`Config::trainer`], for a model that is cut into stages, independent of [`Config::strategy`]. The model, the data and
+    /// the global batch are those of any other strategy; a pipeline's part of a step is cut into
     /// [micro-batches](PipelineSettings::micro_batches), and not by [`Config::batch_size`].
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl Config {
         Trainer::new(comm, replica, MicroBatches(feed), run, resumed)
     }
 
-    /// This rank's stages, and what a user should know of them. Called by all ranks.
+    /// Returns this rank's stages, and what a user should know of them. Called by all ranks.
     fn staged(
         &self,
         comm: &mut Communicator,
@@ -73,7 +73,7 @@ impl Config {
         Ok((Pipeline::new(own, schedule, built)?, Some(said)))
     }
 
-    /// Where the model is cut. Called by all ranks; rank 0 measures.
+    /// Cuts the model. Called by all ranks; rank 0 measures.
     fn cut(
         &self,
         comm: &mut Communicator,
@@ -113,7 +113,7 @@ impl Config {
     }
 }
 
-/// The first layer of each stage, from the names of those after the first.
+/// Returns the first layer of each stage, from the names of those after the first.
 fn named(split_at: &[String], names: &[String], stages: usize) -> Result<Vec<usize>, TrainError> {
     let refuse = |why: String| {
         let names = names.join(", ");
@@ -133,13 +133,13 @@ fn named(split_at: &[String], names: &[String], stages: usize) -> Result<Vec<usi
     if firsts.len() == stages { Ok(firsts) } else { refuse(format!("{} names are given", split_at.len())) }
 }
 
-/// Where a model is cut.
+/// The cut of a model.
 struct Cut {
     /// The first layer of each stage.
     firsts: Vec<usize>,
     /// The names of all layers.
     names: Vec<String>,
-    /// How long they take, if that was measured.
+    /// The time that they take, if that was measured.
     costs: Vec<Duration>,
 }
 

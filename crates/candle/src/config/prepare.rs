@@ -12,7 +12,7 @@ use candle_core::Device;
 use unisono::{Communicator, Rank, Unisono};
 use unisono_data::{Batch, Dataset, SnapshotReport, Source};
 use unisono_strategies::{ParameterServer, ServerSettings, Strategy};
-use unisono_train::internals::{Places, refusal};
+use unisono_train::internals::{OutputPaths, refusal};
 use unisono_train::{
     Checkpoints, Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire, Wires,
     agree,
@@ -28,7 +28,7 @@ pub(super) struct Prepared<R> {
     pub(super) resumed: Option<Resumed>,
 }
 
-/// What a replica is made for.
+/// The choices from which a replica is made.
 pub(super) struct Made<'a> {
     pub(super) dataset: &'a Dataset,
     pub(super) device: &'a Device,
@@ -60,7 +60,7 @@ impl Config {
         Trainer::new(comm, replica, feed, run, resumed)
     }
 
-    /// The same for parameter servers, whatever [`Config::strategy`] says.
+    /// Like [`trainer`](Self::trainer), for parameter servers, independent of [`Config::strategy`].
     ///
     /// # Errors
     /// As [`Config::trainer`].
@@ -88,7 +88,7 @@ impl Config {
         (rank, ranks): (Rank, usize),
         servers: ServerSettings,
     ) -> Result<(), TrainError> {
-        // The others are in the midst of the run, and have settled all that ranks settle together.
+        // The others are inside the run, and have settled all that ranks settle together.
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
         let global_batch = match &self.checkpoint_dir {
             Some(directory) if self.resume => Resumed::find(&mut alone, directory)?
@@ -105,7 +105,7 @@ impl Config {
         ParameterServer::join(folder, (rank, ranks), replica, feed, &run, servers)
     }
 
-    /// The model on one rank, or on all ranks of a node together. Called by all ranks.
+    /// Returns the model on one rank, or on all ranks of a node together. Called by all ranks.
     fn classifier<B: Input>(
         &self,
         comm: &mut Communicator,
@@ -140,8 +140,8 @@ impl Config {
         )))
     }
 
-    /// The model, the data and the state of a run on rank `rank` of `ranks`. `make` makes the replica, and says of it what a user should
-    /// know. Called by all ranks of a communicator.
+    /// Returns the model, the data and the state of a run on rank `rank` of `ranks`. `make` makes the replica, and says of it what a
+    /// user should know. Called by all ranks of a communicator.
     pub(super) fn prepare<R: Replica>(
         &self,
         comm: &mut Communicator,
@@ -200,7 +200,7 @@ impl Config {
         Ok((resumed, self.global_batch.or(before).unwrap_or(usual)))
     }
 
-    /// How the samples of a step are shared.
+    /// Returns the shares of ranks in the samples of a step.
     pub(super) fn shares(
         &self,
         strategy: &Strategy,
@@ -232,7 +232,7 @@ impl Config {
         }
     }
 
-    /// Why the run cannot be on GPUs, if it cannot.
+    /// Returns the reason why the run cannot be on GPUs, if it cannot.
     fn refuses_device(&self, strategy: &Strategy, global_batch: usize) -> Option<String> {
         match strategy {
             Strategy::ParameterServer(_) => {
@@ -247,8 +247,8 @@ impl Config {
         refused.or_else(|| (self.model == ModelKind::ResNet).then(of_model))
     }
 
-    fn places<'a>(&'a self, checkpoints: Option<&'a Checkpoints>) -> Places<'a> {
-        Places {
+    fn places<'a>(&'a self, checkpoints: Option<&'a Checkpoints>) -> OutputPaths<'a> {
+        OutputPaths {
             checkpoints,
             resumes: self.resume,
             log_directory: self.log_dir.as_deref(),
@@ -256,7 +256,7 @@ impl Config {
         }
     }
 
-    /// The data set, if it suits these settings, and so many ranks that compute. Called by all ranks.
+    /// Returns the data set, if it suits these settings, and so many ranks that compute. Called by all ranks.
     fn load(
         &self,
         comm: &mut Communicator,
@@ -278,7 +278,8 @@ impl Config {
         agree(comm, checked)
     }
 
-    /// The checkpoint's description of the run; a checkpoint to resume from must be of this run. Called by all ranks.
+    /// Returns the checkpoint's description of the run; a checkpoint to resume from must be of this run. Called by
+    /// all ranks.
     fn describe(
         &self,
         comm: &mut Communicator,
@@ -299,7 +300,8 @@ impl Config {
         Ok(description)
     }
 
-    /// The wire format of a run with these parameters, and why, if it was not asked for. Called by all ranks.
+    /// Returns the wire format of a run with these parameters, and why, if it was not asked for. Called by
+    /// all ranks.
     pub(super) fn choose_wire(
         &self,
         comm: &mut Communicator,
@@ -319,7 +321,7 @@ impl Config {
     }
 }
 
-/// What a user should know of the input, a line each.
+/// Notices about the input for the user, a line each.
 fn input_lines(dataset: &Dataset, kept: Option<SnapshotReport>) -> Option<String> {
     let lines: Vec<_> =
         dataset.notices().iter().cloned().chain(kept.map(|report| report.to_string())).collect();

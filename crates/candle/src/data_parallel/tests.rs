@@ -8,7 +8,7 @@ use super::*;
 
 const RANKS: usize = 3;
 
-/// A model of two layers, of which the second is used if asked, and one that nobody uses.
+/// Returns a model of two layers, of which the second is used if asked, and one that is never used.
 fn model(varmap: &VarMap, width: usize) -> Result<impl Fn(&Tensor, bool) -> Result<Tensor> + use<>> {
     let vars = VarBuilder::from_varmap(varmap, DType::F32, &Device::Cpu);
     let (first, second) = (linear(width, 5, vars.pp("first"))?, linear(5, 5, vars.pp("second"))?);
@@ -102,7 +102,7 @@ fn ranks_begin_with_the_values_of_rank_0_and_stay_together() {
             .iter()
             .flat_map(|(_, var)| var.flatten_all().unwrap().to_vec1::<f32>().unwrap())
             .collect();
-        // The layer that nobody uses has no gradient, and keeps the values of rank 0.
+        // The unused layer has no gradient, and keeps the values of rank 0.
         Ok((begun, all, losses))
     });
     let ended: Vec<_> = ended.into_iter().map(Result::unwrap).collect();
@@ -111,7 +111,7 @@ fn ranks_begin_with_the_values_of_rank_0_and_stay_together() {
     assert!(losses[9] < 0.7 * losses[0], "{losses:?}");
 }
 
-/// What all ranks are told if each makes this of its rank.
+/// Returns the error that all ranks report if each runs this.
 fn refused(main: impl Fn(Communicator) -> Result<()> + Sync) -> Vec<String> {
     on_ranks(main).into_iter().map(|ended| ended.unwrap_err().to_string()).collect()
 }

@@ -22,7 +22,7 @@ pub(super) fn stay(address: &str) -> Option<String> {
     Some(format!("threads that it starts run on the {} cores of its NUMA node {node}", cores.len()))
 }
 
-/// What is near a device, if this is less than a thread may use, which is all of the machine.
+/// Returns the cores near a device, if they are fewer than the thread may use, which is all of the machine.
 fn near(system: &Path, address: &str, may_use: &[usize]) -> Option<Near> {
     let read = |path: &str| fs::read_to_string(system.join(path)).ok();
     let online = listed(&read("devices/system/cpu/online")?)?;
@@ -33,7 +33,7 @@ fn near(system: &Path, address: &str, may_use: &[usize]) -> Option<Near> {
     (is_part && may_use == online).then_some(Near { node, cores })
 }
 
-/// The numbers of a list of the kernel's, such as `0-3,8`.
+/// Returns the numbers of a list of the kernel's, such as `0-3,8`.
 fn listed(list: &str) -> Option<Vec<usize>> {
     let mut all = Vec::new();
     for range in list.trim().split(',').filter(|range| !range.is_empty()) {

@@ -15,7 +15,7 @@ use crate::error::failed as framework;
 use unisono::{Communicator, DeviceRequest, Error, ReduceOp, Registered, Request};
 use unisono_train::internals::{Ledger, Place};
 use unisono_train::{
-    BucketSettings, BucketSize, Fill, Gradients, Parameter, Pass, ReplicaError, Sums, Tally, TrainError,
+    BucketSettings, BucketSize, Fill, Gradients, LossSums, Parameter, Pass, ReplicaError, Sums, TrainError,
 };
 
 /// The buckets of one rank's GPU, as [`Buckets`](unisono_train::Buckets) are on the host.
@@ -74,7 +74,7 @@ impl DeviceBuckets {
         let mut buckets = Vec::new();
         for &count in &ledger.plan.counts {
             let memory = comm.alloc_device::<f32>(count)?;
-            // Whichever stream it is filled with zeros on: candle's may write to it from now on.
+            // Either stream may fill it with zeros: candle's may write to it from now on.
             comm.synchronize(memory.stream())?;
             buckets.push(Bucket { here: Some(memory), request: None });
         }
@@ -110,7 +110,7 @@ impl DeviceBuckets {
         Filling { buckets: self, comm, failure: None }
     }
 
-    /// The sums over all ranks besides gradients. Waits for them.
+    /// Returns the sums over all ranks besides gradients. Waits for them.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -127,7 +127,7 @@ impl DeviceBuckets {
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
-    pub(super) fn land(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
+    pub(super) fn complete(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
         if self.landed.len() == self.buckets.len() {
             return Ok(());
         }
@@ -150,7 +150,7 @@ impl DeviceBuckets {
         Ok(())
     }
 
-    /// The gradient of a trained parameter, summed over all ranks.
+    /// Returns the gradient of a trained parameter, summed over all ranks.
     ///
     /// # Errors
     /// An error of candle.
@@ -164,7 +164,7 @@ impl DeviceBuckets {
         gradient.and_then(|gradient| gradient.reshape(shape)).map_err(framework)
     }
 
-    /// How long this rank has waited for the buckets and sums of the step.
+    /// Returns the time that this rank has waited for the buckets and sums of the step.
     pub(super) fn exposed(&self) -> Duration {
         self.exposed
     }
@@ -259,7 +259,7 @@ impl Filling<'_> {
     /// As [`Communicator::all_reduce`].
     pub(super) fn end(mut self) -> Result<Vec<usize>, TrainError> {
         if self.buckets.ledger.weighed.is_none() {
-            self.weigh(Tally::default());
+            self.record_loss(LossSums::default());
         }
         let without = self.buckets.ledger.not_put();
         for &index in &without {
@@ -268,7 +268,7 @@ impl Filling<'_> {
         self.failure.map_or(Ok(without), Err)
     }
 
-    /// The error that prevented a gradient from being reduced, if any.
+    /// Returns the error that prevented a gradient from being reduced, if any.
     pub(super) fn into_failure(self) -> Option<TrainError> {
         self.failure
     }
@@ -281,8 +281,8 @@ impl Filling<'_> {
 }
 
 impl Gradients for Filling<'_> {
-    fn weigh(&mut self, tally: Tally) {
-        self.buckets.ledger.weigh(tally);
+    fn record_loss(&mut self, tally: LossSums) {
+        self.buckets.ledger.record_loss(tally);
         if self.buckets.ledger.pass.is_last() {
             self.attempt(DeviceBuckets::send_sums);
         }

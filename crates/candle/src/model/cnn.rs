@@ -15,7 +15,7 @@ const POOL: usize = 2;
 const CHANNELS: [usize; 2] = [16, 32];
 const HIDDEN: usize = 128;
 
-/// The size of the model; `None` for images that are too small.
+/// Returns the size of the model; `None` for images that are too small.
 pub(super) fn size([height, width, channels]: [usize; 3], classes: usize) -> Option<Size> {
     let mut channels = channels as f64;
     let inputs = height as f64 * width as f64 * channels;
@@ -37,7 +37,7 @@ pub(super) fn size([height, width, channels]: [usize; 3], classes: usize) -> Opt
     Some(size)
 }
 
-/// The layers; `None` if the images, of this height, width and number of channels, are too small.
+/// Returns the layers; `None` if the images, of this height, width and number of channels, are too small.
 pub(super) fn layers(image: [usize; 3], classes: usize) -> Option<Vec<Layer>> {
     let [height, width, channels] = image;
     let left = |side| convolved(convolved(side)?).filter(|&side| side > 0);
@@ -63,12 +63,12 @@ pub(super) fn layers(image: [usize; 3], classes: usize) -> Option<Vec<Layer>> {
     ])
 }
 
-/// The side of an image after a convolution and its pooling.
+/// Returns the side of an image after a convolution and its pooling.
 fn convolved(side: usize) -> Option<usize> {
     Some((side + 1).checked_sub(KERNEL)? / POOL)
 }
 
-/// A convolution with bias and ReLU, and pooling.
+/// Returns a convolution with bias and ReLU, and pooling.
 fn pooled(
     parameters: &Parameters,
     name: &str,

@@ -122,7 +122,7 @@ impl Block {
         x + self.contract.forward(&hidden)?
     }
 
-    /// The attention of each token to those up to it; shapes as in [`forward`](Self::forward).
+    /// Returns the attention of each token to those up to it; shapes as in [`forward`](Self::forward).
     fn attention(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
         let attention = CausalAttention { context: x.dim(0)? / samples, heads: self.heads };
         chain(self.attend.parameters(), &[&self.attend, &attention, &self.mix], x)
@@ -159,7 +159,7 @@ mod tests {
     use crate::network::{Loss, Network};
     use unisono_train::Replica as _;
 
-    /// What `tests/reference/gpt2.py` has written.
+    /// The output of `tests/reference/gpt2.py`.
     #[derive(Deserialize)]
     struct Reference {
         logits: Vec<Vec<f32>>,
@@ -167,7 +167,7 @@ mod tests {
         derivatives: BTreeMap<String, f64>,
     }
 
-    /// The integers of the same name in `tests/reference/gpt2.py`.
+    /// Returns the integers of the same name in `tests/reference/gpt2.py`.
     fn levels(count: usize, seed: usize, modulus: usize) -> impl Iterator<Item = f32> {
         (0..count).map(move |i| ((i * i * 3 + i * 37 + seed * 11) % 101 % modulus) as f32)
     }

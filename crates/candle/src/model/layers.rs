@@ -6,7 +6,8 @@ use candle_core::{Module, Result, Tensor};
 
 use crate::network::Parameters;
 
-/// What a layer computes from the result of the one before, or from the inputs, of this many samples.
+/// The forward pass of a layer: from the result of the previous layer, or from the inputs, of this many
+/// samples.
 pub(super) type Forward = Box<dyn Fn(&Tensor, usize) -> Result<Tensor> + Send>;
 
 /// Adds a layer's parameters.
@@ -25,7 +26,7 @@ impl fmt::Debug for Layer {
 }
 
 impl Layer {
-    /// A layer with this name, which `build` builds.
+    /// Returns a layer with this name, which `build` builds.
     pub(super) fn new<F: Fn(&Tensor, usize) -> Result<Tensor> + Send + 'static>(
         name: impl Into<String>,
         build: impl Fn(&Parameters) -> Result<F> + 'static,
@@ -36,7 +37,7 @@ impl Layer {
         }
     }
 
-    /// Its name, which no other layer of the model has.
+    /// Returns its name, which no other layer of the model has.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -51,7 +52,8 @@ impl Sequence {
         layers.iter().map(|layer| (layer.build)(parameters)).collect::<Result<_>>().map(Self)
     }
 
-    /// The result of the last layer, from what the layer before the first has computed of so many samples.
+    /// Returns the result of the last layer, from what the layer before the first has computed of so many
+    /// samples.
     pub(super) fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
         let (first, rest) = self.0.split_first().expect("a model has a layer");
         rest.iter().try_fold(first(x, samples)?, |x, layer| layer(&x, samples))

@@ -9,7 +9,7 @@ use crate::network::{Dropout, Linear, chain};
 /// The default numbers of outputs of the hidden layers.
 pub(super) const HIDDEN: [usize; 2] = [256, 128];
 
-/// The size of the model.
+/// Returns the size of the model.
 pub(super) fn size(pixels: f64, hidden: &[usize], classes: usize) -> Size {
     let mut size = Size { inputs: pixels, with_backward: 3.0, ..Size::default() };
     let mut inputs = pixels;
@@ -20,7 +20,7 @@ pub(super) fn size(pixels: f64, hidden: &[usize], classes: usize) -> Size {
     size
 }
 
-/// The layers: one for each of these widths, and the output.
+/// Returns the layers: one for each of these widths, and the output.
 pub(super) fn layers(pixels: usize, hidden: &[usize], classes: usize, dropout: f64) -> Vec<Layer> {
     let (mut layers, mut inputs) = (Vec::new(), pixels);
     for (number, &outputs) in (1..).zip(hidden) {

@@ -3,7 +3,7 @@
 use candle_core::{Device, Result, Tensor};
 use unisono_data::{Batch, Inputs};
 
-/// What a built-in model computes with: a batch on the host, or one that was copied ahead to the GPU of the model.
+/// The batch of a built-in model: on the host, or copied ahead to the GPU of the model.
 #[derive(Debug, Clone)]
 pub enum Placed {
     /// On the host.
@@ -14,7 +14,7 @@ pub enum Placed {
         inputs: Tensor,
         /// The targets.
         targets: Tensor,
-        /// The same on the host, which checks and counts them.
+        /// The targets on the host, which checks and counts them.
         known: Vec<u32>,
     },
 }
@@ -27,13 +27,13 @@ impl From<Batch> for Placed {
 
 /// Gives a model the tensors of a batch.
 pub(crate) trait Input: Send + 'static {
-    /// The input tensor, on this device.
+    /// Returns the input tensor, on this device.
     fn inputs(&self, device: &Device) -> Result<Tensor>;
 
-    /// The targets, on the host.
+    /// Returns the targets, on the host.
     fn targets(&self) -> &[u32];
 
-    /// The targets on a device, if they are there already.
+    /// Returns the targets on a device, if they are there already.
     fn targets_ahead(&self) -> Option<&Tensor> {
         None
     }
@@ -72,7 +72,7 @@ impl Input for Placed {
     }
 }
 
-/// The input tensor of a batch, on the CPU.
+/// Returns the input tensor of a batch, on the CPU.
 ///
 /// # Errors
 ///
@@ -85,7 +85,7 @@ pub fn inputs(batch: &Batch) -> Result<Tensor> {
     }
 }
 
-/// The shape of the input tensor: a row for each sample.
+/// Returns the shape of the input tensor: a row for each sample.
 pub(crate) fn shape(batch: &Batch) -> (usize, usize) {
     let values = match &batch.inputs {
         Inputs::Pixels(pixels) => pixels.len(),
@@ -100,19 +100,19 @@ mod tests {
     use crate::model::{ModelKind, of_batches};
     use crate::network::Parameters;
     use unisono_data::Kind;
-    use unisono_train::{Fill, Gradients, Replica, Tally};
+    use unisono_train::{Fill, Gradients, LossSums, Replica};
 
-    /// What a pass reports: the tally, and the bits of each gradient.
+    /// The result of a pass: the tally, and the bits of each gradient.
     #[derive(Debug, Default, PartialEq)]
     struct Reported {
-        tally: Tally,
+        tally: LossSums,
         gradients: Vec<(usize, Vec<u32>)>,
         /// The number of elements of each parameter.
         counts: Vec<usize>,
     }
 
     impl Gradients for Reported {
-        fn weigh(&mut self, tally: Tally) {
+        fn record_loss(&mut self, tally: LossSums) {
             self.tally = tally;
         }
 
@@ -123,8 +123,8 @@ mod tests {
         }
     }
 
-    /// A pass of a new model over a batch, and an evaluation.
-    fn reported(kind: ModelKind, data: &Kind, batch: &Placed) -> (Reported, Tally) {
+    /// Returns a pass of a new model over a batch, and an evaluation.
+    fn reported(kind: ModelKind, data: &Kind, batch: &Placed) -> (Reported, LossSums) {
         let mut replica = of_batches(kind, None, 0.0, data, &Parameters::new(3)).unwrap();
         let counts = replica.parameters().iter().map(unisono_train::Parameter::count).collect();
         let mut reported = Reported { counts, ..Reported::default() };

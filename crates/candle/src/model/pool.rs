@@ -12,7 +12,8 @@ pub(super) struct MaxPool {
 }
 
 impl MaxPool {
-    /// The offset of the first pixel of each square of an image; and, from there, those of its pixels.
+    /// Returns the offset of the first pixel of each square of an image; and, from there, those of its
+    /// pixels.
     fn pixels(&self, dims: &[usize]) -> [Vec<usize>; 2] {
         let [_, height, width, channels] = image_dims(dims);
         let (rows, columns, side) = (height / self.side, width / self.side, self.side);

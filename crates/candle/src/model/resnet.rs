@@ -16,13 +16,13 @@ pub(super) const HIDDEN: [usize; 3] = [16, 32, 64];
 /// The side of a convolution's kernel, in pixels.
 const KERNEL: usize = 3;
 
-/// The blocks: their inputs, outputs, and how many pixels they step.
+/// Returns the blocks: their inputs, outputs, and how many pixels they step.
 fn blocks(widths: &[usize]) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
     let before = widths.first().into_iter().chain(widths);
     before.zip(widths).map(|(&inputs, &outputs)| (inputs, outputs, if inputs == outputs { 1 } else { 2 }))
 }
 
-/// The size of the model.
+/// Returns the size of the model.
 pub(super) fn size([height, width]: [usize; 2], channels: usize, widths: &[usize], classes: usize) -> Size {
     let pixels = height as f64 * width as f64;
     let mut size = Size { inputs: pixels * channels as f64, with_backward: 3.0, ..Size::default() };
@@ -47,8 +47,8 @@ pub(super) fn size([height, width]: [usize; 2], channels: usize, widths: &[usize
     size
 }
 
-/// The layers: a convolution, a block of each of these widths, and the output. A block whose width differs from the one before
-/// halves the sides of the image. `None` without a width.
+/// Returns the layers: a convolution, a block of each of these widths, and the output. A block whose width differs from the
+/// one before halves the sides of the image. `None` without a width.
 pub(super) fn layers(image: [usize; 3], widths: &[usize], classes: usize) -> Option<Vec<Layer>> {
     let (&first_width, &last_width) = (widths.first()?, widths.last()?);
     let [height, width, channels] = image;

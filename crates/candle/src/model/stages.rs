@@ -10,7 +10,7 @@ use super::{inputs, loss};
 use crate::network::{Cut, Parameters, StageNetwork};
 use unisono_strategies::pipeline::Stage;
 
-/// How often a layer is timed.
+/// The number of times that a layer is timed.
 const TIMES: usize = 3;
 
 /// Consecutive layers of a model as a stage with these parameters, none of which exists yet. It ends with the loss if `is_last`.
@@ -34,7 +34,8 @@ pub(crate) fn stage(
     })
 }
 
-/// How long each layer takes for a batch, forward and back: the least of a few times. Only one is in memory at a time.
+/// Returns the time that each layer takes for a batch, forward and back: the least of a few times. Only one is in
+/// memory at a time.
 ///
 /// # Errors
 ///

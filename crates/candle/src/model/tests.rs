@@ -8,7 +8,7 @@ use crate::network::tests::{
     check_brought, check_composed, check_same_gradients, check_slopes, check_training_slopes, gradients_of,
 };
 use crate::network::{CausalAttention, Relu, RmsNorm, SquaredRelu};
-use unisono_train::Tally;
+use unisono_train::LossSums;
 
 const IMAGES: Kind = Kind::Images { height: 16, width: 17, channels: 1, classes: 10 };
 
@@ -16,12 +16,12 @@ fn text() -> Kind {
     Kind::Text { context: 12, vocabulary: ('a'..='z').collect() }
 }
 
-/// Every model, with data for it.
+/// Returns every model, with data for it.
 fn pairings() -> [(ModelKind, Kind); 3] {
     [(ModelKind::Mlp, IMAGES), (ModelKind::Cnn, IMAGES), (ModelKind::Transformer, text())]
 }
 
-/// The inputs and targets of three samples.
+/// Returns the inputs and targets of three samples.
 fn batch(data: &Kind) -> (Tensor, Tensor) {
     let cycle = |count: usize, step: u32, modulus: u32| -> Vec<u32> {
         (0..count as u32).map(|i| i * step % modulus).collect()
@@ -94,7 +94,7 @@ fn a_model_refuses_data_it_cannot_learn_from() {
     assert!(message.contains("28x15 pixels are too small for the cnn"), "{message}");
 }
 
-/// The names and values of all parameters.
+/// Returns the names and values of all parameters.
 fn values(kind: ModelKind, data: &Kind, seed: u64) -> Vec<(String, Vec<f32>)> {
     let mut replica = classifier(kind, None, 0.0, data, &Parameters::new(seed)).unwrap();
     let names: Vec<_> = replica.parameters().iter().map(|parameter| parameter.name.clone()).collect();
@@ -149,7 +149,7 @@ fn no_model_uses_values_before_it_has_brought_them() {
     }
 }
 
-/// A model as a replica whose batches are inputs and targets.
+/// Returns a model as a replica whose batches are inputs and targets.
 fn network(
     model: Box<dyn Module + Send>,
     parameters: &Parameters,
@@ -157,11 +157,11 @@ fn network(
     Network::new(parameters, move |(inputs, targets): &(Tensor, Tensor)| {
         let sum = crate::network::cross_entropy(&model.forward(inputs)?, targets)?;
         let loss = f64::from(sum.to_scalar::<f32>()?);
-        Ok(Loss { sum, tally: Tally { targets: 1.0, loss, correct: 0.0 } })
+        Ok(Loss { sum, tally: LossSums { targets: 1.0, loss, correct: 0.0 } })
     })
 }
 
-/// What `tests/reference/cnn_gradients.py` has written.
+/// The output of `tests/reference/cnn_gradients.py`.
 #[derive(serde::Deserialize)]
 struct Reference {
     loss: f64,
@@ -176,7 +176,7 @@ struct ReferenceGradient {
     values: Vec<f64>,
 }
 
-/// The integers of the same name in `tests/reference/cnn_gradients.py`.
+/// Returns the integers of the same name in `tests/reference/cnn_gradients.py`.
 fn levels(count: usize, seed: usize, modulus: usize) -> impl Iterator<Item = f32> {
     (0..count).map(move |i| ((i * i * 3 + i * 37 + seed * 11) % 101 % modulus) as f32)
 }

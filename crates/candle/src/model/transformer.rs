@@ -19,7 +19,7 @@ const EXPANSION: usize = 4;
 /// Small, so that at first all characters are about equally likely.
 const OUTPUT_GAIN: f64 = 0.05;
 
-/// The size of the model.
+/// Returns the size of the model.
 pub(super) fn size(context: f64, vocabulary: f64, widths: &[usize]) -> Size {
     let width = widths.first().copied().unwrap_or(0) as f64;
     let hidden = EXPANSION as f64 * width;
@@ -42,8 +42,8 @@ pub(super) fn size(context: f64, vocabulary: f64, widths: &[usize]) -> Size {
     size
 }
 
-/// The layers: the characters as vectors, a block of each of these widths, and the output. `None` unless the widths are equal, and
-/// divisible into heads.
+/// Returns the layers: the characters as vectors, a block of each of these widths, and the output. `None` unless the widths are
+/// equal, and divisible into heads.
 pub(super) fn layers(
     context: usize,
     vocabulary: usize,
@@ -70,8 +70,8 @@ pub(super) fn layers(
     Some([embedding].into_iter().chain((0..blocks).map(block)).chain([output]).collect())
 }
 
-/// The vector of each character, `vocabulary x width`, and of each position, `context x width`; their sums are
-/// `samples*context x width`.
+/// Returns the vector of each character, `vocabulary x width`, and of each position, `context x width`; their
+/// sums are `samples*context x width`.
 fn embedding(context: usize, vocabulary: usize, width: usize) -> Layer {
     Layer::new("embedding", move |parameters| {
         let characters = parameters.add("characters", (vocabulary, width), 0.3)?;
@@ -96,12 +96,12 @@ struct Block {
     mix: Linear,
     expand: Linear,
     contract: Linear,
-    /// Of what each half adds to its input.
+    /// The dropout of each half, applied to its output.
     dropouts: [Dropout; 2],
 }
 
 impl Block {
-    /// A block of this width, of a model with this number of blocks.
+    /// Returns a block of this width, of a model with this number of blocks.
     fn new(parameters: &Parameters, name: &str, [width, blocks]: [usize; 2], dropout: f64) -> Result<Self> {
         let weight = |layer: &str, inputs: usize, outputs: usize, gain: f64| {
             Linear::without_bias(parameters, &format!("{name}.{layer}"), inputs, outputs, gain)

@@ -36,7 +36,7 @@ impl CausalAttention {
         ((width / self.heads) as f32).sqrt().recip()
     }
 
-    /// Each head of a sample.
+    /// Returns each head of a sample.
     fn heads<'a>(self, x: &'a [f32], width: usize) -> impl Iterator<Item = Head<'a>> {
         (0..self.heads).map(move |number| Head {
             x,
@@ -47,7 +47,7 @@ impl CausalAttention {
         })
     }
 
-    /// The queries of each block, from the last one.
+    /// Returns the queries of each block, from the last one.
     fn blocks(self) -> impl Iterator<Item = Range<usize>> {
         let ends = move |start| start..self.context.min(start + BLOCK);
         (0..self.context).step_by(BLOCK).rev().map(ends)
@@ -67,14 +67,14 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// These rows of its queries (0), keys (1) or values (2).
+    /// Returns these rows of its queries (0), keys (1) or values (2).
     fn part(self, number: usize, rows: Range<usize>) -> Matrix<'a> {
         let row = 3 * self.width;
         let first = rows.start * row + number * self.width + self.offset;
         Matrix::part(&self.x[first..], [rows.len(), self.size], row)
     }
 
-    /// These rows of the head's columns among those of all heads' results.
+    /// Returns these rows of the head's columns among those of all heads' results.
     fn of_results(self, results: &[f32], rows: Range<usize>) -> Matrix<'_> {
         let first = rows.start * self.width + self.offset;
         Matrix::part(&results[first..], [rows.len(), self.size], self.width)
@@ -88,7 +88,7 @@ impl<'a> Head<'a> {
         self.scores(&queries).softmax(target);
     }
 
-    /// The rows of scores of these queries, for the softmax.
+    /// Returns the rows of scores of these queries, for the softmax.
     fn scores(self, queries: &Range<usize>) -> Rows {
         Rows { first: queries.start, keys: queries.end, scale: self.scale }
     }

@@ -19,12 +19,13 @@ pub(super) fn map<T: Send, R: Send>(
     items.into_par_iter().map(work).collect()
 }
 
-/// The threads of a matrix product.
+/// Returns the threads of a matrix product.
 pub(super) fn parallelism() -> Parallelism {
     if is_alone() { Parallelism::None } else { Parallelism::Rayon(get_num_threads()) }
 }
 
-/// Whether this thread works alone: it is the only one of its rank, or one of those that share an operation.
+/// Returns whether this thread works alone: it is the only one of its rank, or one of those that share an
+/// operation.
 fn is_alone() -> bool {
     get_num_threads() == 1 || rayon::current_thread_index().is_some()
 }

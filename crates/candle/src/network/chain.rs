@@ -65,7 +65,7 @@ impl Chain {
         Self { operations, kept: OnceLock::new() }
     }
 
-    /// The shapes of the input and of all results.
+    /// Returns the shapes of the input and of all results.
     fn shapes(&self, dims: &[usize]) -> Result<Vec<Vec<usize>>> {
         let mut shapes = vec![dims.to_vec()];
         for operation in &self.operations {

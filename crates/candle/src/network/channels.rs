@@ -14,12 +14,12 @@ use super::values::Backward;
 /// The least number of repeated constants.
 const LEAST: usize = 64;
 
-/// The constants of channels, repeated.
+/// Returns the constants of channels, repeated.
 pub(super) fn repeated<T: Copy>(of_channels: &[T]) -> Vec<T> {
     of_channels.repeat(LEAST.div_ceil(of_channels.len().max(1)))
 }
 
-/// A block of values of which `repeated` belong together.
+/// Returns a block of values of which `repeated` belong together.
 fn block(repeated: usize) -> usize {
     (BLOCK / repeated).max(1) * repeated
 }
@@ -71,7 +71,7 @@ pub(super) struct Moved<'a> {
     pub(super) slope: &'a [f32],
 }
 
-/// The two sums of each channel that `P` computes from blocks of `count` values.
+/// Returns the two sums of each channel that `P` computes from blocks of `count` values.
 fn sums<'a, P: Pass>(
     (channels, repeated, count): (usize, usize, usize),
     beside: impl Fn(Range<usize>) -> P::Beside<'a> + Send + Sync,
@@ -147,7 +147,7 @@ impl<const RELU: bool> Pass for Normalize<RELU> {
     }
 }
 
-/// The derivative before a ReLU.
+/// Returns the derivative before a ReLU.
 #[inline(always)]
 fn masked<const RELU: bool>(y: f32, dy: f32) -> f32 {
     if RELU && y == 0.0 { 0.0 } else { dy }

@@ -52,14 +52,14 @@ impl Convolved {
         self.image.get_or_init(|| Image::new(self.patches, dims))
     }
 
-    /// How many values of `x`, and of `y`, are in a block.
+    /// Returns the numbers of values of `x`, and of `y`, in a block.
     fn block(&self, image: &Image) -> [usize; 2] {
         let &Image { values, patches, .. } = image;
         let images = (BLOCK / (patches * self.kernel.inputs).max(1)).max(1);
         [images * values, images * patches * self.kernel.outputs].map(|values| values.max(1))
     }
 
-    /// The number of the patches of images, and their values.
+    /// Returns the number of the patches of images, and their values.
     fn patches_of(&self, image: &Image, images: &[f32]) -> (usize, Buffer) {
         let rows = images.len() / image.values * image.patches;
         let mut patches = Buffer::of(rows * self.kernel.inputs);
@@ -104,7 +104,7 @@ impl Operation for Convolved {
     }
 
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
-        self.kernel.bring()?;
+        self.kernel.wait_for_param()?;
         let image = self.image(dims);
         let [of_x, of_y] = self.block(image);
         self.kernel.with_values(|weight, bias| {
@@ -138,7 +138,7 @@ impl Operation for Convolved {
     }
 }
 
-/// Where an image's patches are.
+/// The position of an image's patches.
 struct Image {
     /// The values of an image.
     values: usize,
@@ -161,7 +161,7 @@ struct Row {
 }
 
 impl Image {
-    /// The patches of images of this shape.
+    /// Returns the patches of images of this shape.
     fn new(patches: Patches, dims: &[usize]) -> Self {
         let [_, height, width, channels] = image_dims(dims);
         let Patches { side, stride, padding } = patches;
@@ -221,18 +221,18 @@ pub(crate) struct Patches {
 }
 
 impl Patches {
-    /// The shape of the result for images of the shape `dims`.
+    /// Returns the shape of the result for images of the shape `dims`.
     fn shape(self, dims: &[usize], outputs: usize) -> [usize; 4] {
         let [samples, height, width, _] = image_dims(dims);
         [samples, self.along(height), self.along(width), outputs]
     }
 
-    /// How many squares fit along a side of the image.
+    /// Returns the number of squares that fit along a side of the image.
     fn along(self, side: usize) -> usize {
         (side + 2 * self.padding - self.side) / self.stride + 1
     }
 
-    /// The patches of images, composed of candle operations.
+    /// Returns the patches of images, composed of candle operations.
     fn composed(self, x: &Tensor) -> Result<Tensor> {
         let [_, height, width, channels] = image_dims(x.dims());
         let (rows, columns) = (self.along(height), self.along(width));

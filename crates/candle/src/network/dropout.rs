@@ -35,7 +35,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// A layer that drops each value with this probability. Called by all ranks in the same order.
+    /// Returns a layer that drops each value with this probability. Called by all ranks in the same order.
     ///
     /// # Errors
     /// If the probability is not from 0 to below 1.
@@ -60,7 +60,7 @@ impl Dropout {
         self.mask().map_or(Ok(x.clone()), |mask| apply(mask, x))
     }
 
-    /// The mask of this pass, if it drops any values.
+    /// Returns the mask of this pass, if it drops any values.
     fn mask(&self) -> Option<Mask> {
         if self.probability == 0.0 || !is_training() {
             return None;
@@ -95,7 +95,7 @@ struct Mask {
 }
 
 impl Mask {
-    /// The factor of the value at this place.
+    /// Returns the factor of the value at this place.
     fn factor(self, place: usize) -> f32 {
         let hash = mixed(self.key.wrapping_add((place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         if hash < self.threshold { 0.0 } else { self.scale }
@@ -123,7 +123,8 @@ impl Function for Mask {
     }
 }
 
-/// The finalizer of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+/// Returns the finalizer of splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+/// OOPSLA 2014).
 fn mixed(number: u64) -> u64 {
     let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

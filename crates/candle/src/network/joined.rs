@@ -32,7 +32,7 @@ impl Kernels {
         self.0.iter().map(|kernel| kernel.outputs).sum()
     }
 
-    /// Each layer with its first column in the result.
+    /// Returns each layer with its first column in the result.
     fn placed(&self) -> impl DoubleEndedIterator<Item = (usize, &Kernel)> {
         let offsets = self.0.iter().scan(0, |end, kernel| {
             *end += kernel.outputs;
@@ -53,7 +53,7 @@ impl Operation for Kernels {
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
         let (x, all) = (Matrix::new(x, dims[0], dims[1]), self.outputs());
         for (offset, kernel) in self.placed() {
-            kernel.bring()?;
+            kernel.wait_for_param()?;
             kernel.with_values(|weight, _| product((&mut y[offset..], all), Fill::Set, x, weight))?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 
 use super::chain::chain;
 use super::operation::{Function, Operation, Part};
-use super::parameters::{Parameters, bring, report};
+use super::parameters::{Parameters, report, wait_for_param};
 use super::product::{Matrix, product, product_transposed, transposed_product};
 use super::relu::Relu;
 use super::values::{Backward, with_values};
@@ -76,7 +76,7 @@ impl Linear {
         Ok(Self { parameters: parameters.clone(), kernel })
     }
 
-    /// The same layer, followed by a ReLU.
+    /// Adds a ReLU after the layer.
     #[must_use]
     pub fn with_relu(self) -> Self {
         Self { kernel: Kernel { has_relu: true, ..self.kernel }, ..self }
@@ -101,21 +101,24 @@ impl Linear {
 }
 
 impl Kernel {
-    /// The layer, composed of candle operations.
+    /// Returns the layer, composed of candle operations.
     pub(super) fn composed(&self, x: &Tensor) -> Result<Tensor> {
         let y = x.matmul(&self.weight.tensor)?;
         let y = self.bias.as_ref().map_or(Ok(y.clone()), |bias| y.broadcast_add(&bias.tensor))?;
         if self.has_relu { Relu.composed(&y) } else { Ok(y) }
     }
 
-    /// Whether there is neither a bias nor a ReLU.
+    /// Returns whether there is neither a bias nor a ReLU.
     pub(super) fn is_product(&self) -> bool {
         self.bias.is_none() && !self.has_relu
     }
 
     /// Waits until the values are there.
-    pub(super) fn bring(&self) -> Result<()> {
-        self.bias.iter().chain([&self.weight]).try_for_each(|array| bring(array.index, &array.tensor))
+    pub(super) fn wait_for_param(&self) -> Result<()> {
+        self.bias
+            .iter()
+            .chain([&self.weight])
+            .try_for_each(|array| wait_for_param(array.index, &array.tensor))
     }
 
     /// Calls `see` with the values of the weight, `inputs x outputs`, and the bias, which may be empty.
@@ -141,7 +144,7 @@ impl Kernel {
         }
     }
 
-    /// The derivative with respect to the result of the product, from that with respect to `y`.
+    /// Returns the derivative with respect to the result of the product, from that with respect to `y`.
     pub(super) fn before_relu<'a>(&self, y: &[f32], dy: &'a [f32]) -> Cow<'a, [f32]> {
         let masked = |(&dy, &y): (&f32, &f32)| if y == 0.0 { 0.0 } else { dy };
         if self.has_relu { dy.iter().zip(y).map(masked).collect() } else { Cow::Borrowed(dy) }
@@ -179,7 +182,7 @@ impl Operation for Kernel {
     }
 
     fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
-        self.bring()?;
+        self.wait_for_param()?;
         self.with_values(|weight, bias| self.of(weight, bias, Matrix::new(x, dims[0], self.inputs), y))
     }
 

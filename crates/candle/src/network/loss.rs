@@ -7,7 +7,7 @@ use candle_core::{D, DType, Device, Result, Tensor, bail};
 use super::chain::apply;
 use super::operation::Function;
 use super::parameters::is_training;
-use unisono_train::Tally;
+use unisono_train::LossSums;
 use unisono_train::metrics::Outputs;
 
 /// The result of a forward pass over a batch.
@@ -16,12 +16,12 @@ pub struct Loss {
     /// The sum of the losses of all targets, to differentiate.
     pub sum: Tensor,
     /// Its targets and values.
-    pub tally: Tally,
+    pub tally: LossSums,
 }
 
 impl Loss {
-    /// The loss of a classification: [`cross_entropy`], and, but for a training pass, for how many rows the highest logit is that of the
-    /// target.
+    /// Returns the loss of a classification: [`cross_entropy`], and, but for a training pass, for how many rows the highest logit is
+    /// that of the target.
     ///
     /// # Errors
     /// As [`cross_entropy`].
@@ -39,11 +39,11 @@ impl Loss {
         let loss = f64::from(sum.to_scalar::<f32>()?);
         // The accuracy is that of evaluations.
         let correct = if is_training() { 0.0 } else { count_correct(logits, &targets)? };
-        Ok(Self { sum, tally: Tally { targets: known.len() as f64, loss, correct } })
+        Ok(Self { sum, tally: LossSums { targets: known.len() as f64, loss, correct } })
     }
 
-    /// The loss of a regression: the sum over rows of the squared difference between the output and its target. `outputs` is `rows x 1`.
-    /// There are no classes to choose from, and so no accuracy. [Metrics](unisono_train::metrics) see both.
+    /// Returns the loss of a regression: the sum over rows of the squared difference between the output and its target. `outputs` is
+    /// `rows x 1`. There are no classes to choose from, and so no accuracy. [Metrics](unisono_train::metrics) see both.
     ///
     /// # Errors
     /// If the numbers of targets and rows differ.
@@ -59,7 +59,7 @@ impl Loss {
         let numbers = Tensor::from_vec(numbers, (targets.len(), 1), outputs.device())?;
         let sum = (outputs - numbers)?.sqr()?.sum_all()?;
         let loss = f64::from(sum.to_scalar::<f32>()?);
-        Ok(Self { sum, tally: Tally { targets: targets.len() as f64, loss, correct: f64::NAN } })
+        Ok(Self { sum, tally: LossSums { targets: targets.len() as f64, loss, correct: f64::NAN } })
     }
 }
 
@@ -69,7 +69,7 @@ fn count_correct(logits: &Tensor, targets: &Tensor) -> Result<f64> {
     Ok(f64::from(right.sum_all()?.to_scalar::<f32>()?))
 }
 
-/// The sum over rows of the cross-entropy between their softmax and their target, in nats: a scalar.
+/// Returns the sum over rows of the cross-entropy between their softmax and their target, in nats: a scalar.
 ///
 /// `logits` is `rows x classes`, `targets` contains a class of type `u32` for each row. Keep targets on the CPU, where they
 /// are read, wherever the logits are. [Metrics](unisono_train::metrics) see both.
@@ -80,7 +80,8 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
     cross_entropy_of(logits, targets.flatten_all()?.to_vec1()?, None)
 }
 
-/// The same of targets on the host, which may be `there`, where the logits are, too.
+/// Like [`cross_entropy`], of targets on the host, and `there`, where the logits are, if they are there
+/// already.
 ///
 /// # Errors
 /// As [`cross_entropy`].
@@ -107,7 +108,7 @@ fn show(outputs: &Tensor, classes: usize, targets: &[u32]) -> Result<()> {
     })
 }
 
-/// What a loss was given.
+/// The arguments of a loss.
 pub(super) struct Seen {
     values: Vec<f32>,
     classes: usize,
@@ -122,11 +123,11 @@ impl Seen {
 }
 
 thread_local! {
-    /// What losses were computed from on this thread, if somebody wants to see it.
+    /// The arguments of losses on this thread, if a test records them.
     static SEEN: RefCell<Option<Vec<Seen>>> = const { RefCell::new(None) };
 }
 
-/// The result of `run`, and what it has computed losses from.
+/// Returns the result of `run`, and what it has computed losses from.
 pub(super) fn seeing<R>(run: impl FnOnce() -> R) -> (R, Vec<Seen>) {
     SEEN.set(Some(Vec::new()));
     let result = run();
@@ -135,7 +136,7 @@ pub(super) fn seeing<R>(run: impl FnOnce() -> R) -> (R, Vec<Seen>) {
 
 pub(super) struct CrossEntropy {
     pub(super) targets: Vec<u32>,
-    /// The same where the logits are, if they are there already.
+    /// The targets where the logits are, if they are there already.
     pub(super) there: Option<Tensor>,
 }
 

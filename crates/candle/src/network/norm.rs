@@ -10,7 +10,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 use super::chain::looped;
 use super::channels::{Affine, Moved, differentiate, normalize, products, repeated};
 use super::operation::{Operation, Part};
-use super::parameters::{Parameters, bring, is_training, report};
+use super::parameters::{Parameters, is_training, report, wait_for_param};
 use super::passes::Direction;
 use super::statistics::{Moments, Statistics, narrow};
 use super::values::{Backward, with_all, with_values};
@@ -29,7 +29,7 @@ use unisono_train::Fill;
 /// ```
 /// use candle_core::{DType, Device, Tensor};
 /// use unisono_candle::{Linear, Loss, Network, Parameters, SyncBatchNorm};
-/// use unisono_train::{BucketSettings, Mirror, OptimizerSettings, Sgd, Share, Tally};
+/// use unisono_train::{BucketSettings, Mirror, OptimizerSettings, Sgd, Share, LossSums};
 ///
 /// type Error = Box<dyn std::error::Error + Send + Sync>;
 /// let trained = unisono::threads(2, |mut comm| -> Result<u64, Error> {
@@ -39,7 +39,7 @@ use unisono_train::Fill;
 ///     let replica = Network::new(&parameters, move |inputs: &Tensor| {
 ///         let sum = norm.forward(&layer.forward(inputs)?)?.powf(3.0)?.sum_all()?;
 ///         let loss = f64::from(sum.to_scalar::<f32>()?);
-///         Ok(Loss { sum, tally: Tally { targets: inputs.dim(0)? as f64, loss, correct: 0.0 } })
+///         Ok(Loss { sum, tally: LossSums { targets: inputs.dim(0)? as f64, loss, correct: 0.0 } })
 ///     });
 ///     let optimizer = OptimizerSettings::new(Sgd::default());
 ///     let mut mirror = Mirror::new(&mut comm, replica, optimizer, &BucketSettings::default(), None)?;
@@ -94,7 +94,7 @@ impl SyncBatchNorm {
         Ok(Self { parameters: parameters.clone(), layer, statistics, weight, bias, has_relu: false })
     }
 
-    /// The same layer, followed by a ReLU.
+    /// Adds a ReLU after the layer.
     #[must_use]
     pub fn with_relu(self) -> Self {
         Self { has_relu: true, ..self }
@@ -164,7 +164,7 @@ impl Operation for Pass {
     fn forward(&self, _: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
         let SyncBatchNorm { statistics, weight, bias, has_relu, .. } = &self.layer;
         for (index, tensor) in [weight, bias] {
-            bring(*index, tensor)?;
+            wait_for_param(*index, tensor)?;
         }
         let moments = if self.is_training {
             let mut sums = statistics.local(x)?;

@@ -1,4 +1,4 @@
-//! Operations of our own, each a loop with a derivative.
+//! Unisono's operations, each a loop with a derivative.
 //!
 //! Candle's fused normalisation and softmax have no derivative, the derivative of its max-pooling is a quarter of the true
 //! one, and compositions of its elementary operations cost a pass over memory and an allocation for each.
@@ -16,7 +16,7 @@ pub trait Function: Send + Sync + 'static {
     /// Whether each index of the first dimension is computed by itself: the threads of the rank then share them.
     const IS_SPLIT: bool = false;
 
-    /// The shape of the result for an input of shape `dims`.
+    /// Returns the shape of the result for an input of shape `dims`.
     fn shape(&self, dims: &[usize]) -> Vec<usize> {
         dims.to_vec()
     }
@@ -28,7 +28,7 @@ pub trait Function: Send + Sync + 'static {
     /// operation; `dy` is the derivative with respect to `y`.
     fn backward(&self, dims: &[usize], x: &[f32], y: &[f32], dy: &[f32], dx: &mut [f32]);
 
-    /// The same function composed of candle operations, which have derivatives: for a GPU, whose memory a loop cannot
+    /// Computes the function by candle operations, which have derivatives: for a GPU, whose memory a loop cannot
     /// access.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ pub trait Function: Send + Sync + 'static {
 
 /// A layer or a function, as a part of a [`chain`](super::chain).
 pub(crate) trait Part {
-    /// Its operation, for one pass; `None` if it changes nothing in this one.
+    /// Returns its operation, for one pass; `None` if it changes nothing in this one.
     fn operation(&self) -> Result<Option<Box<dyn Operation>>>;
 
     /// Applies the part to `x`, composed of candle operations.
@@ -60,7 +60,7 @@ impl<F: Function + Clone> Part for F {
 /// An operation of one pass on `f32` values in row-major order: it runs forward once, and then at most once backward, in
 /// which it reports the gradients of its parameters.
 pub(crate) trait Operation: Send + Sync {
-    /// The shape of the result for an input of shape `dims`.
+    /// Returns the shape of the result for an input of shape `dims`.
     fn shape(&self, dims: &[usize]) -> Result<Vec<usize>>;
 
     /// Writes all of `y`.

@@ -26,7 +26,7 @@ scoped_thread_local!(
     static mut GRADIENTS: for<'a> &'a mut (dyn Gradients + 'a)
 );
 scoped_thread_local!(
-    /// What brings the values of parameters to the forward pass that runs on this thread.
+    /// The provider of parameter values for the forward pass that runs on this thread.
     static mut VALUES: for<'a> &'a mut (dyn Gradients + 'a)
 );
 
@@ -40,23 +40,23 @@ pub(super) fn without_derivatives<T>(forward: impl FnOnce() -> T) -> T {
     EVALUATION.set(&(), forward)
 }
 
-/// Whether this thread needs no derivatives.
+/// Returns whether this thread needs no derivatives.
 pub(super) fn is_evaluation() -> bool {
     EVALUATION.is_set()
 }
 
-/// Runs a forward pass to which `gradients` [brings](Gradients::bring) the values of its layers.
+/// Runs a forward pass to which `gradients` [provides](Gradients::wait_for_param) the values of its layers.
 pub(super) fn brought_by<T>(gradients: &mut dyn Gradients, forward: impl FnOnce() -> T) -> T {
     VALUES.set(gradients, forward)
 }
 
-/// Whether a forward pass of training runs on this thread.
+/// Returns whether a forward pass of training runs on this thread.
 pub(super) fn is_training() -> bool {
     VALUES.is_set()
 }
 
 /// Brings the values of a parameter to the running forward pass of a step.
-pub(super) fn bring(index: usize, tensor: &Tensor) -> Result<()> {
+pub(super) fn wait_for_param(index: usize, tensor: &Tensor) -> Result<()> {
     if !VALUES.is_set() {
         return Ok(());
     }
@@ -66,7 +66,7 @@ pub(super) fn bring(index: usize, tensor: &Tensor) -> Result<()> {
 /// Brings the values of a parameter from `gradients`.
 pub(super) fn bring_from(gradients: &mut dyn Gradients, index: usize, tensor: &Tensor) -> Result<()> {
     let mut brought = Ok(());
-    in_place::see(tensor, &mut |values| brought = gradients.bring(index, values))?;
+    in_place::see(tensor, &mut |values| brought = gradients.wait_for_param(index, values))?;
     brought.map_err(Error::wrap)
 }
 
@@ -85,7 +85,7 @@ pub(super) fn report(index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
     }
 }
 
-/// The same for a gradient on a GPU.
+/// Reports a gradient on a GPU.
 #[cfg(feature = "cuda")]
 fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
     if !GRADIENTS.is_set() {
@@ -104,7 +104,7 @@ fn report_on_device(index: usize, gradient: &Tensor) -> Result<()> {
 pub(super) struct Array {
     pub(super) parameter: Parameter,
     pub(super) tensor: Tensor,
-    /// Whether its layer [brings](bring) the values before it uses them.
+    /// Whether its layer [waits for](wait_for_param) the values before it uses them.
     pub(super) is_of_layer: bool,
 }
 
@@ -120,7 +120,7 @@ pub struct Parameters {
     passes: Arc<Mutex<Passes>>,
     /// An input of every operation that reports gradients, so that candle computes derivatives there.
     anchor: Var,
-    /// The same input for passes without derivatives.
+    /// The input for passes without derivatives.
     constant: Tensor,
     has_loops: bool,
     /// The ranks that share the values of parameters, if any do.
@@ -128,12 +128,12 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// An empty set on the CPU. Called by all ranks with the same seed.
+    /// Returns an empty set on the CPU. Called by all ranks with the same seed.
     pub fn new(seed: u64) -> Self {
         Self::on(&Device::Cpu, seed).expect("a tensor of one number")
     }
 
-    /// An empty set on a device. Called by all ranks with the same seed.
+    /// Returns an empty set on a device. Called by all ranks with the same seed.
     ///
     /// # Errors
     /// If the device is out of memory.
@@ -144,9 +144,9 @@ impl Parameters {
         Ok(Self { seed, made, passes, anchor, constant, has_loops, sharing: None })
     }
 
-    /// An empty set on the CPU whose values will exist once for all ranks of a communicator, which are on one node: for
-    /// [central storage](unisono_strategies::Strategy::CentralStorage). Its memory is given back when the process ends. All ranks call it, with the
-    /// same seed, and then add the same parameters in the same order.
+    /// Returns an empty set on the CPU whose values will exist once for all ranks of a communicator, which are on one node: for [central
+    /// storage](unisono_strategies::Strategy::CentralStorage). Its memory is given back when the process ends. All ranks call it, with the same
+    /// seed, and then add the same parameters in the same order.
     ///
     /// # Errors
     /// Errors of the collectives.
@@ -154,12 +154,12 @@ impl Parameters {
         Ok(Self { sharing: Some(Sharing::among(comm)?), ..Self::new(seed) })
     }
 
-    /// Whether ranks share the values of parameters.
+    /// Returns whether ranks share the values of parameters.
     pub(super) fn are_shared(&self) -> bool {
         self.sharing.is_some()
     }
 
-    /// The tensor that `make` makes of these values, where those of parameters lie.
+    /// Returns the tensor that `make` makes of these values, where those of parameters lie.
     fn placed(&self, values: Vec<f32>, make: impl FnOnce(Vec<f32>) -> Result<Tensor>) -> Result<Tensor> {
         match &self.sharing {
             Some(sharing) => sharing.tensor(values, make),
@@ -167,13 +167,13 @@ impl Parameters {
         }
     }
 
-    /// The device on which the model computes.
+    /// Returns the device on which the model computes.
     pub fn device(&self) -> &Device {
         self.anchor.device()
     }
 
-    /// Whether our own operations compute gradients, and write them to their buckets: on the CPU. Elsewhere, layers are
-    /// composed of candle operations.
+    /// Returns whether Unisono's operations compute gradients, and write them to their buckets: on the CPU.
+    /// Elsewhere, layers are composed of candle operations.
     pub(super) fn are_written_by_loops(&self) -> bool {
         self.has_loops
     }
@@ -203,22 +203,22 @@ impl Parameters {
         Ok(tensor)
     }
 
-    /// The seed of initial values.
+    /// Returns the seed of initial values.
     pub(crate) fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The state of the passes.
+    /// Returns the state of the passes.
     pub(super) fn passes(&self) -> MutexGuard<'_, Passes> {
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All parameters.
+    /// Returns all parameters.
     pub(super) fn all(&self) -> Vec<Array> {
         self.lock().clone()
     }
 
-    /// The input of an operation that reports gradients.
+    /// Returns the input of an operation that reports gradients.
     pub(super) fn anchor(&self) -> &Tensor {
         if is_evaluation() { &self.constant } else { self.anchor.as_tensor() }
     }

@@ -1,8 +1,8 @@
-//! What the layers of a model share that behave otherwise in training than in evaluation: the communicator of a
+//! State that layers share which behave differently in training and in evaluation: the communicator of a
 //! [`SyncBatchNorm`](super::SyncBatchNorm), and the number of the pass for a [`Dropout`](super::Dropout).
 //!
-//! Every exchange is one all-reduce of the same size, whatever its layer, and says which layer and direction it is of. So a rank
-//! without samples takes part without knowing the order of the layers, and ranks at different layers find out.
+//! Every exchange is one all-reduce of the same size, independent of its layer, and states which layer and direction it is of.
+//! So a rank without samples takes part without knowing the order of the layers, and ranks at different layers find out.
 
 use std::sync::Arc;
 
@@ -30,9 +30,9 @@ pub(super) struct Passes {
     /// Its own, so that all-reduces of buckets may be in flight; `None` with one rank.
     comm: Option<Communicator>,
     layers: Vec<Arc<Statistics>>,
-    /// What this pass has exchanged: for each layer, forward and backward.
+    /// The exchanges of this pass: for each layer, forward and backward.
     exchanged: Vec<[bool; 2]>,
-    /// How many layers drop values.
+    /// The number of layers that drop values.
     dropouts: u64,
     /// The steps that were begun, as a buffer of the model; only if a layer drops values.
     steps: Option<Tensor>,
@@ -64,7 +64,7 @@ impl Passes {
         self.steps = Some(steps);
     }
 
-    /// Whether a layer needs other ranks.
+    /// Returns whether a layer needs other ranks.
     pub(super) fn synchronizes(&self) -> bool {
         !self.layers.is_empty()
     }
@@ -99,7 +99,7 @@ impl Passes {
         Ok(most[0] as usize)
     }
 
-    /// The number of the step, and of the pass in it.
+    /// Returns the number of the step, and of the pass in it.
     pub(super) fn place(&self) -> [u64; 2] {
         [self.step, self.pass]
     }
@@ -167,7 +167,7 @@ impl Passes {
         Ok(())
     }
 
-    /// The sums over all ranks, with their header; `None` with one rank.
+    /// Returns the sums over all ranks, with their header; `None` with one rank.
     fn exchange(&mut self, at: Option<(usize, Direction)>, own: &[f64]) -> Result<Option<Vec<f64>>> {
         let Some(comm) = &mut self.comm else { return Ok(None) };
         let widest = self.layers.iter().map(|layer| layer.sums()).max().unwrap_or(0);

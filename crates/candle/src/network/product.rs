@@ -24,7 +24,7 @@ impl<'a> Matrix<'a> {
         Self { values, rows, columns, row: columns }
     }
 
-    /// A matrix that starts with the first of these values, in rows at this distance.
+    /// Returns a matrix that starts with the first of these values, in rows at this distance.
     ///
     /// # Panics
     /// If there are too few values.
@@ -98,7 +98,7 @@ fn transpose(matrix: Matrix<'_>, fill: Fill, (target, distance): Target<'_>) {
 /// Values, with the distance between neighbouring rows and between neighbouring columns.
 type Strided<'a> = (&'a [f32], usize, usize);
 
-/// The number of values in which a matrix lies whose rows and columns have these distances.
+/// Returns the number of values in which a matrix lies whose rows and columns have these distances.
 fn reach([rows, columns]: [usize; 2], [row, column]: [usize; 2]) -> usize {
     if rows * columns == 0 { 0 } else { (rows - 1) * row + (columns - 1) * column + 1 }
 }

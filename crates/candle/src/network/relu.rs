@@ -11,7 +11,7 @@ use super::operation::Function;
 pub(crate) struct Relu;
 
 impl Relu {
-    /// The function of a number.
+    /// Returns the function of a number.
     #[inline(always)]
     pub(crate) fn of(x: f32) -> f32 {
         if x <= 0.0 { 0.0 } else { x }

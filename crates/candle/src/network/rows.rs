@@ -13,7 +13,7 @@ use super::softmax::dot;
 pub(crate) struct RmsNorm;
 
 impl RmsNorm {
-    /// The factor of a row.
+    /// Returns the factor of a row.
     fn scale(x: &[f32]) -> f32 {
         let mean_square = dot(x, x) / x.len() as f32;
         (mean_square + 1e-6).sqrt().recip()
@@ -76,7 +76,7 @@ impl Function for SquaredRelu {
     }
 }
 
-/// The length of a row.
+/// Returns the length of a row.
 fn width(dims: &[usize]) -> usize {
     dims.last().copied().unwrap_or(1).max(1)
 }

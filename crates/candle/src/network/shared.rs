@@ -16,8 +16,8 @@ impl Sharing {
         Ok(Self(Arc::new(Mutex::new(own))))
     }
 
-    /// The tensor that `make` makes of rank 0's values, moved to memory that all ranks share. Called by all ranks in the same order. The
-    /// others read the values once rank 0 has met them in a collective. Their memory is freed when the process ends.
+    /// Returns the tensor that `make` makes of rank 0's values, moved to memory that all ranks share. Called by all ranks in the same
+    /// order. The others read the values once rank 0 has met them in a collective. Their memory is freed when the process ends.
     ///
     /// # Panics
     /// If `make` has not put all the values, and nothing else, into the storage of the tensor.

@@ -19,7 +19,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// How many keys each row sees.
+    /// Returns the number of keys that each row sees.
     #[inline(always)]
     fn seen(self) -> impl Iterator<Item = usize> {
         self.first + 1..
@@ -88,7 +88,7 @@ impl Pass for Derivative {
     }
 }
 
-/// The inner product, summed in lanes.
+/// Returns the inner product, summed in lanes.
 #[inline(always)]
 pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -102,8 +102,8 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// The exponential of a number that is not above 0; that of -87 for those below, and NaN for NaN. (Moshier, Cephes' `expf`: within 2 units in the
-/// last place.) The standard library's takes a call for each number.
+/// Returns the exponential of a number that is not above 0; that of -87 for those below, and NaN for NaN. (Moshier, Cephes' `expf`: within 2
+/// units in the last place.) The standard library's takes a call for each number.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     /// A number whose last bit is worth 1: what is added to it is rounded to a whole number.

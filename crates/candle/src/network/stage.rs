@@ -15,7 +15,7 @@ use unisono_train::{Gradients, Parameter, ReplicaError};
 /// The result of the layers of a stage.
 #[derive(Debug)]
 pub enum Cut {
-    /// What the next stage computes with.
+    /// The input of the next stage.
     Activations(Tensor),
     /// The loss: the last stage's.
     Loss(Loss),
@@ -29,7 +29,7 @@ pub enum Cut {
 /// use unisono_steps::pipeline::PipelineSchedule;
 /// use unisono_candle::{Cut, Linear, Loss, Parameters, StageNetwork, cross_entropy};
 /// use unisono_strategies::pipeline::{Grid, Pipeline};
-/// use unisono_train::{BucketSettings, Mirror, OptimizerSettings, Sgd, Share, Tally, TrainError};
+/// use unisono_train::{BucketSettings, Mirror, OptimizerSettings, Sgd, Share, LossSums, TrainError};
 ///
 /// // Two stages, times two replicas of each.
 /// let losses = unisono::threads(4, |mut comm| -> Result<f64, TrainError> {
@@ -45,7 +45,7 @@ pub enum Cut {
 ///         }
 ///         let sum = cross_entropy(&outputs, targets)?;
 ///         let loss = f64::from(sum.to_scalar::<f32>()?);
-///         let tally = Tally { targets: targets.elem_count() as f64, loss, correct: 0.0 };
+///         let tally = LossSums { targets: targets.elem_count() as f64, loss, correct: 0.0 };
 ///         Ok(Cut::Loss(Loss { sum, tally }))
 ///     });
 ///     let pipeline = Pipeline::new(pipeline, PipelineSchedule::OneForwardOneBackward, vec![stage.unwrap()])?;
@@ -54,7 +54,7 @@ pub enum Cut {
 ///     let mut mirror = Mirror::new(&mut replicas, pipeline, optimizer, &BucketSettings::default(), None)?;
 ///     let inputs = Tensor::ones((2, 4), DType::F32, &Device::Cpu).unwrap();
 ///     let targets = Tensor::new(&[0_u32, 2], &Device::Cpu).unwrap();
-///     // Four micro-batches, here all alike. Every stage gets them: the first reads the inputs, the last the targets.
+///     // Four micro-batches, here all equal. Every stage gets them: the first reads the inputs, the last the targets.
 ///     let share = [Some(vec![(inputs, targets); 4])];
 ///     let mut loss = f64::NAN;
 ///     for _ in 0..5 {
@@ -69,7 +69,7 @@ pub enum Cut {
 pub struct StageNetwork<B, F> {
     arrays: Arrays,
     forward: F,
-    /// What backward passes need, by the number of the micro-batch.
+    /// The inputs of backward passes, by the number of the micro-batch.
     kept: HashMap<usize, Kept>,
     batch: PhantomData<fn(&B)>,
 }

@@ -34,7 +34,7 @@ impl Moments {
         narrow(self.mean.iter().copied())
     }
 
-    /// The weight over the standard deviation.
+    /// Returns the weight over the standard deviation.
     pub(super) fn scale(&self, weight: &[f32]) -> Vec<f32> {
         narrow(weight.iter().zip(&self.inverse).map(|(&weight, inverse)| f64::from(weight) * inverse))
     }
@@ -54,7 +54,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
 }
 
 impl Statistics {
-    /// The shape of the result for an input of this shape, whose last dimension must be the channels.
+    /// Returns the shape of the result for an input of this shape, whose last dimension must be the channels.
     pub(super) fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
         let Self { name, channels, .. } = self;
         if dims.last() != Some(channels) {
@@ -63,12 +63,13 @@ impl Statistics {
         Ok(dims.to_vec())
     }
 
-    /// The most numbers that this layer sums over ranks.
+    /// Returns the most numbers that this layer sums over ranks.
     pub(super) fn sums(&self) -> usize {
         1 + 2 * self.channels
     }
 
-    /// The number of values per channel; and, of each channel, the sum of distances from the running mean, and of their squares.
+    /// Returns the number of values per channel; and, of each channel, the sum of distances from the running mean, and of their
+    /// squares.
     ///
     /// All ranks have the same running mean, and it is near the mean, so that the difference of squares that is the variance loses
     /// next to nothing in `f64`, even far from zero.
@@ -84,7 +85,7 @@ impl Statistics {
         self.moments(sums).map(drop)
     }
 
-    /// The same, and returns them.
+    /// Like [`absorb`](Self::absorb), and returns the moments.
     pub(super) fn moments(&self, sums: &[f64]) -> Result<Moments> {
         let count = sums[0];
         if count < 2.0 {
@@ -118,7 +119,7 @@ impl Statistics {
         Ok(Moments { count, mean, inverse: inverse(&variance) })
     }
 
-    /// The running statistics. Their count is infinite: a single value does not change them.
+    /// Returns the running statistics. Their count is infinite: a single value does not change them.
     pub(super) fn running(&self) -> Result<Moments> {
         let [mean, variance] = [&self.mean, &self.variance].map(|running| with_values(running, wide));
         Ok(Moments { count: f64::INFINITY, mean: mean?, inverse: inverse(&variance?) })

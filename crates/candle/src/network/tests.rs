@@ -9,13 +9,13 @@ use unisono_train::Fill;
 /// Gradients by the index of their parameter.
 #[derive(Default)]
 struct Gathered {
-    tally: Option<Tally>,
+    tally: Option<LossSums>,
     gradients: Vec<(usize, Vec<f32>)>,
     sizes: Vec<usize>,
 }
 
 impl Gradients for Gathered {
-    fn weigh(&mut self, tally: Tally) {
+    fn record_loss(&mut self, tally: LossSums) {
         assert!(self.tally.replace(tally).is_none(), "weighed twice");
     }
 
@@ -37,13 +37,16 @@ fn gathered<R: Replica>(replica: &mut R, batch: &R::Batch) -> Gathered {
     gathered
 }
 
-/// The sums of a pass, and its gradients by the index of their parameter.
-pub(crate) fn gradients_of<R: Replica>(replica: &mut R, batch: &R::Batch) -> (Tally, Vec<(usize, Vec<f32>)>) {
+/// Returns the sums of a pass, and its gradients by the index of their parameter.
+pub(crate) fn gradients_of<R: Replica>(
+    replica: &mut R,
+    batch: &R::Batch,
+) -> (LossSums, Vec<(usize, Vec<f32>)>) {
     let Gathered { tally, gradients, .. } = gathered(replica, batch);
     (tally.expect("the pass is weighed"), gradients)
 }
 
-/// The sum of the squares of the results of `forward`.
+/// Returns the sum of the squares of the results of `forward`.
 fn replica<F: Fn(&Tensor) -> candle_core::Result<Tensor>>(
     parameters: &Parameters,
     forward: F,
@@ -51,7 +54,7 @@ fn replica<F: Fn(&Tensor) -> candle_core::Result<Tensor>>(
     Network::new(parameters, move |batch: &Tensor| {
         let sum = forward(batch)?.sqr()?.sum_all()?;
         let loss = f64::from(sum.to_scalar::<f32>()?);
-        Ok(Loss { sum, tally: Tally { targets: batch.dim(0)? as f64, loss, correct: 0.0 } })
+        Ok(Loss { sum, tally: LossSums { targets: batch.dim(0)? as f64, loss, correct: 0.0 } })
     })
 }
 
@@ -60,12 +63,12 @@ pub(crate) fn check_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
     check_slopes_of(replica, batch, |replica| replica.evaluate(batch).unwrap());
 }
 
-/// The same of the loss of a training pass.
+/// Like [`check_slopes`], of the loss of a training pass.
 pub(crate) fn check_training_slopes<R: Replica>(replica: &mut R, batch: &R::Batch) {
     check_slopes_of(replica, batch, |replica| gathered(replica, batch).tally.unwrap());
 }
 
-fn check_slopes_of<R: Replica>(replica: &mut R, batch: &R::Batch, loss: impl Fn(&mut R) -> Tally) {
+fn check_slopes_of<R: Replica>(replica: &mut R, batch: &R::Batch, loss: impl Fn(&mut R) -> LossSums) {
     let gradients = gathered(replica, batch).gradients;
     assert_eq!(gradients.len(), replica.parameters().iter().filter(|parameter| parameter.is_trained).count());
     for (index, gradient) in gradients {
@@ -139,7 +142,7 @@ struct Brings {
 }
 
 impl Gradients for Brings {
-    fn bring(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
+    fn wait_for_param(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
         if !self.brought.contains(&index) {
             values.copy_from_slice(&self.values[index]);
             self.brought.push(index);
@@ -147,9 +150,9 @@ impl Gradients for Brings {
         Ok(())
     }
 
-    fn weigh(&mut self, tally: Tally) {
+    fn record_loss(&mut self, tally: LossSums) {
         assert_eq!(self.brought.len(), self.values.len(), "all have come before the pass is weighed");
-        self.gathered.weigh(tally);
+        self.gathered.record_loss(tally);
     }
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {

@@ -5,7 +5,7 @@ use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, bail};
 /// The values of a backward pass: inputs, results and the derivative with respect to results.
 pub(crate) type Backward<'a> = [&'a [f32]; 3];
 
-/// The values of a contiguous tensor.
+/// Returns the values of a contiguous tensor.
 pub(super) fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&storage.as_slice()?[start..end]),

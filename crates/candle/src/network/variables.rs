@@ -9,13 +9,13 @@ use candle_nn::{Init, VarBuilder};
 use super::parameters::Parameters;
 
 impl Parameters {
-    /// The source of variables for a `candle_nn` model. Their type is `f32`.
+    /// Returns the source of variables for a `candle_nn` model. Their type is `f32`.
     pub fn var_builder(&self) -> VarBuilder<'static> {
         VarBuilder::from_backend(Box::new(Backend(self.clone())), DType::F32, self.device().clone())
     }
 }
 
-/// Whether a variable is a running statistic of a `candle_nn` batch norm.
+/// Returns whether a variable is a running statistic of a `candle_nn` batch norm.
 fn is_statistic(name: &str) -> bool {
     let last = name.rsplit('.').next();
     matches!(last, Some("running_mean" | "running_var"))

@@ -9,7 +9,7 @@ use unisono_data::{Dataset, EncodedImages, Kind, Normalization, Normalize, Optio
 use unisono_train::TrainError;
 
 impl Saved {
-    /// A data set to evaluate or predict; by default the one that the model was trained on.
+    /// Returns a data set to evaluate or predict; by default the one that the model was trained on.
     ///
     /// A text is encoded with the model's vocabulary, and classes are matched by name.
     /// The columns of a table are found by name, in any order, and standardised with the statistics of the training rows; so a
@@ -30,7 +30,7 @@ impl Saved {
         }
         let usual = Options { seed: self.seed, cache: self.cache.clone(), ..Options::default() };
         let options = match self.kind {
-            // Records are numbered by whoever wrote them: one with a label beyond the model's is named when it is read.
+            // Records are numbered by their writer: one with a label beyond the model's is named when it is read.
             Kind::Images { classes, channels, height, width } => {
                 let normalization = self.normalization();
                 Options {
@@ -51,7 +51,7 @@ impl Saved {
         self.fit(source, loaded?)
     }
 
-    /// A data set, if it says what this part of it is.
+    /// Returns a data set, if it says what this part of it is.
     pub(super) fn measurable(
         &self,
         dataset: Dataset,
@@ -112,8 +112,8 @@ impl Saved {
         )))
     }
 
-    /// The images in files as input of the model: grey or in colour and normalised as it was trained, and resized and cropped if they have
-    /// another size. Their targets are meaningless.
+    /// Returns the images in files as input of the model: grey or in colour and normalised as it was trained, and resized and cropped if
+    /// they have another size. Their targets are meaningless.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if the model is not for images. The files are read later, batch by batch.
@@ -127,7 +127,8 @@ impl Saved {
         Ok(Arc::new(EncodedImages::of_files(files, shape, self.normalization())))
     }
 
-    /// The statistics that the images of the training were normalised by, if they are not those of MNIST.
+    /// Returns the statistics that the images of the training were normalised by, if they are not those of
+    /// MNIST.
     fn normalization(&self) -> Option<Normalization> {
         self.schema.as_ref()?.normalization.clone()
     }
@@ -155,7 +156,7 @@ fn translated(
     Ok(Dataset { kind, train, test, schema: text.schema.clone() })
 }
 
-/// The token of each character, or the distinct characters that have none.
+/// Returns the token of each character, or the distinct characters that have none.
 pub(super) fn tokens(text: impl Iterator<Item = char>, vocabulary: &[char]) -> Result<Vec<u32>, Vec<char>> {
     let (mut tokens, mut unknown) = (Vec::new(), Vec::new());
     for character in text {

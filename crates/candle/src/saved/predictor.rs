@@ -35,7 +35,7 @@ impl fmt::Debug for Predictor {
 /// A prediction for a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Guess {
-    /// Of a classification.
+    /// A classification.
     Class {
         /// The most probable class.
         class: u32,
@@ -46,7 +46,7 @@ pub enum Guess {
     Value(f32),
 }
 
-/// How characters are sampled.
+/// The settings of sampling characters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
     /// The divisor of logits before the softmax: 1 samples from the model's distribution, less sharpens
@@ -138,12 +138,12 @@ impl Predictor {
     }
 }
 
-/// The index of the highest value; the first of several.
+/// Returns the index of the highest value; the first of several.
 fn highest(logits: &[f32]) -> usize {
     (1..logits.len()).fold(0, |best, at| if logits[at] > logits[best] { at } else { best })
 }
 
-/// The softmax weight of each value, relative to 1 for the highest.
+/// Returns the softmax weight of each value, relative to 1 for the highest.
 fn weights(logits: &[f32], temperature: f64) -> impl Iterator<Item = f64> + Clone {
     let most = f64::from(logits[highest(logits)]);
     logits.iter().map(move |&logit| ((f64::from(logit) - most) / temperature).exp())

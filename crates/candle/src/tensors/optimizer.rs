@@ -22,7 +22,7 @@ pub(crate) struct TensorOptimizer {
 }
 
 impl TensorOptimizer {
-    /// An optimizer with zero state for parameters with these factors.
+    /// Returns an optimizer with zero state for parameters with these factors.
     ///
     /// # Errors
     /// The reason if its rule has no tensor form.

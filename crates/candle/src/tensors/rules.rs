@@ -8,7 +8,7 @@ use super::{TensorForm, TensorRule};
 use unisono_train::internals::Adam;
 use unisono_train::optimizer::{AdamW, Averaged, Sgd, StepInfo, UpdateRule};
 
-/// The tensor form of a rule, if it has one.
+/// Returns the tensor form of a rule, if it has one.
 pub(super) fn form(rule: &dyn UpdateRule) -> Option<TensorForm> {
     let known: &dyn Any = rule;
     if let Some(sgd) = known.downcast_ref::<Sgd>() {

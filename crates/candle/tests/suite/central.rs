@@ -10,7 +10,7 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::{Event, Order, Stop, Summary, TrainError};
 
-/// How far losses may be apart that are added up in another order.
+/// The largest difference of losses that are added up in another order.
 const TOLERANCE: f64 = 1e-5;
 
 fn settings(strategy: Option<StrategyKind>) -> Config {
@@ -77,7 +77,7 @@ fn every_model_trains() {
     }
 }
 
-/// A run of two epochs that saves at every 30th step, and may be asked to stop.
+/// Returns a run of two epochs that saves at every 30th step, and may be asked to stop.
 fn saving(directory: &Path, strategy: Option<StrategyKind>) -> Config {
     crate::saving(directory, settings(strategy))
 }

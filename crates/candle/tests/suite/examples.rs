@@ -21,7 +21,7 @@ fn run(name: &str, files: &[&Path]) -> String {
     example_with(name, 2, &arguments)
 }
 
-/// The number after `label` in the output of an example.
+/// Returns the number after `label` in the output of an example.
 fn number(said: &str, label: &str) -> f64 {
     let after = said.split_once(label).map(|(_, after)| after.split([' ', ',', '\n']).next());
     after.flatten().and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no {label} in {said}"))

@@ -58,7 +58,7 @@ fn config() -> Config {
     Config { epochs: 4, batch_size: 5, optimizer, learning_rate: 0.1, ..Config::default() }
 }
 
-/// How the run of rank 0 of two ended.
+/// Returns the result of rank 0 of two.
 fn run(config: &Config) -> std::result::Result<Summary, String> {
     let train =
         |mut comm: Communicator| fit(&mut comm, &Plane::new(Parameters::new(7)), samples(100), config);
@@ -84,7 +84,7 @@ fn a_struct_a_closure_and_a_file_make_the_same_run() {
         assert_eq!(hash, by_struct.parameters_hash);
         rates = own;
     }
-    // The rate of the configuration, whatever the batch, on its schedule over the steps that there are.
+    // The rate of the configuration, for any batch, on its schedule over the steps that there are.
     assert_eq!((rates.len(), rates.iter().copied().fold(0.0, f64::max)), (40, 0.1));
     assert!(rates[39] < 0.001, "{rates:?}");
 

@@ -10,12 +10,12 @@ use unisono_testing::tests;
 use unisono_train::metrics::{F1, Measured, Metrics, Named, TopK};
 use unisono_train::{EpochReport, Evaluation, Event, Order};
 
-/// What each evaluation says, and the report of the last epoch.
+/// Returns the metrics of each evaluation, and the report of the last epoch.
 fn run(ranks: usize, metrics: Metrics) -> (Vec<Evaluation>, EpochReport) {
     let settings = Config {
         epochs: 1,
         hidden: Some(vec![16]),
-        // The same bits on any number of ranks.
+        // Equal bits on any number of ranks.
         order: Order::Tree,
         shards: 4,
         global_batch: Some(256),

@@ -14,22 +14,22 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    BucketSettings, Event, Fill, Gradients, LocalSteps, Mirror, OptimizerSettings, Order, Outer, Overlap,
-    Replica, RunSettings, Sampled, Sgd, Share, Shares, Stop, Summary, Tally, Trainer,
+    BucketSettings, Event, Fill, Gradients, LocalSteps, LossSums, Mirror, OptimizerSettings, Order, Outer,
+    Overlap, Replica, RunSettings, Sampled, Sgd, Share, Shares, Stop, Summary, Trainer,
 };
 
 const SAMPLES: usize = 32;
 const INPUTS: usize = 4;
 const CHANNELS: usize = 3;
 
-/// The samples in a range, far from zero, and different in each channel.
+/// Returns the samples in a range, far from zero, and different in each channel.
 fn samples(range: std::ops::Range<usize>) -> Tensor {
     let value = |at: usize| 100.0 + ((at * 7919 % 1009) as f32 / 300.0) * (1 + at % INPUTS) as f32;
     let values: Vec<f32> = (range.start * INPUTS..range.end * INPUTS).map(value).collect();
     Tensor::from_vec(values, (range.len(), INPUTS), &Device::Cpu).unwrap()
 }
 
-/// What a rank got from a pass.
+/// The results of a pass on one rank.
 #[derive(Default)]
 struct Gathered {
     outputs: Vec<f32>,
@@ -40,20 +40,20 @@ struct Gathered {
 }
 
 impl Gradients for Gathered {
-    fn weigh(&mut self, _: Tally) {}
+    fn record_loss(&mut self, _: LossSums) {}
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
         write(&mut self.gradients[index], Fill::Add);
     }
 }
 
-/// A loss to which every output contributes otherwise; the outputs are kept.
+/// Returns a loss to which every output contributes otherwise; the outputs are kept.
 fn loss_of(y: &Tensor, x: &Tensor, outputs: &Mutex<Vec<f32>>) -> Result<Loss> {
     outputs.lock().unwrap().extend(y.flatten_all()?.to_vec1::<f32>()?);
     let weights = ((x.narrow(1, 0, 1)? - 100.0)? * 0.01)?;
     let sum = (y.sqr()? + y)?.broadcast_mul(&weights)?.sum_all()?;
     let loss = f64::from(sum.to_scalar::<f32>()?);
-    Ok(Loss { sum, tally: Tally { targets: x.dim(0)? as f64, loss, correct: 0.0 } })
+    Ok(Loss { sum, tally: LossSums { targets: x.dim(0)? as f64, loss, correct: 0.0 } })
 }
 
 /// Two layers with a batch norm after each: so that the second derivative goes through the first.
@@ -69,7 +69,7 @@ fn network(outputs: Arc<Mutex<Vec<f32>>>) -> impl Replica<Batch = Tensor> {
     })
 }
 
-/// The same of candle's operations, over the samples of one rank.
+/// Returns a network of candle's operations, over the samples of one rank.
 fn composed(outputs: Arc<Mutex<Vec<f32>>>) -> impl Replica<Batch = Tensor> {
     fn norm(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
         let centred = x.broadcast_sub(&x.mean_keepdim(0)?)?;
@@ -195,7 +195,7 @@ fn running_statistics_follow_the_rules_of_pytorch_and_evaluation_uses_them() {
     let mut replica = Network::new(&parameters, move |x: &Tensor| {
         let sum = layer.forward(x)?.sum_all()?;
         Ok(Loss {
-            tally: Tally { targets: 4.0, loss: f64::from(sum.to_scalar::<f32>()?), correct: 0.0 },
+            tally: LossSums { targets: 4.0, loss: f64::from(sum.to_scalar::<f32>()?), correct: 0.0 },
             sum,
         })
     });
@@ -259,7 +259,7 @@ fn settings_that_contradict_it_are_refused() {
     }
 }
 
-/// A replica whose layer is used so many times in a pass.
+/// Returns a replica whose layer is used so many times in a pass.
 fn uses(times: usize) -> impl Replica<Batch = Tensor> {
     let parameters = Parameters::new(0);
     let norm = SyncBatchNorm::new(&parameters, "norm", INPUTS).unwrap();
@@ -267,7 +267,7 @@ fn uses(times: usize) -> impl Replica<Batch = Tensor> {
         let y = (0..times).try_fold(x.clone(), |x, _| norm.forward(&x))?;
         let sum = y.sqr()?.sum_all()?;
         Ok(Loss {
-            tally: Tally { targets: 1.0, loss: f64::from(sum.to_scalar::<f32>()?), correct: 0.0 },
+            tally: LossSums { targets: 1.0, loss: f64::from(sum.to_scalar::<f32>()?), correct: 0.0 },
             sum,
         })
     })
@@ -298,7 +298,7 @@ fn mistakes_end_with_an_error_on_all_ranks() {
     assert!(single.iter().all(|text| text.contains("a variance needs at least 2")), "{single:?}");
 }
 
-/// The places that a layer of three drops, in a step on a rank, of a model with this seed.
+/// Returns the places that a layer of three drops, in a step on a rank, of a model with this seed.
 fn dropped(seed: u64, before: usize, rank: u64, saved: Option<Vec<f32>>) -> (Vec<Vec<f32>>, Vec<f32>) {
     let parameters = Parameters::new(seed);
     let layers: Vec<_> = (0..3).map(|_| Dropout::new(&parameters, 0.25).unwrap()).collect();
@@ -307,7 +307,7 @@ fn dropped(seed: u64, before: usize, rank: u64, saved: Option<Vec<f32>>) -> (Vec
     let mut replica = Network::new(&parameters, move |x: &Tensor| {
         let all: Result<Vec<_>> = layers.iter().map(|layer| layer.forward(x)?.to_vec1::<f32>()).collect();
         *seen.lock().unwrap() = all?;
-        Ok(Loss { sum: x.sum_all()?, tally: Tally { targets: 1.0, ..Tally::default() } })
+        Ok(Loss { sum: x.sum_all()?, tally: LossSums { targets: 1.0, ..LossSums::default() } })
     });
     let x = Tensor::ones(4000, candle_core::DType::F32, &Device::Cpu).unwrap();
     if let Some(saved) = saved {

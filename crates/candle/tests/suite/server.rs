@@ -14,9 +14,9 @@ use unisono_testing::tests;
 use unisono_train::checkpoint::{When, load_newest};
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    AdamW, AnyShare, Batches, Checkpoints, Event, Feed, Fill, Gradients, NamedRule, OptimizerSettings,
-    Parameter, Progress, Replica, ReplicaError, Resumed, RunSettings, Sgd, Steps, Stop, Summary, Tally,
-    TrainError, Wire, Wires, WorkersReport,
+    AdamW, Batches, Checkpoints, Event, Feed, Fill, Gradients, LossSums, NamedRule, OptimizerSettings,
+    Parameter, Progress, RandomAccessFeed, Replica, ReplicaError, Resumed, RunSettings, Sgd, Steps, Stop,
+    Summary, TrainError, Wire, Wires, WorkersReport,
 };
 
 const SYNCHRONOUS: ServerSettings =
@@ -27,7 +27,7 @@ fn settings() -> Config {
     Config { epochs: 1, hidden: Some(vec![32]), ..Config::new(Source::Digits, ModelKind::Mlp) }
 }
 
-/// What rank 0 has of a run, and what the workers did in each epoch.
+/// Returns rank 0's result of a run, and the work of the workers in each epoch.
 fn on_rank_0<T: Send>(
     ranks: usize,
     on_rank: impl Fn(&mut Communicator) -> Result<Option<T>, TrainError> + Sync,
@@ -56,7 +56,7 @@ fn serve(
     })
 }
 
-/// The same by mirrored training.
+/// Returns the summary of mirrored training.
 fn mirror(ranks: usize, settings: &Config) -> Summary {
     on_rank_0(ranks, |comm| {
         comm.set_choice(Algorithm::MasterWorker)?;
@@ -117,7 +117,7 @@ fn gradients_may_travel_in_half_the_bytes() {
     }
 }
 
-/// A run of two epochs that saves at every 50th step, and may be asked to stop.
+/// Returns a run of two epochs that saves at every 50th step, and may be asked to stop.
 fn saving(directory: &std::path::Path, stop: Stop) -> Config {
     Config {
         epochs: 2,
@@ -253,14 +253,14 @@ impl Replica for Slow {
     fn pass(&mut self, &step: &usize, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         thread::sleep(self.takes);
         let loss = if self.diverges_at == Some(step) { f64::NAN } else { 1.0 };
-        gradients.weigh(Tally { targets: 1.0, loss, correct: 0.0 });
+        gradients.record_loss(LossSums { targets: 1.0, loss, correct: 0.0 });
         let slope = if self.spoils_at == Some(step) { f32::INFINITY } else { 1.0 };
         gradients.put(0, &mut |gradient, _: Fill| gradient[0] = slope);
         Ok(())
     }
 
-    fn evaluate(&mut self, _: &usize) -> Result<Tally, ReplicaError> {
-        Ok(Tally::default())
+    fn evaluate(&mut self, _: &usize) -> Result<LossSums, ReplicaError> {
+        Ok(LossSums::default())
     }
 
     fn with_values(&mut self, _: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
@@ -288,7 +288,7 @@ impl Feed for Numbers {
     }
 }
 
-impl AnyShare for Numbers {
+impl RandomAccessFeed for Numbers {
     fn share(&mut self, _: usize, step: usize, _: usize, _: usize) -> Result<Vec<Option<usize>>, DataError> {
         Ok(vec![Some(step)])
     }

@@ -132,7 +132,7 @@ fn refuse_twice(rows: &[Row]) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether two files have rows of the same series and size, as from runs before and after a change.
+/// Returns whether two files have rows of the same series and size, as from runs before and after a change.
 fn files_overlap(rows: &[Row]) -> bool {
     let mut seen = BTreeSet::new();
     !rows.iter().all(|row| seen.insert((&row.algorithm, row.bytes, traits(row, false))))

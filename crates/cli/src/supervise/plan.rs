@@ -44,7 +44,7 @@ impl Plan {
         command
     }
 
-    /// Whether the command resumes from a checkpoint if there is one.
+    /// Returns whether the command resumes from a checkpoint if there is one.
     fn resumes(&self) -> bool {
         self.has(RESUME)
     }

@@ -113,7 +113,7 @@ fn is_right(ended: Ended, ranks: usize) -> Ended {
     ended
 }
 
-/// Whether the report has a row of this function that ends so.
+/// Returns whether the report has a row of this function that ends so.
 fn reports(ended: &Ended, function: &str, carried_out_by: &str) -> bool {
     let mut rows = ended.stderr.lines().filter_map(|line| line.strip_prefix("unisono: "));
     rows.any(|row| row.starts_with(&format!("{function} ")) && row.ends_with(carried_out_by))

@@ -238,7 +238,7 @@ fn what_tune_writes_is_used() {
     let variables = [("UNISONO_TUNING", file.as_str())];
     assert_ne!(predicted(&variables), predicted(&[]), "measured constants are not the defaults");
 
-    // One pass that takes a second is what nobody chooses.
+    // No user would choose one pass that takes a second.
     let slow = |line: &str| match line.split_once(", gb_per_s") {
         Some((range, _)) => format!("{range}, gb_per_s = 1e-6 }},\n"),
         None => format!("{line}\n"),

@@ -55,7 +55,8 @@ fn what_is_too_large_to_simulate_is_not_left_out_in_silence() {
     assert!(table.contains("# ring is fastest"), "{table}");
 }
 
-/// The rows of `simulate step` for these layers, over links without latency, of 1 byte a nanosecond between nodes.
+/// Returns the rows of `simulate step` for these layers, over links without latency, of 1 byte a nanosecond
+/// between nodes.
 fn steps(layers: &str, arguments: &str) -> Vec<serde_json::Value> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("layers");
@@ -80,7 +81,7 @@ fn a_step_waits_for_the_bucket_that_is_full_last() {
     is_about(&two["samples_per_s"], 1000.0);
     is_about(&two["efficiency"], 10.0 / 14.0);
     assert_eq!((&two["hidden_percent"], &two["ranks"], &two["buckets"]), (&0.0.into(), &2.into(), &1.into()));
-    // Of two buckets, the first is on its way during the second half of the pass.
+    // The first of two buckets is on its way during the second half of the pass.
     let rows = steps("1000x500\n\n500x1000\n", "--nodes 2 --ranks-per-node 1 --bucket-bytes 1M");
     is_about(&rows[1]["step_ms"], 12.0);
     is_about(&rows[1]["hidden_percent"], 50.0);
@@ -163,7 +164,7 @@ fn hang_report_says_what_happened_and_names_a_bad_file() {
     refused("rank-1.json");
 }
 
-/// What is wrong is told with what to do, and is seen by a script.
+/// Errors are reported with a remedy, and as an exit code.
 fn doctor_fails_if_something_is_wrong() {
     let doctor = |limit: &str| {
         let line = format!("ulimit -n {limit} && exec \"$0\" doctor --threads 2");
@@ -214,7 +215,7 @@ fn a_full_disk_is_one_line() {
     }
 }
 
-/// What a node has no room for is refused before it is asked for, in one line.
+/// Requests beyond the memory of a node are refused before they are made, in one line.
 fn more_than_there_is_is_refused() {
     let refused = |line: &str| {
         let mut command = Command::new("sh");
@@ -273,7 +274,7 @@ fn nonsense_is_refused() {
     }
 }
 
-/// A small training run on two ranks, on the device that is requested.
+/// Returns a small training run on two ranks, on the device that is requested.
 #[cfg(feature = "candle")]
 fn train(device: &str) -> Output {
     run(&format!("train --threads 2 --epochs 1 --hidden 8 --batch-size 500 {device}"))
@@ -281,7 +282,7 @@ fn train(device: &str) -> Output {
 
 #[cfg(feature = "candle")]
 fn a_run_says_where_it_computes() {
-    // What a GPU does not do is left to the CPU, which matters where there is a GPU.
+    // Calls that a GPU does not support are left to the CPU, which matters where there is a GPU.
     let auto = "on the CPU: on a GPU gradients are sent as f32, not as bf16\n";
     let has_gpus = unisono::internals::gpus() > 0;
     for (device, said, is_said) in

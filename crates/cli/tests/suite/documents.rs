@@ -10,10 +10,10 @@ use unisono_testing::{suite::Test, tests};
 use crate::{UNISONO, all_commands};
 
 pub(crate) fn tests() -> Vec<Test> {
-    tests![shown_output_is_printed, options_exist]
+    tests![shown_output_is_printed, drawings_are_printed, options_exist]
 }
 
-/// The documents for users.
+/// Returns the documents for users.
 fn documents() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let pages = fs::read_dir(root.join("docs")).expect("there is a folder of documents");
@@ -52,7 +52,22 @@ fn shown_output_is_printed() {
             shown += 1;
         }
     }
-    assert!(shown > 10, "{shown} blocks show the output of a command");
+    assert!(shown > 3, "{shown} blocks show the output of a command");
+}
+
+/// An image `![unisono …](FILE)` is what that command prints.
+fn drawings_are_printed() {
+    let mut drawn = 0;
+    for (path, text) in documents() {
+        for image in text.split("![unisono ").skip(1) {
+            let (command, file) = image.split(')').next().and_then(|image| image.split_once("](")).unwrap();
+            let file = path.with_file_name(file);
+            let is_same = fs::read_to_string(&file).is_ok_and(|drawing| drawing == output(command));
+            assert!(is_same, "{} must be the output of unisono {command}", file.display());
+            drawn += 1;
+        }
+    }
+    assert!(drawn > 9, "{drawn} images show the output of a command");
 }
 
 /// Every option of a command in a block of code is one that its help names.
@@ -78,7 +93,7 @@ fn options_exist() {
     assert!(checked > 50, "{checked} options");
 }
 
-/// The commands of a line, each with its options: `launch -n 2 -- unisono train --epochs 1` has two.
+/// Returns the commands of a line, each with its options: `launch -n 2 -- unisono train --epochs 1` has two.
 fn commands(line: &str, known: &[String]) -> Vec<(String, Vec<String>)> {
     // The end of inline code ends its command.
     let line = line.replace('`', " ` ");

@@ -1,4 +1,4 @@
-//! Launches that are wrong: what is said, how often, and how soon they end.
+//! Launches that are wrong: the error, its count, and the time until they end.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use unisono_testing::tests;
 use crate::{UNISONO, count};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// What is refused must be refused in a time that a person waits.
+/// Refusals must arrive in a time that a person waits.
 const SOON: Duration = Duration::from_secs(20);
 /// A rank waits at least 20 s for the others to begin.
 const PATIENT: Duration = Duration::from_secs(40);
@@ -39,7 +39,7 @@ fn run(command: Command) -> Ended {
     launch::run(command, DEADLINE)
 }
 
-/// The lines that we say, and not an MPI.
+/// Returns the lines that we say, and not an MPI.
 fn our_lines(ended: &Ended) -> Vec<&str> {
     ended.stderr.lines().filter(|line| line.starts_with("unisono: ")).collect()
 }
@@ -110,7 +110,7 @@ fn launchers() -> Vec<Test> {
     tests
 }
 
-/// The launcher of the MPI that this program was not built with.
+/// Returns the launcher of the MPI that this program was not built with.
 fn foreign_launcher() -> &'static str {
     if launch::is_open_mpi() { "mpirun.mpich" } else { "mpirun.openmpi" }
 }
@@ -132,7 +132,7 @@ fn foreign_mpirun(program: &str) -> Command {
     command
 }
 
-/// How the launcher that does not belong, and the library that does, are named.
+/// Returns the names of the launcher that does not belong, and of the library that does.
 fn foreign_names() -> (&'static str, &'static str) {
     if launch::is_open_mpi() {
         ("the mpirun of MPICH", "(Open MPI v")
@@ -170,7 +170,7 @@ fn under_another_mpis_mpirun_the_command_says_it_once_and_its_doctor_finds_it() 
     }
 }
 
-/// What Slurm leaves in the environment of a task.
+/// The environment that Slurm sets for a task.
 fn slurm(command: &mut Command, variables: &[(&str, &str)]) {
     command.env("SLURM_JOB_ID", "7").envs(variables.iter().copied());
 }

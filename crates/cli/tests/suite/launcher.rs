@@ -14,7 +14,7 @@ use crate::watch::{self, Guarded, kill, names, until};
 
 /// For what should take no time at all, on a machine that others use too.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Half of what a rank sleeps that nobody ends.
+/// Half of the sleep of a rank that is not ended.
 const SOON: Duration = Duration::from_secs(50);
 
 /// `unisono launch` with these arguments, of a shell's script, whose `$0` is a directory.
@@ -22,7 +22,7 @@ fn launcher(arguments: &str, script: &str, directory: &Path) -> Command {
     let mut command = Command::new(UNISONO);
     command.arg("launch").args(arguments.split_whitespace());
     command.args(["--", "sh", "-c", script]).arg(directory);
-    // What ranks share is made where it can be seen.
+    // Shared files of ranks are created where the test can check them.
     command.env("TMPDIR", directory);
     command
 }
@@ -38,7 +38,7 @@ fn sorted(text: &str) -> Vec<&str> {
     lines
 }
 
-/// The one line that says which rank failed, without the number of its process.
+/// Returns the one line that says which rank failed, without the number of its process.
 fn failure(ended: &Ended) -> String {
     let failures: Vec<_> = ended.stderr.lines().filter(|line| line.contains("(process ")).collect();
     let [failure] = failures[..] else { panic!("{}", ended.stderr) };
@@ -126,7 +126,7 @@ fn the_first_that_fails_ends_the_others() {
     }
 }
 
-/// Who learns of a failure by itself has the time to say so.
+/// A rank that detects a failure by itself has the time to say so.
 fn the_others_have_a_grace() {
     let script =
         "if [ $RANK = 1 ]; then exit 3; fi; until [ -e $0/go ]; do sleep 0.05; done; echo bye; exit 4";
@@ -207,7 +207,7 @@ fn signals_are_passed_on() {
     heard("up\nUSR1\nINT\n");
     kill("USR1", pid);
     heard("up\nUSR1\nINT\nUSR1\n");
-    // Whoever tells it once more to end does not want to wait.
+    // A user who tells it once more to end does not want to wait.
     kill("TERM", pid);
     assert_eq!(run.ended(DEADLINE).code(), Some(137));
     heard("up\nUSR1\nINT\nUSR1\n");
@@ -216,7 +216,7 @@ fn signals_are_passed_on() {
 
 /// A terminal that goes away ends the ranks too; `nohup` leaves them alone.
 fn a_hangup_is_passed_on_unless_it_is_ignored() {
-    // Whoever runs the tests may ignore it, and what it starts would too.
+    // The process that runs the tests may ignore it, and its children would too.
     for (start, code) in [("exec env --default-signal=HUP", Some(129)), ("trap '' HUP; exec", Some(0))] {
         let directory = tempfile::tempdir().unwrap();
         let inner = "touch $0/$RANK; until [ -e $0/go ]; do sleep 0.05; done";

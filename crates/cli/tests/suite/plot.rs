@@ -8,7 +8,7 @@ use unisono_testing::tests;
 
 use crate::unisono;
 
-/// An empty directory, with a file of rows.
+/// Returns an empty directory, with a file of rows.
 fn measured(name: &str) -> (PathBuf, String) {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&directory);
@@ -25,7 +25,7 @@ fn count(text: &str, said: &str) -> usize {
     text.matches(said).count()
 }
 
-/// The paths of lines, which are thicker than the outlines of markers.
+/// Returns the paths of lines, which are thicker than the outlines of markers.
 fn lines(figure: &str, colour: &str) -> usize {
     let line = |path: &&str| path.contains("<polyline") && path.contains("stroke-width=\"4\"");
     figure.lines().filter(line).filter(|path| path.contains(colour)).count()

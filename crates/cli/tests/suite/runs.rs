@@ -27,13 +27,13 @@ use unisono_testing::launch;
 
 use crate::{UNISONO, unisono};
 
-/// What it says to programs, a line each.
+/// Returns the machine-readable output, an object per line.
 fn objects(words: &[&str]) -> Vec<Value> {
     let ended = unisono(&[words, &["--format", "json"]].concat()).expect_success();
     ended.stdout.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
 }
 
-/// Bad input: one line that says all of this, once, whatever the number of ranks, and exit code 2.
+/// Bad input: one line that says all of this, once, for any number of ranks, and exit code 2.
 fn refused(words: &[&str], said: &[&str]) {
     let ended = unisono(words);
     assert_eq!(ended.status.code(), Some(2), "{words:?}: {}\n{}", ended.stdout, ended.stderr);
@@ -43,7 +43,7 @@ fn refused(words: &[&str], said: &[&str]) {
     }
 }
 
-/// A short run on this table, on two ranks, that saves its end.
+/// Returns a short run on this table, on two ranks, that saves its end.
 fn train(table: &Path, checkpoints: &Path, more: &[&str]) -> Vec<Value> {
     objects(&[&words(&source(table), checkpoints)[..], more].concat())
 }
@@ -76,7 +76,7 @@ fn table(path: &Path, rows: usize) {
     fs::write(path, format!("near,far,kind\n{}", rows.collect::<String>())).unwrap();
 }
 
-/// The names in a directory, in order, but for the lock.
+/// Returns the names in a directory, in order, but for the lock.
 fn names_in(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -179,7 +179,7 @@ fn another_text_is_read_by_the_saved_vocabulary() {
     let evaluated = |data: &str, threads| {
         objects("evaluate", checkpoint, &["--data", data, "--threads", threads]).pop().unwrap()
     };
-    // The same order of letters, but not all of them: by a vocabulary of its own every token would be another.
+    // Fewer letters in the same order: by a vocabulary of its own every token would be another.
     let fewer = source("fewer", &"efghi".repeat(200));
     let own = objects("evaluate", checkpoint, &[]).pop().unwrap();
     let (same, other) = (own["accuracy"].as_f64().unwrap(), evaluated(&fewer, "1"));

@@ -61,7 +61,7 @@ impl Served {
         let stdout = BufReader::new(child.stdout.take().unwrap());
         thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| says.send(line)));
         let mut this = Self { child, address: String::new(), lines };
-        // What was found out about images comes before.
+        // Reports about images come before.
         let ready = std::iter::repeat_with(|| this.line()).find(|line| line.starts_with("serving"));
         let ready = ready.expect("lines are without an end");
         let address = ready.rsplit(' ').next().unwrap().to_owned();

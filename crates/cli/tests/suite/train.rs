@@ -14,8 +14,8 @@ use unisono_train::{EpochReport, Event};
 
 use crate::UNISONO;
 
-/// How far the losses of runs with the same global batch may be apart, relative to the loss: gradients are
-/// added up in another order, and after hundreds of steps rounding differences have grown to this.
+/// The largest difference between losses of runs with the same global batch, relative to the loss: gradients
+/// are added up in another order, and after hundreds of steps rounding differences have grown to this.
 const TOLERANCE: f64 = 0.02;
 
 pub(crate) fn tests() -> Vec<Test> {
@@ -51,7 +51,7 @@ fn missing(name: &str) -> Option<String> {
     (!is_there).then(|| format!("UNISONO_TEST_DATA names no folder that holds `{name}`"))
 }
 
-/// The reports of a run on so many threads, as rank 0 sees them.
+/// Returns the reports of a run on so many threads, as rank 0 sees them.
 fn run(ranks: usize, settings: &Config) -> Vec<EpochReport> {
     let reports = unisono::threads(ranks, |mut comm| {
         let mut reports = Vec::new();
@@ -115,7 +115,7 @@ fn mpirun_and_threads_give_the_same_parameters() {
 const SERVED: [&str; 4] = ["--epochs", "1", "--seed", "5"];
 const BY_A_SERVER: [&str; 2] = ["--strategy", "parameter-server"];
 
-/// The parameters of two ranks by `master-worker`.
+/// Returns the parameters of two ranks by `master-worker`.
 fn by_master_worker() -> serde_json::Value {
     reference(2, &[&SERVED[..], &["--algorithm", "master-worker"]].concat())["parameters_hash"].clone()
 }
@@ -212,14 +212,14 @@ fn central_storage_gives_the_same_over_every_launcher_in_about_half_the_memory()
     assert!((40e6..80e6).contains(&saved), "{mirrored} and {central}: half of 120 MB is {saved}");
 }
 
-/// The last line of a run in threads of one process.
+/// Returns the last line of a run in threads of one process.
 fn threads(ranks: usize, arguments: &[&str]) -> serde_json::Value {
     let mut command = Command::new(UNISONO);
     command.args(["train", "--format", "json", "--threads", &ranks.to_string()]).args(arguments);
     last(&launch::run(command, Duration::from_secs(120)).expect_success())
 }
 
-/// The last line of a run in threads with which several tests compare theirs.
+/// Returns the last line of a run in threads with which several tests compare theirs.
 fn reference(ranks: usize, arguments: &[&str]) -> serde_json::Value {
     let name = format!("train on {ranks} {}", arguments.join(" "));
     serde_json::from_str(&shared::text(&name, || threads(ranks, arguments).to_string())).unwrap()
@@ -250,7 +250,7 @@ fn a_run_that_is_killed_goes_on_bit_for_bit_on_other_ranks_too() {
         command.args(["train", "--format", "json", "--threads", "2"]).args(&arguments).arg(directory.path());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut run = command.spawn().unwrap();
-        // Until it has saved something new; then, in the midst of it, kill -9.
+        // Until it has saved something new; then, during it, kill -9.
         let before = checkpoints(directory.path());
         let deadline = Instant::now() + Duration::from_secs(60);
         while checkpoints(directory.path()) == before && run.try_wait().unwrap().is_none() {
@@ -273,7 +273,7 @@ fn a_run_that_is_killed_goes_on_bit_for_bit_on_other_ranks_too() {
     }
 }
 
-/// The names of the checkpoints in a directory, in order.
+/// Returns the names of the checkpoints in a directory, in order.
 fn checkpoints(directory: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(directory).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -39,7 +39,7 @@ impl Drop for Guarded {
 }
 
 impl Guarded {
-    /// How it ended, within this time.
+    /// Waits, within this time, and returns the exit code.
     pub(crate) fn ended(&mut self, deadline: Duration) -> ExitStatus {
         until("the command ends", deadline, || self.0.try_wait().expect("the child is ours"))
     }
@@ -57,7 +57,7 @@ pub(crate) fn until<T>(what: &str, deadline: Duration, mut look: impl FnMut() ->
     }
 }
 
-/// The numbers of all processes that come of one.
+/// Returns the numbers of all processes that come of one.
 pub(crate) fn descendants(root: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc").expect("there is /proc") {
@@ -78,20 +78,20 @@ pub(crate) fn descendants(root: u32) -> Vec<u32> {
     found
 }
 
-/// All processes, of anybody, with this text in their command line.
+/// Returns all processes, of anybody, with this text in their command line.
 pub(crate) fn with_argument(text: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").expect("there is /proc");
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     pids.filter(|pid| words(*pid).iter().any(|word| word.contains(text))).collect()
 }
 
-/// The command line of a process; nothing if it has ended.
+/// Returns the command line of a process; nothing if it has ended.
 pub(crate) fn words(pid: u32) -> Vec<String> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     line.split(|&byte| byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// The ranks among the descendants of a process.
+/// Returns the ranks among the descendants of a process.
 pub(crate) fn ranks(root: u32) -> Vec<u32> {
     let is_rank = |pid: &u32| {
         let words = words(*pid);
@@ -102,12 +102,12 @@ pub(crate) fn ranks(root: u32) -> Vec<u32> {
     ranks
 }
 
-/// The name of the newest checkpoint in a directory.
+/// Returns the name of the newest checkpoint in a directory.
 pub(crate) fn newest(directory: &Path) -> Option<String> {
     names(directory).into_iter().filter(|name| name.starts_with("step-")).max()
 }
 
-/// Whether a checkpoint is half-written.
+/// Returns whether a checkpoint is half-written.
 pub(crate) fn is_writing(directory: &Path) -> bool {
     names(directory).iter().any(|name| name.ends_with(".partial"))
 }
@@ -117,7 +117,7 @@ pub(crate) fn names(directory: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
-/// The last line of what a run wrote, in JSON, if its event is this one.
+/// Returns the last line of what a run wrote, in JSON, if its event is this one.
 pub(crate) fn last_event(stdout: &str, event: &str) -> serde_json::Value {
     let mut lines = stdout.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     let last = lines.next_back().unwrap_or_else(|| panic!("no figures in {stdout:?}"));

@@ -59,12 +59,12 @@ impl PowerSgd {
         Self { rank, matrices, plain, left: vec![0.0; left], right: vec![0.0; right], sum, state_sizes }
     }
 
-    /// The elements of what is summed, one after the other.
+    /// Returns the elements of what is summed, one after the other.
     pub(super) fn sums(&self) -> [usize; 2] {
         [self.left.len(), self.sum.len()]
     }
 
-    /// The ranges that are sent uncompressed, and their places in `left`.
+    /// Returns the ranges that are sent uncompressed, and their places in `left`.
     fn plain(&self) -> impl Iterator<Item = (Range<usize>, Range<usize>)> + use<> {
         let mut start = self.matrices.last().map_or(0, |last| last.left.end);
         self.plain.clone().into_iter().map(move |range| {

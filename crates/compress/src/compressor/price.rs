@@ -21,8 +21,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// The gradients that a core encodes and decodes, in 1e9 bytes of `f32` per second: kernels from memory, with the passes over what
-    /// was not sent (`cargo bench --bench codecs`, and the table in docs/performance.md). None if nothing is encoded.
+    /// Returns the gradients that a core encodes and decodes, in 1e9 bytes of `f32` per second: kernels from memory, with the passes
+    /// over what was not sent (`cargo bench --bench codecs`, and the table in docs/performance.md). None if nothing is encoded.
     fn codec_gb_per_s(self) -> Option<f64> {
         Some(match self {
             Self::F32 => return None,
@@ -60,7 +60,8 @@ impl Prices {
         Self::new(comm.machine().clone())
     }
 
-    /// The time of an all-reduce of gradients of these shapes, with the passes that encode and decode, in microseconds.
+    /// Returns the time of an all-reduce of gradients of these shapes, with the passes that encode and decode, in
+    /// microseconds.
     ///
     /// ```
     /// use unisono_compress::{Compression, Format, Prices};
@@ -112,7 +113,7 @@ impl Prices {
         }
     }
 
-    /// The time by the algorithm that is fastest.
+    /// Returns the time by the algorithm that is fastest.
     fn time_us(&mut self, (nodes, local_ranks): (usize, usize), exchange: Exchange) -> Result<f64, String> {
         let Exchange { operation, size_bytes, element_size_bytes, .. } = exchange;
         if nodes * local_ranks == 1 || size_bytes == 0 {

@@ -11,7 +11,7 @@ use crate::kernels::quantized::{
 };
 
 /// Each leader sums a chunk: it gets the others' encoded, adds them as `f32`, encodes the sum, and gives it to all. So a value is
-/// rounded twice, whatever the number of leaders.
+/// rounded twice, for any number of leaders.
 ///
 /// Source of the two exchanges: Alistarh, Grubic, Li, Tomioka and Vojnovic, "QSGD: communication-efficient SGD via gradient
 /// quantization and encoding", NeurIPS 2017, section 5.
@@ -41,7 +41,7 @@ pub(super) trait Rounding<C>: Send {
         encoded: &mut [u8],
     ) -> std::result::Result<(), usize>;
 
-    /// The next call follows.
+    /// Returns the next call follows.
     fn advance(&mut self) {}
 
     /// As [`Encoder::state`].
@@ -172,7 +172,8 @@ impl<C: Code, R: Rounding<C>> Encoder for Quantized<C, R> {
     }
 }
 
-/// The elements and the bytes of the first chunk of an array of this many elements, the largest chunk.
+/// Returns the elements and the bytes of the first chunk of an array of this many elements, the largest
+/// chunk.
 pub(super) fn chunk<C: Code>(count: usize, ranks: usize) -> (usize, usize) {
     let chunk_count = count.div_ceil(ranks);
     (chunk_count, encoded_bytes::<C>(chunk_count))

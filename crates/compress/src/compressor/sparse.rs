@@ -36,8 +36,8 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// The way by which the busiest leader is expected to get the fewest bytes; of equal ones, the dense one. Pure: all leaders
-    /// find the same.
+    /// Returns the way by which the busiest leader is expected to get the fewest bytes; of equal ones, the dense one. Pure: all
+    /// leaders find the same.
     ///
     /// The arrays are taken to be independent, so that few indices meet: where more do, recursive doubling sends less. Two leaders do
     /// the same by an all-gather as by doubling, and need not merge.
@@ -56,7 +56,7 @@ impl Load {
         }
     }
 
-    /// The bytes that the busiest leader is expected to get in each round of recursive doubling.
+    /// Returns the bytes that the busiest leader is expected to get in each round of recursive doubling.
     pub(super) fn rounds(self) -> Vec<f64> {
         let folding = Folding::new(self.leaders);
         let density = self.total as f64 / (self.leaders * self.elements.max(1)) as f64;
@@ -185,7 +185,7 @@ impl Doubling {
         decode_add(values, &self.pairs);
     }
 
-    /// The number that precedes a message, and its contents.
+    /// Returns the number that precedes a message, and its contents.
     fn message<'a>(&'a self, values: &'a [f32]) -> (u64, &'a [u32]) {
         if self.is_dense {
             (DENSE, cast_slice(values))
@@ -228,7 +228,8 @@ impl Doubling {
     }
 }
 
-/// Whether all values are finite. Gives each NaN the same bits: those of a sum of two depend on their order.
+/// Returns whether all values are finite. Gives each NaN the same bits: those of a sum of two depend on their
+/// order.
 fn canonical(values: &mut [f32]) -> bool {
     let all_finite = values.iter().all(|value| value.is_finite());
     if !all_finite {

@@ -1,4 +1,4 @@
-//! What is sent and what is kept, over declared nodes.
+//! Tests of sent values and residuals over declared nodes.
 
 use super::*;
 use unisono::{Topology, Unisono};
@@ -29,7 +29,7 @@ fn gradients(rank: usize, step: u64) -> Vec<f32> {
     (0..COUNT).map(|_| random.f32() - 0.5).collect()
 }
 
-/// The gradients that each rank ends with in each step, and its compressor.
+/// Returns the gradients that each rank ends with in each step, and its compressor.
 fn reduced(
     nodes: &[usize],
     compression: Compression,

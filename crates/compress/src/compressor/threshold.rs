@@ -38,7 +38,7 @@ impl Encoder for Threshold {
         let total = counts.iter().sum::<u64>() as usize;
         let way = Load { elements: values.len(), leaders: ranks, most, total }.way();
         if way == Way::Dense {
-            // Nothing need be left out.
+            // All elements fit.
             copy(values, residual);
             residual.fill(0.0);
             leaders.all_reduce(values, ReduceOp::Sum)?;

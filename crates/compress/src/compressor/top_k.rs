@@ -32,7 +32,7 @@ impl TopK {
     }
 }
 
-/// The pairs that leaders send of an array of this many elements.
+/// Returns the pairs that leaders send of an array of this many elements.
 pub(super) fn load(fraction: f64, elements: usize, leaders: usize) -> Load {
     let most = ((fraction * elements as f64).ceil() as usize).min(elements);
     Load { elements, leaders, most, total: leaders * most }

@@ -67,7 +67,7 @@ pub fn orthonormalize(factor: &mut [f32], width: usize) -> Vec<usize> {
             }
         }
         let left = norm(vector);
-        // What remains of a dependent vector is rounding errors.
+        // The remainder of a dependent vector is rounding errors.
         if left > length * 1e-5 || left.is_nan() {
             vector.iter_mut().for_each(|value| *value /= left);
         } else {

@@ -33,19 +33,20 @@ pub trait Code: Copy + 'static {
     /// The number of scales of a block, 1 or 2.
     const SCALES: usize;
 
-    /// The code that fits a block with this largest magnitude. All scales are finite, and none is subnormal.
+    /// Returns the code that fits a block with this largest magnitude. All scales are finite, and none is
+    /// subnormal.
     fn fitting(values: &[f32], largest: f32) -> Self;
 
-    /// The scales; only the first [`SCALES`](Self::SCALES) count.
+    /// Returns the scales; only the first [`SCALES`](Self::SCALES) count.
     fn scales(self) -> [f32; 2];
 
-    /// The code with these scales.
+    /// Returns the code with these scales.
     fn of_scales(scales: [f32; 2]) -> Self;
 
-    /// The code of a value, in the lowest bits, all others 0; and what it is decoded to.
+    /// Returns the code of a value, in the lowest bits, all others 0; and what it is decoded to.
     fn encode(self, value: f32) -> (u8, f32);
 
-    /// The value of the code in the lowest bits.
+    /// Returns the value of the code in the lowest bits.
     fn decode(self, code: u8) -> f32;
 }
 
@@ -56,17 +57,17 @@ pub trait Stochastic: Code {
     fn encode_off(self, value: f32, off: f32) -> (u8, f32);
 }
 
-/// The bytes of the scales of a block.
+/// Returns the bytes of the scales of a block.
 const fn scale_bytes<C: Code>() -> usize {
     C::SCALES * size_of::<f32>()
 }
 
-/// The bytes of a block of this many elements.
+/// Returns the bytes of a block of this many elements.
 const fn block_bytes<C: Code>(count: usize) -> usize {
     scale_bytes::<C>() + (count * C::BITS).div_ceil(8)
 }
 
-/// The size of this many elements, encoded.
+/// Returns the size of this many elements, encoded.
 pub fn encoded_bytes<C: Code>(count: usize) -> usize {
     let rest = count % BLOCK;
     count / BLOCK * block_bytes::<C>(BLOCK) + if rest == 0 { 0 } else { block_bytes::<C>(rest) }
@@ -146,7 +147,7 @@ fn decode_add_at<C: Code>(level: Level, values: &mut [f32], encoded: &[u8]) {
     level.compiled::<Decode<C, true>>()(cast_slice_mut(values), encoded);
 }
 
-/// Whether all decoded values are finite: those of an encoding that failed are not.
+/// Returns whether all decoded values are finite: those of an encoding that failed are not.
 ///
 /// # Panics
 /// If `encoded` ends within a scale.
@@ -220,7 +221,7 @@ fn encode_blocks<C: Code>(
     Ok(())
 }
 
-/// Whether all values are finite; otherwise nothing is changed.
+/// Returns whether all values are finite; otherwise nothing is changed.
 #[inline(always)]
 fn encode_block<C: Code>(
     values: &mut [f32],

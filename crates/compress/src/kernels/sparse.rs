@@ -109,7 +109,7 @@ fn magnitude(value: f32) -> u32 {
 /// So many values are looked at together: nearly always, none of them is of interest.
 const GROUP: usize = 32;
 
-/// A bit for each value that is of interest, the lowest for the first.
+/// Returns a bit for each value that is of interest, the lowest for the first.
 ///
 /// Without branches, these are vector instructions.
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! What goes wrong, and whom it concerns.
+//! Tests of failures, and of the ranks they affect.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use super::*;
 use unisono_data::Cache;
 
-/// Why a data set is not served.
+/// Returns the reason why a data set is not served.
 fn refusal(connected: Result<Dataset, DataError>) -> String {
     connected.unwrap_err().to_string()
 }

@@ -1,4 +1,4 @@
-//! How long the first batch of an epoch is waited for, behind a large shuffle: with stages that begin anew in each epoch, and with
+//! Measures the wait for the first batch of an epoch, behind a large shuffle: with stages that begin anew in each epoch, and with
 //! stages that go on.
 
 use std::hint::black_box;
@@ -12,9 +12,9 @@ const BUFFER: usize = 10_000;
 const BATCH: usize = 64;
 const EPOCHS: u64 = 4;
 const SEED: u64 = 1;
-/// What a source takes for so many records, as if it read a block of a file.
+/// The time of a source per so many records, as if it read a block of a file.
 const BLOCK: (u64, Duration) = (100, Duration::from_millis(1));
-/// What the consumer takes for a batch.
+/// The time of the consumer per batch.
 const STEP: Duration = Duration::from_millis(1);
 
 /// Builds the epochs.
@@ -46,7 +46,7 @@ fn stages(records: Pipeline<u64>, epoch: u64) -> Pipeline<Vec<u64>> {
     records.shuffle(BUFFER, SEED, epoch).map(Threads::Fixed(1), Ok).batch(BATCH).prefetch(Depth::Auto)
 }
 
-/// How long the first batch of each epoch was waited for.
+/// Returns the waits for the first batch of each epoch.
 fn waits(mut batches: Pipeline<Vec<u64>>) -> Result<Vec<Duration>, DataError> {
     let mut waits = vec![];
     for _ in 0..EPOCHS {

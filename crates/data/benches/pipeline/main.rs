@@ -35,7 +35,7 @@ const STEPS: usize = 40;
 /// Warm-up steps: threads start, and `auto` settles.
 const BEFORE: usize = 20;
 
-/// The number of repetitions, or one under `cargo test`, which only checks that the program runs.
+/// Returns the number of repetitions, or one under `cargo test`, which only checks that the program runs.
 fn times(measured: usize) -> usize {
     if std::env::args().any(|argument| argument == "--bench") { measured } else { 1 }
 }
@@ -69,7 +69,7 @@ fn in_turn(data: Arc<Dataset>, samples: Vec<usize>) -> Pipeline<Batch> {
     Pipeline::new(Iterator::map(made.batch(BATCH), |parts| join(parts?)))
 }
 
-/// A batch of one sample, read and decoded.
+/// Returns a batch of one sample, read and decoded.
 fn one(data: &Dataset, sample: usize) -> Result<Batch, DataError> {
     data.train.batch(&[sample], Pass::Training { seed: 1, epoch: 1 })
 }
@@ -114,7 +114,7 @@ fn compute(rounds: u64) {
     }
 }
 
-/// The number of rounds of work that take this long on an idle machine.
+/// Returns the number of rounds of work that take this long on an idle machine.
 fn rounds_in(time: Duration) -> u64 {
     const TRIAL: u64 = 5_000_000;
     let best = (0..5).map(|_| {
@@ -147,7 +147,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// The value after an option on the command line.
+/// Returns the value after an option on the command line.
 fn argument(option: &str) -> Option<String> {
     std::env::args().skip_while(|argument| argument != option).nth(1)
 }

@@ -1,4 +1,5 @@
-//! How many images of a source the pipeline makes ready in a second: what `scripts/compare-input` sets beside other frameworks.
+//! Measures how many images of a source the pipeline makes ready in a second, which `scripts/compare-input` compares with other
+//! frameworks.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -31,7 +32,7 @@ pub(crate) fn report(source: &Source, pixels: Option<&Path>) -> Result<(), DataE
     Ok(())
 }
 
-/// The rate, as a training loop that computes nothing sees it.
+/// Returns the rate, as a training loop that computes nothing sees it.
 fn images_per_s(data: &Arc<Dataset>) -> Result<f64, DataError> {
     let in_epoch = data.train.len().div_ceil(BATCH);
     let batches = (0..EPOCHS).flat_map(|epoch| {

@@ -35,7 +35,7 @@ impl Transform for Jitter {
     }
 }
 
-/// The luma of a pixel, with the weights of ITU-R BT.601.
+/// Returns the luma of a pixel, with the weights of ITU-R BT.601.
 fn grey(pixel: &[u8]) -> f32 {
     match *pixel {
         [red, green, blue] => 0.299 * f32::from(red) + 0.587 * f32::from(green) + 0.114 * f32::from(blue),

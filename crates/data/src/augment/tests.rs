@@ -7,7 +7,7 @@ fn training(epoch: u64) -> Pass {
     Pass::Training { seed: 7, epoch }
 }
 
-/// A colour image of 10x8 pixels whose levels differ.
+/// Returns a colour image of 10x8 pixels whose levels differ.
 fn colours() -> Image {
     Image::new([10, 8, 3], (0..240_u32).map(|at| (at * 37 % 251) as u8).collect())
 }

@@ -98,7 +98,7 @@ fn a_file_is_read_from_anywhere() {
     assert!(reader.seek(io::SeekFrom::Current(-11)).is_err());
     let message = file.read(8, 3).unwrap_err().to_string();
     assert!(message.starts_with("cannot read `") && message.contains("plain"), "{message}");
-    // What is no plain file is copied, or refused.
+    // Files that are not plain are copied, or refused.
     assert_eq!(ByteFile::open("/dev/null".into()).unwrap().length(), 0);
     let message = ByteFile::open(directory.path().into()).unwrap_err().to_string();
     assert!(message.starts_with("cannot read `"), "{message}");

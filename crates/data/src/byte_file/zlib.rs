@@ -4,7 +4,7 @@ use std::io::{self, BufRead, ErrorKind, Read};
 
 use flate2::{Decompress, FlushDecompress, Status};
 
-/// What a zlib stream contains. (flate2's own reader takes the end of the file for the end of the stream.)
+/// The content of a zlib stream
 #[derive(Debug)]
 pub(super) struct ZlibReader<R> {
     packed: R,

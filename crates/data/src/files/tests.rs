@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::super::testing::TestDirectory;
 use super::*;
 
-/// The names of the files that this means, below a directory that has some.
+/// Returns the names of the files that this means, below a directory that has some.
 fn found(name: &str) -> Result<Vec<String>, String> {
     let directory = TestDirectory::new();
     for file in ["b-1.x", "b-0.x", "a.x", "a,b", "a[1]", "a1", "{2}", "02.y", "03.y", ".hidden.x"] {

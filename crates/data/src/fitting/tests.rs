@@ -12,7 +12,7 @@ struct Case {
     levels: Vec<u8>,
 }
 
-/// The image that `reference.py` draws: noise.
+/// Returns the image that `reference.py` draws: noise.
 fn noise([height, width, channels]: [usize; 3]) -> Image {
     let levels = (0..(height * width * channels) as u64).map(|at| ((at * 2_654_435_761) >> 16) as u8);
     Image::new([height, width, channels], levels.collect())

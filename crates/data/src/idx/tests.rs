@@ -19,7 +19,7 @@ fn file(magic: u32, shape: &[u32], bytes: &[u8]) -> Vec<u8> {
     header.chain(bytes.iter().copied()).collect()
 }
 
-/// A file of images of 2x3 for these labels, and a file of the labels.
+/// Returns a file of images of 2x3 for these labels, and a file of the labels.
 fn pair(labels: &[u8]) -> [Vec<u8>; 2] {
     let count = labels.len() as u32;
     let pixels: Vec<u8> = (0..count as u8 * 6).collect();
@@ -32,7 +32,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// The error of reading a lone pair of these files.
+/// Returns the error of reading a lone pair of these files.
 fn refusal(images: &[u8], labels: &[u8]) -> String {
     let directory = TestDirectory::new();
     directory.file("t10k-images-idx3-ubyte", images);

@@ -128,7 +128,7 @@ fn shards_are_found_by_directory_pattern_and_braces() {
     assert!(message.contains("contains no file whose name ends in .tar"), "{message}");
 }
 
-/// The first members of a file, and what is said of them.
+/// The first members of a file, and their errors.
 type Case<'a> = (&'a [(&'a str, &'a [u8])], &'a str);
 
 #[test]
@@ -159,7 +159,7 @@ fn what_is_wrong_is_named_by_file_and_key() {
     }
 }
 
-/// The members of ten more samples.
+/// Returns the members of ten more samples.
 fn names() -> Vec<(String, String)> {
     (10..20).map(|key| (format!("{key}.png"), format!("{key}.cls"))).collect()
 }

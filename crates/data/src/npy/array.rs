@@ -82,13 +82,13 @@ impl Array {
         }
     }
 
-    /// An error with what the array is.
+    /// Returns an error with what the array is.
     fn refused(&self, problem: &str) -> DataError {
         let problem = format!("is an array of `{}` with the shape {:?}: {problem}", self.kind, self.shape);
         DataError::file(self.file.path(), problem)
     }
 
-    /// The array as samples.
+    /// Returns the array as samples.
     pub(super) fn samples(self) -> Result<Content, DataError> {
         let shape = match (&*self.kind, &*self.shape) {
             ("f4" | "f8", &[count, width]) => {
@@ -110,7 +110,7 @@ impl Array {
         Ok(Content::Images(Images::new(Levels::File(Arc::new(file), offset), shape)))
     }
 
-    /// The array as labels.
+    /// Returns the array as labels.
     pub(super) fn labels(&self) -> Result<Vec<u32>, DataError> {
         let (is_signed, width) = match self.kind.split_at_checked(1) {
             Some((sign @ ("u" | "i"), width @ ("1" | "2" | "4" | "8"))) => {
@@ -134,7 +134,7 @@ impl Array {
 
 const LABELS: &str = "expected labels, whole numbers with the shape [N]";
 
-/// What follows a key in the text of a dictionary.
+/// Returns the text that follows a key in a dictionary.
 fn value<'a>(dictionary: &'a str, key: &str) -> Option<&'a str> {
     let (_, rest) = dictionary.split_once(&format!("'{key}'"))?;
     Some(rest.trim_start().strip_prefix(':')?.trim_start())
@@ -145,7 +145,7 @@ fn string<'a>(dictionary: &'a str, key: &str) -> Option<&'a str> {
     Some(string)
 }
 
-/// The sizes in the tuple `shape`, at least one.
+/// Returns the sizes in the tuple `shape`, at least one.
 fn sizes(dictionary: &str) -> Option<Vec<usize>> {
     let (tuple, _) = value(dictionary, "shape")?.strip_prefix('(')?.split_once(')')?;
     let sizes = tuple.split(',').map(str::trim).filter(|size| !size.is_empty());

@@ -8,7 +8,7 @@ use crate::batch::{Inputs, Pass};
 use crate::normalization::normalise;
 use crate::{Source, load, load_as};
 
-/// An array as NumPy writes it, version 1.
+/// Returns an array as NumPy writes it, version 1.
 fn npy(descr: &str, shape: &str, numbers: &[u8]) -> Vec<u8> {
     array(&format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"), numbers)
 }

@@ -88,12 +88,12 @@ where
 
     fn start(shared: Shared<T, U, F>, count: usize, governor: Option<Governor>) -> Self {
         let mut this = Self { shared: Arc::new(shared), threads: vec![], failure: None, governor };
-        this.employ(count);
+        this.spawn_workers(count);
         this
     }
 
     /// Starts threads until there are `count`, or as many as the system permits.
-    fn employ(&mut self, count: usize) {
+    fn spawn_workers(&mut self, count: usize) {
         while self.threads.len() < count {
             let (shared, number) = (Arc::clone(&self.shared), self.threads.len());
             match thread::Builder::new().name(format!("input {number}")).spawn(move || shared.work(number)) {
@@ -111,7 +111,7 @@ where
     fn govern(&mut self, waited: Duration, ready: usize) {
         let Some(governor) = &mut self.governor else { return };
         let Some(active) = governor.observe(waited, ready) else { return };
-        self.employ(active);
+        self.spawn_workers(active);
         let mut state = lock(&self.shared.state);
         state.active = active.min(self.threads.len());
         state.reserve = Reserve::fixed(room(state.active));
@@ -254,7 +254,8 @@ impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
         }
     }
 
-    /// The next element with its number, and the place of its result; `None` after the last one, an error or a panic.
+    /// Returns the next element with its number, and the place of its result; `None` after the last one, an error or
+    /// a panic.
     fn pull(&self) -> Option<(u64, Outcome<(u64, T)>)> {
         let asked = Instant::now();
         let mut source = lock(&self.source);
@@ -279,20 +280,19 @@ impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
 }
 
 impl<U> State<U> {
-    /// Whether the next result, or the end, is known.
+    /// Returns whether the next result, or the end, is known.
     fn is_next_there(&self) -> bool {
         self.end == Some(self.taken) || self.ready.contains_key(&self.taken)
     }
 }
 
-/// The number of results in progress or ready: two per thread, so that a slow element that is next does not block the other
-/// threads.
+/// Returns the number of results in progress or ready: two per thread, so that a slow element that is next does not block
+/// the other threads.
 fn room(threads: usize) -> usize {
     (2 * threads).min(MOST_READY + threads)
 }
 
-/// Waits for a signal, which always comes: threads deliver a result whatever happens, and a dropped consumer signals the
-/// end.
+/// Waits for a signal, which always comes: threads deliver a result in any case, and a dropped consumer signals the end.
 fn wait<'a, S>(news: &Condvar, guard: MutexGuard<'a, S>) -> MutexGuard<'a, S> {
     news.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }

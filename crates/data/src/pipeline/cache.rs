@@ -41,7 +41,7 @@ impl<T: Clone + Send + 'static> Pipeline<T> {
 }
 
 impl<T: Clone + Send + 'static> Cached<T> {
-    /// All elements, from the first on.
+    /// Returns all elements, from the first on.
     ///
     /// Forwards an error of the source, which ends all copies.
     pub fn elements(&self) -> Pipeline<T> {

@@ -5,7 +5,7 @@ use std::iter;
 use super::watch::Watch;
 use super::{DataError, Pipeline};
 
-/// What a stage passes on.
+/// The output of a stage.
 pub(super) enum Item<T> {
     Element(T),
     /// The elements before are of one epoch, and those behind of the next. Every stage keeps them apart, and its threads go on.
@@ -57,7 +57,8 @@ impl<T: Send + 'static> Pipeline<T> {
 }
 
 impl<T> Pipeline<T> {
-    /// The elements up to the end of the epoch, for a pipeline that [repeats](Self::repeat). The pipeline goes on with the next epoch.
+    /// Returns the elements up to the end of the epoch, for a pipeline that [repeats](Self::repeat). The pipeline goes on with the
+    /// next epoch.
     ///
     /// ```
     /// use unisono_data::{DataError, Depth, Pipeline, Threads};
@@ -81,7 +82,7 @@ impl<T> Pipeline<T> {
         iter::from_fn(next).fuse()
     }
 
-    /// Whether nothing follows: after an error or a panic, and once the end was asked for.
+    /// Returns whether nothing follows: after an error or a panic, and once the end was asked for.
     pub fn has_ended(&self) -> bool {
         self.elements.is_none()
     }

@@ -91,13 +91,13 @@ impl Governor {
         }
         let (may_grow, may_rest) = (self.growth.is_over(), self.rest.is_over());
         let waited = watch.waited.as_secs_f64() / seconds;
-        let lie_about = watch.least_ready.is_some_and(|least| least >= self.active);
+        let has_backlog = watch.least_ready.is_some_and(|least| least >= self.active);
         if waited > WAITS && may_grow && self.active < self.most {
             self.before = Some((self.active, rate));
             self.is_settling = true;
             // A quarter more: with many threads, a single one would disappear in the noise.
             self.active = (self.active + (self.active / 4).max(1)).min(self.most);
-        } else if waited < NEVER_WAITS && lie_about && may_rest && self.active > 1 {
+        } else if waited < NEVER_WAITS && has_backlog && may_rest && self.active > 1 {
             self.active -= 1;
             self.rest.begin();
         }
@@ -121,7 +121,7 @@ impl Pause {
         self.next = (2 * self.next).min(PAUSES.1);
     }
 
-    /// Whether the pause is over; called once per period.
+    /// Returns whether the pause is over; called once per period.
     fn is_over(&mut self) -> bool {
         let is_over = self.left == 0;
         self.left = self.left.saturating_sub(1);

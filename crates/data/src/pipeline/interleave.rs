@@ -42,7 +42,7 @@ where
         }
     }
 
-    /// The next file of this epoch, opened.
+    /// Returns the next file of this epoch, opened.
     fn open_next(&mut self) -> Result<Option<Pipeline<U>>, DataError> {
         if self.ends_epoch {
             return Ok(None);

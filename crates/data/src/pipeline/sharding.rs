@@ -1,4 +1,4 @@
-//! How ranks share files of samples.
+//! The sharing of files of samples between ranks.
 
 use std::fmt;
 use std::fs;
@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use super::Pipeline;
 use crate::error::DataError;
 
-/// How much more than the mean a rank may read for [`Sharding::Auto`] to divide files, in percent.
+/// The percentage above the mean that a rank may read for [`Sharding::Auto`] to divide files.
 const MOST_ABOVE_MEAN_PERCENT: u64 = 10;
 
-/// What each rank reads of a stream of samples in files.
+/// The part of a stream of samples in files that each rank reads.
 ///
 /// For data whose samples have known places no rank needs to read those of others: ranks share their [order](crate::Split::order).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,12 +33,12 @@ pub struct Shard {
     pub files: Vec<PathBuf>,
     /// The rank, and the number of ranks that read the same files and keep some of their samples each.
     kept: (usize, usize),
-    /// What was chosen, and why.
+    /// The choice and its reason.
     told: String,
 }
 
 impl Sharding {
-    /// The share of `rank` among `ranks`. All of them name the same files, of the same sizes.
+    /// Returns the share of `rank` among `ranks`. All of them name the same files, of the same sizes.
     ///
     /// ```no_run
     /// use unisono_data::pipeline::Sharding;
@@ -98,14 +98,15 @@ fn kept_by_each(ranks: usize, why: &str) -> String {
 }
 
 impl Shard {
-    /// What the rank keeps of the samples of its files; they come in the same order on all ranks that read the same files.
+    /// Returns the samples that the rank keeps of its files; they come in the same order on all ranks that read the same
+    /// files.
     pub fn keep<T: Send + 'static>(&self, samples: Pipeline<T>) -> Pipeline<T> {
         let (rank, ranks) = self.kept;
         samples.shard(rank, ranks)
     }
 }
 
-/// What was chosen, and why.
+/// The choice and its reason.
 impl fmt::Display for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.told)
@@ -131,7 +132,7 @@ impl Division {
         let mut largest_first: Vec<_> = (0..files.len()).collect();
         largest_first.sort_by_key(|&file| std::cmp::Reverse(sizes[file]));
         let (mut owners, mut loads) = (vec![0; files.len()], vec![0; ranks]);
-        // Of ranks with as many bytes, the one with the fewest files, so that everyone has one.
+        // The rank with the fewest files of those with as many bytes, so that every rank has one.
         let mut counts = vec![0; ranks];
         for file in largest_first {
             let least = (0..ranks).min_by_key(|&rank| (loads[rank], counts[rank]));
@@ -143,7 +144,7 @@ impl Division {
         Ok(Self { owners, loads })
     }
 
-    /// How much more than the mean the rank with most has, in percent, rounded up.
+    /// Returns the percentage above the mean that the rank with most has, rounded up.
     fn above_mean_percent(&self) -> u64 {
         let (most, sum) = (self.loads.iter().max().copied().unwrap_or(0), self.loads.iter().sum::<u64>());
         (100 * most * self.loads.len() as u64).div_ceil(sum.max(1)).saturating_sub(100)

@@ -29,14 +29,14 @@ struct Held<T> {
     rest: Rest,
 }
 
-/// What else there is of an epoch.
+/// The remaining entries of an epoch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rest {
     /// More elements.
     Elements,
     /// Its end.
     End,
-    /// Nothing: the pipeline has ended.
+    /// The end of the pipeline.
     Nothing,
 }
 
@@ -59,7 +59,7 @@ impl<T: Send + 'static> Shuffle<T> {
         Ok(())
     }
 
-    /// The end of an epoch, unless it is that of the pipeline.
+    /// Returns the end of an epoch, unless it is that of the pipeline.
     fn end_epoch(&mut self) -> Option<Item<T>> {
         if self.current.rest == Rest::Nothing {
             return None;

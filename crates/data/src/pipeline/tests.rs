@@ -26,14 +26,14 @@ fn slow(number: u64) -> u64 {
     number * number
 }
 
-/// The numbers from 0, with an error instead of this one.
+/// Returns the numbers from 0, with an error instead of this one.
 fn failing(at: u64) -> Pipeline<u64> {
     Pipeline::new(
         (0..).map(move |number| if number == at { Err(DataError::other("bad")) } else { Ok(number) }),
     )
 }
 
-/// The elements of a pipeline before its error, and the error.
+/// Returns the elements of a pipeline before its error, and the error.
 fn until_error<T: Send + 'static>(mut elements: Pipeline<T>) -> (Vec<T>, String) {
     let mut before = vec![];
     loop {
@@ -290,7 +290,8 @@ fn no_more_is_made_than_there_is_room_for() {
     let mut made_until = 0;
     for taken in 0..500 {
         assert!(matches!(elements.next(), Some(Ok(number)) if number == taken));
-        // Those taken, and five that are prefetched. One that was made too early is found here, at the latest in the next round.
+        // The elements taken, and five that are prefetched. One that was made too early is found here, at the latest in the next
+        // round.
         while made_until < taken + 6 {
             assert_eq!(made.recv(), Ok(made_until));
             made_until += 1;
@@ -318,7 +319,7 @@ fn the_consumer_is_told_how_long_it_waited() {
     let first = twice.stalled();
     assert_eq!(twice.by_ref().count(), 50);
     assert!(twice.stalled() >= first + little, "{twice:?} after {first:?}");
-    // Without threads nobody waits: the consumer does the work.
+    // Without threads no thread waits: the consumer does the work.
     assert_eq!(waited(lazy()), Duration::ZERO);
 }
 

@@ -1,4 +1,4 @@
-//! What the stages of a pipeline spend their time on, and which of them holds the others up.
+//! Measures how the stages of a pipeline spend their time, and which of them limits the others.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a stage has done so far. Its threads are busy, starved, or have no room for another result: the three shares add up
+/// The work of a stage so far. Its threads are busy, starved, or have no room for another result: the three shares add up
 /// to 1 once it has begun.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct StageReport {
@@ -34,7 +34,7 @@ pub struct StageReport {
     pub parts: Vec<(&'static str, f64)>,
 }
 
-/// The stage that holds the others up, if the consumer waits at all: the busiest.
+/// Returns the stage that holds the others up, if the consumer waits at all: the busiest.
 pub fn bottleneck(stages: &[StageReport]) -> Option<&StageReport> {
     stages.iter().filter(|stage| stage.busy > 0.0).max_by(|a, b| a.busy.total_cmp(&b.busy))
 }
@@ -94,7 +94,8 @@ enum Stage {
 }
 
 impl Watch {
-    /// What the stages have done so far, from the source on. Those of repeated pipelines begin anew with each of them.
+    /// Returns the work of the stages so far, from the source on. Those of repeated pipelines begin anew with each of
+    /// them.
     ///
     /// Empty if no stage has threads: then all work is the consumer's own.
     pub fn stages(&self) -> Vec<StageReport> {
@@ -115,13 +116,13 @@ impl Watch {
         }
     }
 
-    /// The stages of pipelines that come one after the other, each of which is to be begun.
+    /// Returns the stages of pipelines that come one after the other, each of which is to be begun.
     pub(super) fn repeated() -> (Self, Current) {
         let current = Current::default();
         (Self(vec![Stage::Repeated(current.clone())]), current)
     }
 
-    /// These stages, and then another.
+    /// Returns these stages, and then another.
     pub(super) fn then(mut self, counters: &Arc<Counters>) -> Self {
         self.0.push(Stage::Threads(Arc::clone(counters)));
         self
@@ -134,7 +135,7 @@ impl Watch {
         }
     }
 
-    /// How long the consumer has waited for the last stage with threads.
+    /// Returns the time that the consumer has waited for the last stage with threads.
     pub(super) fn waited(&self) -> Duration {
         match self.0.last() {
             None => Duration::ZERO,
@@ -148,7 +149,7 @@ impl Watch {
         }
     }
 
-    /// Whether a stage has threads, now.
+    /// Returns whether a stage has threads, now.
     fn has_threads(&self) -> bool {
         self.0.iter().any(|stage| match stage {
             Stage::Threads(_) => true,
@@ -174,12 +175,12 @@ impl Current {
     }
 }
 
-/// What is summed up: times in nanoseconds, and numbers of elements.
+/// The sums: times in nanoseconds, and numbers of elements.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sum {
     Elements,
     Busy,
-    /// How long elements took that were looked at, and how long a processor worked for them.
+    /// The time of the sampled elements, and a processor's time for them.
     LookedAt,
     Processor,
     /// Waiting for an element of the stage before.
@@ -197,19 +198,19 @@ pub(super) enum Sum {
 
 const SUMS: usize = Sum::Ready as usize + 1;
 
-/// What the threads of a stage count.
+/// The counters of a stage's threads.
 #[derive(Debug)]
 pub(super) struct Counters {
     name: Mutex<&'static str>,
     /// The stages before. If none has threads, what is pulled is made by these threads, one at a time.
     upstream: Watch,
-    /// How many streams count here, each with threads of its own.
+    /// The number of streams that count here, each with threads of its own.
     streams: usize,
     pub(super) threads: AtomicUsize,
     pub(super) most_threads: AtomicUsize,
     sums: [AtomicU64; SUMS],
     parts: Mutex<Parts>,
-    /// What was counted before the reports [began anew](Watch::restart).
+    /// The counts before the reports [began anew](Watch::restart).
     before: Mutex<([u64; SUMS], Parts)>,
 }
 
@@ -263,7 +264,7 @@ impl Counters {
         (self.sums.each_ref().map(|sum| sum.load(Ordering::Relaxed)), lock(&self.parts).clone())
     }
 
-    /// The report of the stage, after that of the source if nothing else makes its elements.
+    /// Returns the report of the stage, after that of the source if nothing else makes its elements.
     fn reports(&self) -> Vec<StageReport> {
         let ((totals, parts), before) = (self.totals(), lock(&self.before));
         let since = |sum: Sum| totals[sum as usize] - before.0[sum as usize];
@@ -310,7 +311,7 @@ impl Counters {
     }
 }
 
-/// How long a processor has worked for this thread.
+/// Returns the time that a processor has worked for this thread.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)

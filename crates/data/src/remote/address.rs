@@ -1,4 +1,4 @@
-//! What a URL names: a bucket or a server, and an object or a folder there.
+//! The parts of a URL: a bucket or a server, and an object or a folder there.
 
 use object_store::path::Path;
 use url::Url;
@@ -8,17 +8,17 @@ use super::Wanted;
 /// A place that has objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
-    /// A bucket of S3, or of what speaks its protocol.
+    /// A bucket of S3, or of a compatible store.
     Bucket(String),
     /// A server's address, as `https://host:port/`.
     Server(String),
 }
 
-/// What a URL names.
+/// The parts of a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) place: Place,
-    /// Of an object, or of a folder of objects.
+    /// The path of an object, or of a folder of objects.
     pub(super) path: Path,
     /// As far as the URL says.
     pub(super) wanted: Wanted,

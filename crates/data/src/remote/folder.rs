@@ -12,11 +12,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::cache::Cache;
 use crate::patience::Patience;
 
-/// How long the process that fetches may make no progress before others give up.
+/// The longest time without progress of the process that fetches before others give up.
 const STALLED: Duration = Duration::from_secs(120);
-/// How often those that wait look.
+/// The interval of polls while waiting.
 const POLL: Duration = Duration::from_millis(50);
-/// How often they say that they wait.
+/// The interval of reports on waiting.
 const TELL: Duration = Duration::from_secs(10);
 
 /// The folder of a URL.
@@ -26,7 +26,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// The folder of `url`, made if need be; the error describes the problem.
+    /// Returns the folder of `url`, made if need be; the error describes the problem.
     pub(super) fn of(url: &str, cache: &Cache) -> Result<Self, String> {
         let above = match &cache.folder {
             Some(folder) => {
@@ -43,18 +43,18 @@ impl Folder {
         for path in [root.join("files"), root.join("parts")] {
             fs::create_dir_all(&path).map_err(|error| cannot("make", &path, &error))?;
         }
-        // For whoever looks around in the cache.
+        // For people who look into the cache.
         let note = root.join("url");
         fs::write(&note, format!("{url}\n")).map_err(|error| cannot("write", &note, &error))?;
         Ok(Self { root })
     }
 
-    /// Where whole files are.
+    /// Returns the folder of whole files.
     pub(super) fn files(&self) -> PathBuf {
         self.root.join("files")
     }
 
-    /// Where files are until they are whole.
+    /// Returns the folder of files until they are whole.
     pub(super) fn parts(&self) -> PathBuf {
         self.root.join("parts")
     }
@@ -116,13 +116,14 @@ impl Lock {
         const PAUSE: Duration = Duration::from_millis(200);
         if self.said.is_none_or(|said| said.elapsed() > PAUSE) {
             self.said = Some(Instant::now());
-            // Whoever waits would give up too early, at worst.
+            // A waiting process would give up too early, at worst.
             let _ = fs::write(&self.progress, progress());
         }
     }
 }
 
-/// The default: a folder of this user's own, for in the system's temporary directory anybody may make one.
+/// Returns the default: a folder of this user's own, for in the system's temporary directory anybody may make
+/// one.
 fn own_temporary() -> Result<PathBuf, String> {
     let user = rustix::process::getuid().as_raw();
     let folder = std::env::temp_dir().join(format!("unisono-data-cache-{user}"));
@@ -142,7 +143,7 @@ fn own_temporary() -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Why nothing can be done with a path of the cache.
+/// Returns the reason why nothing can be done with a path of the cache.
 pub(super) fn cannot(verb: &str, path: &Path, error: &io::Error) -> String {
     format!(
         "cannot be kept: cannot {verb} `{}`: {error}; name another folder by --data-cache",

@@ -1,4 +1,4 @@
-//! What a mirror has: which version of each object its files are.
+//! The content of a mirror: the version of each object in it.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -39,7 +39,7 @@ impl Manifest {
         Ok(Self { path, versions })
     }
 
-    /// Whether the file of a mirror is of this version.
+    /// Returns whether the file of a mirror is of this version.
     pub(super) fn has(&self, version: &Version, file: &Path) -> bool {
         let has_size = || file.metadata().is_ok_and(|found| found.is_file() && found.len() == version.size);
         self.versions.get(&version.path) == Some(version) && has_size()

@@ -22,12 +22,12 @@ use super::server::{changed, connect, describe};
 use crate::cache::Cache;
 use crate::disk::{amount, room};
 
-/// How many objects are fetched at a time.
+/// The number of objects that are fetched at a time.
 const AT_ONCE: usize = 8;
 /// After how many of them it is written down that they are there.
 const SETTLED: usize = 64;
 
-/// The path of a mirror that has what the URL names; the error describes the problem.
+/// Returns the path of a mirror that has what the URL names; the error describes the problem.
 pub(super) fn mirrored(url: &str, wanted: Wanted, cache: &Cache) -> Result<PathBuf, String> {
     let address = Address::read(url, wanted)?;
     let folder = Folder::of(url, cache)?;
@@ -65,7 +65,7 @@ struct Object {
 }
 
 impl Object {
-    /// What was found at `location`, to be kept at `path` of the mirror.
+    /// Describes the object found at `location`, to be kept at `path` of the mirror.
     fn new(path: &str, meta: ObjectMeta) -> Self {
         let ObjectMeta { location, last_modified, size, e_tag: etag, .. } = meta;
         let version = Version { path: path.into(), size, etag, modified: last_modified.timestamp() };
@@ -98,7 +98,7 @@ impl Mirror<'_> {
         Ok(target)
     }
 
-    /// The objects to mirror, and the path at which a reader will find them.
+    /// Returns the objects to mirror, and the path at which a reader will find them.
     async fn find(&self) -> Result<(Vec<Object>, PathBuf), String> {
         let Address { path, wanted, .. } = self.address;
         if *wanted != Wanted::Folder {
@@ -139,7 +139,7 @@ impl Mirror<'_> {
         Ok((objects, self.folder.files()))
     }
 
-    /// The mirror's file of an object.
+    /// Returns the mirror's file of an object.
     fn file(&self, object: &Object) -> PathBuf {
         self.folder.files().join(&object.version.path)
     }

@@ -10,14 +10,14 @@ use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, Error, ObjectS
 
 use super::address::Place;
 
-/// How long a connection may take, and then how long a server may say nothing. The whole of an object may take as long as it takes.
+/// The limits for a connection, and then for the silence of a server. The whole of an object may take as long as it takes.
 const SILENCE: [(ClientConfigKey, &str); 3] = [
     (ClientConfigKey::ConnectTimeout, "10 seconds"),
     (ClientConfigKey::ReadTimeout, "30 seconds"),
     (ClientConfigKey::Timeout, "7 days"),
 ];
 
-/// A failed request is repeated after pauses that double, five times at most.
+/// Returns a failed request is repeated after pauses that double, five times at most.
 fn retries() -> RetryConfig {
     let backoff = BackoffConfig {
         init_backoff: Duration::from_millis(100),
@@ -27,8 +27,8 @@ fn retries() -> RetryConfig {
     RetryConfig { backoff, max_retries: 5, retry_timeout: Duration::from_secs(60) }
 }
 
-/// What a place's objects are fetched through. Credentials, region and endpoint of a bucket are those in `AWS_…`, as `object_store`
-/// reads them.
+/// Connects to the store that holds a place's objects. Credentials, region and endpoint of a bucket are those in `AWS_…`, as
+/// `object_store` reads them.
 pub(super) fn connect(place: &Place) -> Result<Arc<dyn ObjectStore>, String> {
     // Fails where the program has chosen another; that does as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -51,7 +51,7 @@ pub(super) fn connect(place: &Place) -> Result<Arc<dyn ObjectStore>, String> {
     connected.map_err(|error| describe(&error))
 }
 
-/// What is wrong, and what to do.
+/// Describes the problem and the remedy.
 pub(super) fn describe(error: &Error) -> String {
     let text = chain(error);
     // A list that is refused is an error like any other.
@@ -67,12 +67,12 @@ pub(super) fn describe(error: &Error) -> String {
     }
 }
 
-/// Of an object that is not the one that was listed.
+/// Describes an object that differs from the listed one.
 pub(super) fn changed() -> String {
     "was changed while it was fetched: start again once nothing is written there".into()
 }
 
-/// An error and its causes, as far as each says something new.
+/// Returns an error and its causes, as far as each says something new.
 fn chain(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -71,22 +71,22 @@ impl Pipeline<Vec<u8>> {
 }
 
 impl Snapshotted {
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.0.records
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The elements in their order.
+    /// Returns the elements in their order.
     pub fn elements(&self) -> Pipeline<Vec<u8>> {
         self.in_order((0..self.len()).collect())
     }
 
-    /// The elements of an epoch: all of them, in an order that the seed determines.
+    /// Returns the elements of an epoch: all of them, in an order that the seed determines.
     pub fn shuffled(&self, seed: u64, epoch: u64) -> Pipeline<Vec<u8>> {
         let mut order: Vec<_> = (0..self.len()).collect();
         order.shuffle(&mut keyed_rng(seed, ORDER, epoch));
@@ -148,7 +148,7 @@ fn path_of(directory: &Path, key: &str, shard: usize) -> PathBuf {
     directory.join(format!("{key}-{shard:05}.safetensors"))
 }
 
-/// The snapshot of a list that is whole, and whose shards are.
+/// Returns the snapshot of a list that is whole, and whose shards are.
 fn open(list: &Path, directory: &Path, key: &str, identity: &str) -> Option<Snapshot> {
     let text = fs::read_to_string(list).ok()?;
     let lines: Vec<Line> = text.lines().map(|line| serde_json::from_str(line).ok()).collect::<Option<_>>()?;

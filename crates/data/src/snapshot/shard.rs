@@ -23,7 +23,7 @@ use crate::error::DataError;
 pub(super) struct Shard {
     path: PathBuf,
     bytes: Mmap,
-    /// Where the records are in the file.
+    /// The position of the records in the file.
     records: Range<usize>,
     ends: Vec<u64>,
     checksums: Vec<u64>,
@@ -64,8 +64,8 @@ impl Shard {
     #[allow(unsafe_code)]
     pub(super) fn open(path: &Path, key: &str, count: usize) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
-        // SAFETY: nobody writes to a mapped shard. Only `write` makes one, under another name; it then replaces this file as a whole, and
-        // what is mapped stays what it was. A user who truncates it by hand ends the process by a signal, as with any mapped file.
+        // SAFETY: no process writes to a mapped shard. Only `write` makes one, under another name; it then replaces this file as a whole,
+        // and what is mapped stays what it was. A user who truncates it by hand ends the process by a signal, as with any mapped file.
         let bytes = unsafe { Mmap::map(&file) }.map_err(|error| error.to_string())?;
         let damaged = |error: safetensors::SafeTensorError| format!("is damaged: {error}");
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;
@@ -92,12 +92,12 @@ impl Shard {
         Ok(Self { path: path.into(), bytes, records, ends, checksums, compression })
     }
 
-    /// The size of the file in bytes.
+    /// Returns the size of the file in bytes.
     pub(super) fn size(&self) -> u64 {
         self.bytes.len() as u64
     }
 
-    /// A record, as it was written.
+    /// Returns a record, as it was written.
     pub(super) fn record(&self, index: usize) -> Result<Cow<'_, [u8]>, DataError> {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         let stored = &self.bytes[self.records.clone()][start as usize..self.ends[index] as usize];

@@ -1,4 +1,4 @@
-//! Records that are written are read back, whoever wrote them, and never others.
+//! Records that are written are read back, by any writer, and never others.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::sync::atomic::AtomicUsize;
@@ -10,7 +10,7 @@ fn plan<'a>(directory: &'a Path, key: &'a str, compression: Compression) -> Plan
     Plan { directory, name: "train", key, compression, records: 100, record_bytes: 50 }
 }
 
-/// Record n has n bytes, most of them alike; record 7 is empty.
+/// Record n has n bytes, most of them equal; record 7 is empty.
 fn record(number: usize) -> Result<Vec<u8>, DataError> {
     let length = if number == 7 { 0 } else { number };
     Ok((0..length).map(|at| (number + at / 20) as u8).collect())

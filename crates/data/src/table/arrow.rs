@@ -54,7 +54,8 @@ impl<'a> parts::Part<'a> for Part<'a> {
 }
 
 impl Part<'_> {
-    /// These columns of the rows in a message; `None` if it is a dictionary, to which later rows refer.
+    /// Returns these columns of the rows in a message; `None` if it is a dictionary, to which later rows
+    /// refer.
     fn decoded(&mut self, message: Message, columns: &[usize]) -> Result<Option<RecordBatch>, String> {
         message.check()?;
         let Message { header, body } = message;

@@ -11,7 +11,7 @@ use super::parts::Filling;
 use crate::error::DataError;
 
 impl Filling<'_> {
-    /// The columns that are read, in the order of the header.
+    /// Returns the columns that are read, in the order of the header.
     pub(super) fn used(&self) -> Vec<usize> {
         let mut used: Vec<_> = self.columns.features.iter().copied().chain(self.columns.label).collect();
         used.sort_unstable();
@@ -47,7 +47,8 @@ impl Filling<'_> {
     }
 }
 
-/// The values of a column, as `plain` makes them, all of which must be there; the error describes the problem.
+/// Returns the values of a column, as `plain` makes them, all of which must be there; the error describes the
+/// problem.
 fn values<T: Clone>(
     array: &dyn Array,
     before: usize,
@@ -64,8 +65,8 @@ fn values<T: Clone>(
     }
 }
 
-/// The values of an array, or those in its dictionary that it refers to, as `plain` makes them; `None` if they are of a type
-/// that `plain` does not know. What is missing may be anything.
+/// Returns the values of an array, or those in its dictionary that it refers to, as `plain` makes them; `None` if they are
+/// of a type that `plain` does not know. What is missing may be anything.
 pub(super) fn unpacked<T: Clone>(
     array: &dyn Array,
     plain: impl Fn(&dyn Array) -> Option<Vec<T>>,
@@ -117,7 +118,8 @@ pub(super) fn texts(array: &dyn Array) -> Option<Vec<String>> {
     ))
 }
 
-/// The values as the numbers with which a model computes, all of which must be finite. `before` rows of the file precede them.
+/// Returns the values as the numbers with which a model computes, all of which must be finite. `before` rows of the file
+/// precede them.
 fn finite(values: &[f64], before: usize) -> Result<Vec<f32>, String> {
     let narrow = |(&value, row): (&f64, usize)| match value as f32 {
         number if number.is_finite() => Ok(number),

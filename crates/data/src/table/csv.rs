@@ -87,8 +87,8 @@ fn unreadable(path: &Path, error: csv::Error) -> DataError {
     }
 }
 
-/// The line, from 1, of the row that starts at this position. It is that of the end of the previous row, so line ends at the
-/// position are skipped.
+/// Returns the line, from 1, of the row that starts at this position. It is that of the end of the previous row, so line
+/// ends at the position are skipped.
 fn line_of(path: &Path, position: Option<&Position>) -> Result<u64, DataError> {
     let count = || -> io::Result<u64> {
         let mut text = BufReader::new(File::open(path)?);

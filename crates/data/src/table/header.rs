@@ -60,7 +60,7 @@ impl Layout {
     }
 }
 
-/// The problem of a header by itself, if any.
+/// Returns the problem of a header by itself, if any.
 pub(super) fn problem(header: &[String]) -> Option<String> {
     let mut seen = HashSet::new();
     let twice = header.iter().find(|&name| !seen.insert(name))?;

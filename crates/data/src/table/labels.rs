@@ -27,18 +27,19 @@ impl Names {
         self.rows.push(place);
     }
 
-    /// Whether a row has this label.
+    /// Returns whether a row has this label.
     pub(super) fn contains(&self, label: &str) -> bool {
         self.places.contains_key(label)
     }
 
-    /// The classes in order, and the class of each row.
+    /// Returns the classes in order, and the class of each row.
     pub(super) fn numbered(&self) -> (Vec<String>, Vec<u32>) {
         let (classes, numbers) = number(&self.distinct);
         (classes, self.rows.iter().map(|&place| numbers[place as usize]).collect())
     }
 
-    /// The class of each row, as `number` says for its label; the labels are asked for in the order of rows.
+    /// Returns the class of each row, as `number` says for its label; the labels are asked for in the order
+    /// of rows.
     pub(super) fn numbered_by(
         &self,
         number: impl Fn(&str) -> Result<u32, DataError>,
@@ -70,7 +71,7 @@ impl Names {
     }
 }
 
-/// The distinct labels in order, and the index of each label among them.
+/// Returns the distinct labels in order, and the index of each label among them.
 pub(super) fn number(labels: &[String]) -> (Vec<String>, Vec<u32>) {
     /// Sorts and deduplicates `labels`; returns them, and the index of each label.
     fn places<T: Ord + ToString>(labels: &[T]) -> (Vec<String>, Vec<u32>) {

@@ -12,10 +12,10 @@ pub(super) trait Part<'a>: Sized {
     /// Opens a file, and finds out what its columns are.
     fn open(path: &'a Path) -> Result<Self, DataError>;
 
-    /// The names of its columns.
+    /// Returns the names of its columns.
     fn header(&self) -> &[String];
 
-    /// The error of a file whose header has this problem.
+    /// Returns the error of a file whose header has this problem.
     fn refused(&self, problem: String) -> DataError;
 
     /// Adds its rows to a table.
@@ -54,8 +54,8 @@ pub(super) fn read<'a, P: Part<'a>>(
     table.finish(&header)
 }
 
-/// What is done with a file. A damaged one may make the library of its format panic, which is an error like others: nobody
-/// looks at what was being filled then.
+/// Guards the work on a file. A damaged one may make the library of its format panic, which is an error like others:
+/// the partly filled value is dropped.
 fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, DataError>) -> Result<T, DataError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
         let problem = "is damaged, or of a kind that cannot be read: write it again".to_owned();

@@ -13,25 +13,26 @@ fn read_as(file: &Path, known: &Schema, classes: usize) -> Result<Dataset, DataE
     super::read(Format::Csv, file, &Options::default(), Some((known, classes)))
 }
 
-/// The error of reading this file.
+/// Returns the error of reading this file.
 fn refusal(text: &str) -> String {
     let directory = TestDirectory::new();
     read(&directory.file("table.csv", text)).unwrap_err().to_string()
 }
 
-/// The first number of a row of [`thirds`].
+/// Returns the first number of a row of [`thirds`].
 #[cfg(any(feature = "parquet", feature = "arrow"))]
 pub(super) fn third(row: i32) -> f64 {
     f64::from(row) / 3.0
 }
 
-/// The class of a row of [`thirds`].
+/// Returns the class of a row of [`thirds`].
 #[cfg(any(feature = "parquet", feature = "arrow"))]
 pub(super) fn kind(row: i32) -> &'static str {
     ["cat", "ant", "dog"][row as usize % 3]
 }
 
-/// A table of 50 rows with a third of their number, the number, and one of three kinds, read from a CSV file.
+/// Returns a table of 50 rows with a third of their number, the number, and one of three kinds, read from a
+/// CSV file.
 #[cfg(any(feature = "parquet", feature = "arrow"))]
 pub(super) fn thirds(directory: &TestDirectory) -> Dataset {
     let rows: String = (0..50).map(|row| format!("{},{row},{}\n", third(row), kind(row))).collect();

@@ -25,13 +25,13 @@ fn integer(number: i64) -> Values {
     Values::Integers(Int64List { value: vec![number] })
 }
 
-/// A record of these features.
+/// Returns a record of these features.
 fn example<const N: usize>(features: [(&str, Values); N]) -> Vec<u8> {
     let feature = features.map(|(name, values)| (name.to_owned(), Feature { values: Some(values) }));
     Example { features: Some(Features { feature: feature.into() }) }.encode_to_vec()
 }
 
-/// A record of a plain image of 2x2 raw grey levels.
+/// Returns a record of a plain image of 2x2 raw grey levels.
 fn plain(grey: u8, label: i64) -> Vec<u8> {
     example([("image", bytes(&[grey; 4])), ("label", integer(label))])
 }
@@ -168,7 +168,7 @@ fn too_few_records_are_refused() {
     assert!(load(twenty(), &none).unwrap_err().to_string().starts_with("the number of classes is 0: "));
 }
 
-/// Compressed as TensorFlow does, whatever the name says.
+/// Compressed as TensorFlow does, independent of the name.
 #[test]
 fn compressed_records_are_read_like_plain_ones() {
     let content = twenty();

@@ -62,13 +62,13 @@ impl Loading {
         Self(command.spawn().unwrap())
     }
 
-    /// Whether it fetches, or waits for the one that does.
+    /// Returns whether it fetches, or waits for the one that does.
     fn has_opened_the_lock(&self) -> bool {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.0.id())).into_iter().flatten().flatten();
         open.filter_map(|file| std::fs::read_link(file.path()).ok()).any(|path| path.ends_with("lock"))
     }
 
-    /// What it prints.
+    /// Returns its output.
     fn output(mut self) -> String {
         until("the process ends", || self.0.try_wait().unwrap().is_some());
         let mut output = String::new();
@@ -110,7 +110,8 @@ fn images() -> Vec<(String, Vec<u8>)> {
     (0..24).map(image).collect()
 }
 
-/// A server whose bucket has the images below `some/train`, with the empty objects that some tools write for folders.
+/// Returns a server whose bucket has the images below `some/train`, with the empty objects that some tools write for
+/// folders.
 fn bucket() -> Server {
     let server = Server::new(&[
         ("bucket/some/train/", b""),
@@ -122,7 +123,7 @@ fn bucket() -> Server {
     server
 }
 
-/// The fingerprint of the same images in a local folder.
+/// Returns the fingerprint of the same images in a local folder.
 fn of_local_images() -> String {
     let folder = TempDir::new().unwrap();
     for (path, bytes) in images() {
@@ -134,7 +135,7 @@ fn of_local_images() -> String {
     data.fingerprint().unwrap().to_string()
 }
 
-/// All files below a folder, with their contents, sorted.
+/// Returns all files below a folder, with their contents, sorted.
 fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = vec![];
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -147,7 +148,7 @@ fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// The folder of the only URL in a cache.
+/// Returns the folder of the only URL in a cache.
 fn only(cache: &TempDir) -> PathBuf {
     let mut entries = std::fs::read_dir(cache.path()).unwrap();
     let only = entries.next().unwrap().unwrap().path();

@@ -18,7 +18,8 @@ const ALIGNMENT: usize = 256;
 const NEW: u8 = 0xa5;
 /// The contents of freed memory.
 const FREED: u8 = 0xdb;
-/// How much freed memory is kept, so that a use after free is detected and does not affect other memory.
+/// The amount of freed memory that is kept, so that a use after free is detected and does not affect other
+/// memory.
 const KEPT_BYTES: usize = 64 << 20;
 
 /// An allocation, from its creation to the last operation that uses it.
@@ -157,7 +158,7 @@ pub(crate) fn find(address: u64, bytes: usize) -> Result<Span, Failure> {
     Ok(Span { pointer, bytes, allocation: Arc::clone(allocation) })
 }
 
-/// Whether the address is in device or pinned memory, which is accessed by streams only.
+/// Returns whether the address is in device or pinned memory, which is accessed by streams only.
 pub(crate) fn is_ours(address: u64) -> bool {
     address & DEVICE_BIT != 0 || find(address, 1).is_ok()
 }

@@ -11,7 +11,7 @@
 //! - A communicator in progress refuses calls (`ncclInvalidArgument`); one that failed returns its failure.
 //! - Two ranks on one device are refused, except from 2.30.3 on with `NCCL_MULTI_RANK_GPU_ENABLE=1`.
 //! - A mean of floats is the sum of each rank's value times 1 / ranks; a mean of integers is the sum, divided.
-//! - The collectives of a communicator are executed in the order of their calls, on whatever streams.
+//! - The collectives of a communicator are executed in the order of their calls, on any streams.
 //! - A rank does not notice that another has aborted, except by the deadline.
 //!
 //! # Stricter

@@ -170,7 +170,7 @@ pub(crate) unsafe fn reduce(dtype: DataType, op: Operator, from: &[*const u8], t
     }
 }
 
-/// The same for one type.
+/// Reduces values of one type.
 ///
 /// # Safety
 /// As for [`reduce`].

@@ -31,7 +31,7 @@ pub(crate) struct Fault {
 #[derive(Debug)]
 pub(crate) enum Stop {
     Failed(Fault),
-    /// Its communicator was aborted; nobody needs a message.
+    /// Its communicator was aborted; no message is needed.
     Aborted,
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub(crate) struct Settings {
     /// The version in the format of `ncclGetVersion`: 23007 is 2.30.7.
     pub(crate) version: c_int,
-    /// How long to wait for another rank.
+    /// The time to wait for another rank.
     pub(crate) deadline: Duration,
     /// Whether ranks may share a device.
     pub(crate) shares_devices: bool,

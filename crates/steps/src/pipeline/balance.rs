@@ -56,7 +56,7 @@ impl Cut {
 mod tests {
     use super::*;
 
-    /// Every cut of these layers, by trying all.
+    /// Returns every cut of these layers, by trying all.
     fn cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
         if stages == 1 {
             return vec![vec![0]];

@@ -8,7 +8,8 @@ use super::{PassCosts, PipelinePlan};
 const COSTS: PassCosts = PassCosts { forward: 1.0, backward: 2.0, message: 0.0 };
 
 impl PipelinePlan {
-    /// A drawing of what each rank does when, with backward passes twice as long as forward passes, and messages that take no time.
+    /// Returns a drawing of what each rank does when, with backward passes twice as long as forward passes, and messages that take
+    /// no time.
     pub fn draw(&self) -> String {
         let timeline = self.timeline(&COSTS);
         let (ranks, stages, micro_batches) = (self.ranks.len(), self.stages(), self.micro_batches);
@@ -54,7 +55,7 @@ impl PipelinePlan {
     }
 }
 
-/// The letter of a stage of a rank; beyond z, letters repeat.
+/// Returns the letter of a stage of a rank; beyond z, letters repeat.
 fn letter(own_stage: usize) -> char {
     char::from(b'a' + (own_stage % 26) as u8)
 }

@@ -3,7 +3,7 @@
 use super::{Pass, PipelineSchedule};
 use unisono_collectives::Rank;
 
-/// The passes of a rank, in order.
+/// Returns the passes of a rank, in order.
 pub(super) fn of(
     schedule: PipelineSchedule,
     (rank, ranks): (Rank, usize),
@@ -33,7 +33,8 @@ pub(super) fn of(
     passes
 }
 
-/// The micro-batches of whole rounds, in which interleaved stages take turns; those beyond the last are left out.
+/// Returns the micro-batches of whole rounds, in which interleaved stages take turns; those beyond the last are
+/// left out.
 fn rounds(schedule: PipelineSchedule, ranks: usize, micro_batches: usize) -> usize {
     match schedule {
         PipelineSchedule::GPipe | PipelineSchedule::OneForwardOneBackward => micro_batches,
@@ -41,7 +42,7 @@ fn rounds(schedule: PipelineSchedule, ranks: usize, micro_batches: usize) -> usi
     }
 }
 
-/// The number of forward passes of a rank before the first one that a backward pass follows.
+/// Returns the number of forward passes of a rank before the first one that a backward pass follows.
 pub(super) fn ahead(schedule: PipelineSchedule, (rank, ranks): (Rank, usize), micro_batches: usize) -> usize {
     let (own_stages, behind) = (schedule.stages_per_rank(), ranks - 1 - rank);
     let all = micro_batches * own_stages;

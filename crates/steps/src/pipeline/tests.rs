@@ -18,7 +18,7 @@ fn plans(most_ranks: usize, most_micro_batches: usize) -> impl Iterator<Item = P
     })
 }
 
-/// Whether every round of interleaved stages has all its micro-batches.
+/// Returns whether every round of interleaved stages has all its micro-batches.
 fn is_round(plan: &PipelinePlan) -> bool {
     plan.schedule.stages_per_rank() == 1 || plan.micro_batches.is_multiple_of(plan.ranks.len())
 }
@@ -76,7 +76,7 @@ fn messages_take_time_that_a_pipeline_waits_for() {
     assert!(with >= without + 3.0, "{without} {with}");
 }
 
-/// Every way to spoil one act.
+/// Returns every way to spoil one act.
 fn mutants(plan: &PipelinePlan) -> Vec<(String, PipelinePlan)> {
     let mut mutants = Vec::new();
     for (rank, acts) in plan.ranks.iter().enumerate() {

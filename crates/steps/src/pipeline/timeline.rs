@@ -11,13 +11,13 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// The end of the last pass.
+    /// Returns the end of the last pass.
     pub fn ends(&self) -> f64 {
         self.ranks.iter().flatten().map(|span| span.ends).fold(0.0, f64::max)
     }
 
-    /// The share of the time that ranks do not compute, 0 to 1: without messages, with `s` ranks and `m` micro-batches,
-    /// (s−1)/(m+s−1), and (s−1)/(v·m+s−1) if `v` stages of a rank are interleaved.
+    /// Returns the share of the time that ranks do not compute, 0 to 1: without messages, with `s` ranks and `m`
+    /// micro-batches, (s−1)/(m+s−1), and (s−1)/(v·m+s−1) if `v` stages of a rank are interleaved.
     pub fn bubble(&self) -> f64 {
         let busy: f64 = self.ranks.iter().flatten().map(|span| span.ends - span.begins).sum();
         1.0 - busy / (self.ends() * self.ranks.len() as f64)

@@ -6,9 +6,9 @@ use super::{Act, Pass, PipelineDefect, PipelinePlan};
 use unisono_collectives::Rank;
 
 impl PipelinePlan {
-    /// The defects of this plan; none if every pass is made once, on the rank that holds its stage, after what it needs; if every
-    /// message is received, in the order in which it was sent; if no rank waits for ever; and if none keeps the activations of more
-    /// passes than the schedule [says](super::PipelineSchedule::most_kept).
+    /// Returns the defects of this plan; none if every pass is made once, on the rank that holds its stage, after what it needs; if
+    /// every message is received, in the order in which it was sent; if no rank waits for ever; and if none keeps the activations
+    /// of more passes than the schedule [says](super::PipelineSchedule::most_kept).
     pub fn verify(&self) -> Vec<PipelineDefect> {
         let mut play = Play::of(self, PassCosts::default());
         play.end();
@@ -38,7 +38,7 @@ pub struct Span {
     pub ends: f64,
 }
 
-/// All ranks, in the midst of their acts.
+/// All ranks, during their acts.
 pub(super) struct Play<'a> {
     plan: &'a PipelinePlan,
     costs: PassCosts,
@@ -158,7 +158,7 @@ impl<'a> Play<'a> {
         self.defects.extend(missing.collect::<Vec<_>>());
     }
 
-    /// The passes of a step.
+    /// Returns the passes of a step.
     fn all(&self) -> BTreeSet<Pass> {
         let pairs = (0..self.plan.stages())
             .flat_map(|stage| (0..self.plan.micro_batches).map(move |micro_batch| (stage, micro_batch)));

@@ -1,4 +1,4 @@
-//! Gradients that exist once on a node: ranks add theirs where they lie, in turns.
+//! Gradients that exist once on a node: ranks add theirs where they lie, one after the other.
 //!
 //! **Source**: central storage is TensorFlow's name (`tf.distribute.experimental.CentralStorageStrategy`).
 
@@ -72,7 +72,7 @@ impl CentralGradients {
         self.before += (ranks * passes) as u64;
     }
 
-    /// The sum of a gradient over all ranks and passes, after [`CentralGradients::end`].
+    /// Returns the sum of a gradient over all ranks and passes, after [`CentralGradients::end`].
     pub(super) fn sum(&self, place: &Place) -> &[f32] {
         // SAFETY: no rank writes sums between the two waits of a step.
         unsafe { self.sums[place.bucket].slice(place.range.clone()) }

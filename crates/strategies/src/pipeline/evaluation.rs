@@ -4,9 +4,9 @@ use unisono_steps::pipeline::Pass;
 
 use super::{Pipeline, Stage, StageOutput};
 use unisono_train::metrics::Outputs;
-use unisono_train::{ReplicaError, Tally};
+use unisono_train::{LossSums, ReplicaError};
 
-/// What the last stage has shown.
+/// The outputs of the last stage.
 #[derive(Debug, Default)]
 struct Shown {
     values: Vec<f32>,
@@ -21,8 +21,8 @@ impl<S: Stage> Pipeline<S> {
         &mut self,
         batches: &[S::Batch],
         mut see: Option<&mut dyn FnMut(&Outputs<'_>)>,
-    ) -> Result<Tally, ReplicaError> {
-        let (mut tally, mut all) = (Tally::default(), Vec::new());
+    ) -> Result<LossSums, ReplicaError> {
+        let (mut tally, mut all) = (LossSums::default(), Vec::new());
         for (batch, micro_batch) in batches.iter().zip(0..) {
             let mut show = |outputs: &Outputs<'_>| {
                 let Outputs { values, classes, targets } = *outputs;
@@ -39,18 +39,18 @@ impl<S: Stage> Pipeline<S> {
             self.show(all, *see)?;
         }
         let [targets, loss, correct] = told;
-        Ok(Tally { targets, loss, correct })
+        Ok(LossSums { targets, loss, correct })
     }
 
-    /// The tally of the last stage, on the rank that has it.
+    /// Returns the tally of the last stage, on the rank that has it.
     fn evaluate_batch(
         &mut self,
         batch: &S::Batch,
         micro_batch: usize,
         mut show: Option<&mut dyn FnMut(&Outputs<'_>)>,
-    ) -> Result<Tally, ReplicaError> {
+    ) -> Result<LossSums, ReplicaError> {
         let (rank, ranks) = (self.comm.rank(), self.comm.ranks());
-        let (mut before, mut tally) = (None, Tally::default());
+        let (mut before, mut tally) = (None, LossSums::default());
         for number in 0..self.stages.len() {
             let pass = Pass { is_backward: false, stage: number * ranks + rank, micro_batch };
             if ranks > 1 && pass.stage > 0 {

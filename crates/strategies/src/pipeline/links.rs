@@ -4,7 +4,7 @@ use unisono::{Communicator, Error, Request};
 use unisono_steps::pipeline::Pass;
 
 use super::Activations;
-use unisono_train::Tally;
+use unisono_train::LossSums;
 
 /// The longest shape.
 const DIMENSIONS: usize = 7;
@@ -63,7 +63,7 @@ impl Links {
     }
 
     /// Sends the result of a pass to the rank that needs it, with the loss as it is known so far, and does not wait until it is received.
-    pub(super) fn send(&mut self, of: Pass, result: Activations, tally: Tally) -> Result<(), Error> {
+    pub(super) fn send(&mut self, of: Pass, result: Activations, tally: LossSums) -> Result<(), Error> {
         let link = if of.is_backward { &mut self.to_previous } else { &mut self.to_next };
         let link = link.as_mut().expect("a pipeline of one rank sends nothing");
         let Activations { shape, values } = result;
@@ -78,7 +78,7 @@ impl Links {
     }
 
     /// Waits for the result of another rank's pass.
-    pub(super) fn receive(&mut self, of: Pass) -> Result<(Activations, Tally), Error> {
+    pub(super) fn receive(&mut self, of: Pass) -> Result<(Activations, LossSums), Error> {
         let link = if of.is_backward { &mut self.from_next } else { &mut self.from_previous };
         let link = link.as_mut().expect("a pipeline of one rank receives nothing");
         let mut head = [0_u64; HEAD];
@@ -88,7 +88,7 @@ impl Links {
         let shape: Vec<_> = sizes[..dimensions as usize].iter().map(|&size| size as usize).collect();
         let mut values = vec![0.0; shape.iter().product()];
         link.receive(&mut values, SENDER)?;
-        Ok((Activations { shape, values }, Tally { targets, loss, correct }))
+        Ok((Activations { shape, values }, LossSums { targets, loss, correct }))
     }
 
     /// Waits until everything that was sent is on its way.

@@ -1,7 +1,7 @@
 //! A part of a model, as the pipeline sees it. Any framework can implement it.
 
 use unisono_train::metrics::Outputs;
-use unisono_train::{Gradients, Parameter, ReplicaError, Tally};
+use unisono_train::{Gradients, LossSums, Parameter, ReplicaError};
 
 /// An array that stages pass on: the activations of a micro-batch, or their gradients.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -15,10 +15,10 @@ pub struct Activations {
 /// The result of a forward pass through a stage.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StageOutput {
-    /// What the next stage computes with.
+    /// The input of the next stage.
     Activations(Activations),
     /// The loss: the last stage's.
-    Loss(Tally),
+    Loss(LossSums),
 }
 
 /// A part of a model that is cut into stages, on one rank.
@@ -28,7 +28,7 @@ pub trait Stage {
     /// The samples of a micro-batch. All stages get them: the first reads the inputs, the last the targets.
     type Batch: Send + 'static;
 
-    /// The parameters of this stage alone.
+    /// Returns the parameters of this stage alone.
     fn parameters(&self) -> &[Parameter];
 
     /// Computes with the activations of the stage before, or with the samples at the first stage, and keeps what the backward pass
@@ -66,7 +66,8 @@ pub trait Stage {
         before: Option<&Activations>,
     ) -> Result<StageOutput, ReplicaError>;
 
-    /// The same, and calls `see` with the model's outputs, if this is the last stage, and it knows them.
+    /// Like [`evaluate`](Self::evaluate), and calls `see` with the model's outputs, if this is the last
+    /// stage, and it knows them.
     ///
     /// # Errors
     /// As [`Stage::forward`].

@@ -1,6 +1,6 @@
 //! The gradients of a stage's parameters, over the micro-batches of a step.
 
-use unisono_train::{Fill, Gradients, Parameter, Tally};
+use unisono_train::{Fill, Gradients, LossSums, Parameter};
 
 /// The sums over the micro-batches before the last, of each parameter.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Sums {
 
 impl Gradients for Sums {
     /// The last stage gives its tally after the forward pass.
-    fn weigh(&mut self, _: Tally) {}
+    fn record_loss(&mut self, _: LossSums) {}
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
         let Sum { count, values, is_empty } = &mut self.0[index];
@@ -53,7 +53,7 @@ impl Adding<'_> {
 }
 
 impl Gradients for Adding<'_> {
-    fn weigh(&mut self, _: Tally) {}
+    fn record_loss(&mut self, _: LossSums) {}
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
         let sum = &mut self.sums.0[index];

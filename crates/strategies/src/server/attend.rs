@@ -1,4 +1,4 @@
-//! What a server does for one client, on a thread of its own.
+//! The service of a server for one client, on a thread of its own.
 
 use unisono::{Error, Rank};
 

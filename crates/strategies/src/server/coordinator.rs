@@ -10,13 +10,13 @@ use unisono_train::checkpoint::{CheckpointError, Store};
 use unisono_train::internals::{Log, hash_with_buffers};
 use unisono_train::metrics::Measured;
 use unisono_train::{
-    EndedEarly, EpochReport, Event, Feed, Progress, Replica, RunSettings, StepEvent, Stopped, Summary, Tally,
-    Test, Times, TrainError, WorkerReport, WorkersReport,
+    EndedEarly, EpochReport, Event, Feed, LossSums, Progress, Replica, RunSettings, StepEvent, Stopped,
+    Summary, Test, Times, TrainError, WorkerReport, WorkersReport,
 };
 
-/// How often the coordinator looks whether it is asked to stop, or a checkpoint is due.
+/// The interval at which the coordinator looks whether it is asked to stop, or a checkpoint is due.
 const LOOKS: Duration = Duration::from_millis(100);
-/// How long it waits for a worker to join once all are lost.
+/// The time that it waits for a worker to join once all are lost.
 const TO_JOIN: Duration = Duration::from_secs(60);
 
 pub(super) struct Coordinator<'a, R, F> {
@@ -37,7 +37,7 @@ pub(super) struct Coordinator<'a, R, F> {
     /// The worker lost last, and why.
     pub(super) last_lost: Option<(Rank, String)>,
     /// The last evaluation, and the number of steps made before it.
-    pub(super) tested: Option<(u64, Tally)>,
+    pub(super) tested: Option<(u64, LossSums)>,
     pub(super) saved_at: Instant,
     pub(super) is_stopping: bool,
 }
@@ -50,7 +50,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     pub(super) fn run(mut self, tell: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
         let ended = self.epochs(tell).and_then(|last| self.finish(last));
         match self.holdings.leave() {
-            // What ended the run says more than that a server is lost, too.
+            // The cause of the end of the run is more precise than the loss of a server.
             Err(error) if ended.is_ok() => Err(error.into()),
             _ => ended,
         }
@@ -111,11 +111,12 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         let (seen, took) = (samples(self.progress.step_in_epoch) - samples(first), began.elapsed());
         let workers = self.workers_report(took);
         self.tell(Event::Workers(workers), tell)?;
-        let test = if self.is_stopping { Tally::default() } else { self.test(tell)? };
+        let test = if self.is_stopping { LossSums::default() } else { self.test(tell)? };
         Ok(self.report(test, took, seen))
     }
 
-    /// The first step before which all workers pause: to save, to evaluate, or because the epoch is over.
+    /// Returns the first step before which all workers pause: to save, to evaluate, or because the epoch is
+    /// over.
     fn next_pause(&self, steps: usize) -> usize {
         let Progress { step, step_in_epoch, .. } = self.progress;
         let saves = self.settings.checkpoints.as_ref().and_then(|kept| kept.when.every_steps);
@@ -193,7 +194,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
     }
 
     /// Counts a step.
-    fn made(&mut self, tally: Tally, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
+    fn made(&mut self, tally: LossSums, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let rate = self.settings.rate.at(self.progress.step);
         if let Some(store) = &mut self.store {
             store.record_loss(self.progress.step, tally.mean_loss());
@@ -205,7 +206,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         self.tell(Event::Step(StepEvent { epoch, step, steps, loss, rate, targets, times }), tell)
     }
 
-    /// What is due between two steps, when no worker computes.
+    /// Does the work that is due between two steps, when no worker computes.
     fn pause(&mut self, steps: usize, tell: &mut dyn FnMut(Event)) -> Result<(), TrainError> {
         let Progress { step, epoch, step_in_epoch, .. } = self.progress;
         let evaluates = self.settings.evaluate_every.is_some_and(|every| step.is_multiple_of(every));
@@ -225,14 +226,14 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         Ok(())
     }
 
-    /// Whether a checkpoint is due after the step made last.
+    /// Returns whether a checkpoint is due after the step made last.
     fn is_save_due(&self) -> bool {
         let kept = self.settings.checkpoints.as_ref();
         kept.is_some_and(|kept| kept.when.due(self.progress.step, self.saved_at.elapsed()))
     }
 
     /// Has the workers evaluate, which counts for early stopping; once after each step.
-    fn test(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Tally, TrainError> {
+    fn test(&mut self, tell: &mut dyn FnMut(Event)) -> Result<LossSums, TrainError> {
         if let Some((step, test)) = self.tested
             && step == self.progress.step
         {
@@ -245,8 +246,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         Ok(test)
     }
 
-    /// The results on the held-out samples: the same bits on any number of workers.
-    fn evaluate(&mut self, tell: &mut dyn FnMut(Event)) -> Result<Tally, TrainError> {
+    /// Returns the results on the held-out samples: the same bits on any number of workers.
+    fn evaluate(&mut self, tell: &mut dyn FnMut(Event)) -> Result<LossSums, TrainError> {
         let batches = self.feed.held_out();
         self.dispatcher.state().evaluate(batches);
         self.dispatcher.wake();
@@ -272,7 +273,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         WorkersReport { epoch: self.progress.epoch, workers, staleness: state.staleness.clone() }
     }
 
-    fn report(&self, test: Tally, took: Duration, samples: f64) -> EpochReport {
+    fn report(&self, test: LossSums, took: Duration, samples: f64) -> EpochReport {
         let (state, took) = (self.dispatcher.state(), took.as_secs_f64());
         let percent = |of: fn(&Work) -> f64| {
             let sum: f64 = state.workers.values().map(of).sum();

@@ -10,20 +10,20 @@ use unisono::Rank;
 use super::message::{Kind, Message};
 use super::queue::Queue;
 use super::settings::Staleness;
-use unisono_train::Tally;
+use unisono_train::LossSums;
 use unisono_train::rate::Rate;
 
-/// How long a worker that asks is kept waiting before it has to ask again: far less than any deadline.
+/// The time that a worker that asks is kept waiting before it has to ask again: far less than any deadline.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How long the process of a worker may be dead before that is seen.
+/// The longest time that the process of a worker may be dead before that is seen.
 const TO_BE_LOST: Duration = Duration::from_secs(30);
 
-/// What is to be done, by whom, and what was.
+/// The work to be done, its workers, and the work done.
 #[derive(Debug)]
 pub(super) struct Dispatcher {
     state: Mutex<State>,
     changed: Condvar,
-    /// Of a step.
+    /// The number of shares of a step.
     shares: usize,
     rate: Rate,
     /// The rank of the first worker.
@@ -39,15 +39,15 @@ pub(super) struct State {
     /// Shares applied since the run began here.
     applied: u64,
     /// The sums of each step made, since the coordinator last looked.
-    pub(super) made: Vec<Tally>,
-    /// Those of the shares applied since.
-    begun: Tally,
+    pub(super) made: Vec<LossSums>,
+    /// The tally of the shares applied since.
+    begun: LossSums,
     evaluations: VecDeque<usize>,
     evaluating: BTreeMap<Rank, usize>,
-    results: Vec<Option<Tally>>,
+    results: Vec<Option<LossSums>>,
     /// By rank.
     pub(super) workers: BTreeMap<Rank, Work>,
-    /// How many gradients missed so many updates.
+    /// The number of gradients that missed so many updates.
     pub(super) staleness: BTreeMap<u64, u64>,
     /// Workers lost since the coordinator last looked, and why.
     pub(super) lost: Vec<(Rank, String)>,
@@ -61,7 +61,7 @@ pub(super) struct State {
     is_over: bool,
 }
 
-/// What a worker has done in an epoch.
+/// The work of a worker in an epoch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Work {
     pub(super) shares: u64,
@@ -80,7 +80,7 @@ impl Dispatcher {
         Self { state: Mutex::new(state), changed: Condvar::new(), shares, rate, first }
     }
 
-    /// The state, locked.
+    /// Returns the state, locked.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // A thread that panics ends the run.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -96,7 +96,7 @@ impl Dispatcher {
         self.changed.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// What this worker does next.
+    /// Returns the next task of this worker.
     pub(super) fn next(&self, worker: Rank, asks_to_stop: bool) -> Message {
         let mut state = self.state();
         state.asks_to_stop |= asks_to_stop;
@@ -162,7 +162,7 @@ impl Dispatcher {
         true
     }
 
-    /// Whether the run is over.
+    /// Returns whether the run is over.
     pub(super) fn is_over(&self) -> bool {
         self.state().is_over
     }
@@ -190,7 +190,7 @@ impl State {
             let applied = self.applied;
             return Message { number: batch as u64, applied, ..Message::new(Kind::Evaluate) };
         }
-        // Of the steps made, and not of the share's: a lane may be far ahead.
+        // The steps made by all, and not the share's: a lane may be far ahead.
         let step = self.before + self.queue.steps_made() as u64;
         match self.queue.take(worker, lane) {
             None => Message::new(Kind::Wait),
@@ -218,9 +218,9 @@ impl State {
         self.results = vec![None; batches];
     }
 
-    /// The results of the evaluation, added in the order of the batches, once all are there.
-    pub(super) fn results(&self) -> Option<Tally> {
-        let mut total = Tally::default();
+    /// Returns the results of the evaluation, added in the order of the batches, once all are there.
+    pub(super) fn results(&self) -> Option<LossSums> {
+        let mut total = LossSums::default();
         for result in &self.results {
             total += (*result)?;
         }

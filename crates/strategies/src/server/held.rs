@@ -6,7 +6,7 @@ use super::message::Link;
 
 /// The content of a bucket. All arrays have the bucket's layout.
 #[derive(Debug, Clone)]
-pub(super) struct Held {
+pub(super) struct ShardState {
     pub(super) values: Vec<f32>,
     /// By the optimizer's names.
     pub(super) moments: Vec<Vec<f32>>,
@@ -14,8 +14,8 @@ pub(super) struct Held {
     pub(super) updates: u64,
 }
 
-impl Held {
-    /// A bucket of zeros.
+impl ShardState {
+    /// Returns a bucket of zeros.
     pub(super) fn zeros(count: usize, moments: usize) -> Self {
         Self { values: vec![0.0; count], moments: vec![vec![0.0; count]; moments], updates: 0 }
     }
@@ -26,7 +26,7 @@ impl Held {
         [&self.values].into_iter().chain(&self.moments).try_for_each(|array| link.comm.send(array, other))
     }
 
-    /// Receives what the other side [sends](Held::send), of the same sizes.
+    /// Receives what the other side [sends](ShardState::send), of the same sizes.
     pub(super) fn receive(&mut self, link: &mut Link) -> Result<()> {
         let (other, mut updates) = (link.other(), [0_u64]);
         link.comm.receive(&mut updates, other)?;

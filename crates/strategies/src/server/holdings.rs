@@ -1,8 +1,8 @@
-//! What all servers hold together, for the coordinator: from a replica or a checkpoint, and into one.
+//! The parameters on all servers together, for the coordinator: from a replica or a checkpoint, and into one.
 
 use std::sync::Arc;
 
-use super::held::Held;
+use super::held::ShardState;
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::shard::Shard;
@@ -15,7 +15,7 @@ use unisono_train::{Parameter, Progress, Replica, Resumed, TrainError};
 #[derive(Debug)]
 pub(super) struct Holdings<'a> {
     pub(super) own: &'a Shard,
-    /// Those of servers 1 and on.
+    /// The links to servers 1 and on.
     pub(super) others: Vec<Link>,
     pub(super) layout: Layout,
     pub(super) rule: Arc<dyn UpdateRule>,
@@ -59,7 +59,7 @@ impl Holdings<'_> {
         Ok(())
     }
 
-    /// All of it as a checkpoint, like that of any other strategy.
+    /// Returns all of it as a checkpoint, like that of any other strategy.
     ///
     /// # Errors
     /// Errors of the links.
@@ -87,8 +87,8 @@ impl Holdings<'_> {
         Ok(Checkpoint { step: progress.step, state, parameters, optimizer })
     }
 
-    /// What every bucket holds, now.
-    fn read(&mut self, plan: &Plan) -> unisono::Result<Vec<Held>> {
+    /// Reads the current values of every bucket.
+    fn read(&mut self, plan: &Plan) -> unisono::Result<Vec<ShardState>> {
         let mut held = self.zeros(plan);
         for (bucket, own) in self.layout.of(0).zip(self.own.read()) {
             held[bucket] = own;
@@ -100,9 +100,9 @@ impl Holdings<'_> {
         Ok(held)
     }
 
-    fn zeros(&self, plan: &Plan) -> Vec<Held> {
+    fn zeros(&self, plan: &Plan) -> Vec<ShardState> {
         let moments = self.rule.state_names().len();
-        plan.counts.iter().map(|&count| Held::zeros(count, moments)).collect()
+        plan.counts.iter().map(|&count| ShardState::zeros(count, moments)).collect()
     }
 
     /// Ends the links to the other servers.

@@ -15,9 +15,9 @@ use super::meeting::begin;
 use super::message::{CLIENT, Link};
 use unisono_train::TrainError;
 
-/// How long one side waits for the other while a link is set up.
+/// The time that one side waits for the other while a link is set up.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long a connection may take to identify itself. A worker does so at once.
+/// The longest time that a connection may take to identify itself. A worker does so at once.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most connections that have not identified themselves. A further one replaces the oldest.
 const MOST_PENDING: usize = 64;
@@ -103,7 +103,7 @@ impl Drop for JoinListener {
 }
 
 impl Pending {
-    /// The handshake, once all of it has arrived.
+    /// Returns the handshake, once all of it has arrived.
     fn receive(&mut self) -> io::Result<Option<[u64; 2]>> {
         while self.received < HANDSHAKE_BYTES {
             match self.stream.read(&mut self.handshake[self.received..]) {
@@ -175,7 +175,7 @@ pub(super) fn link(place: Rank, stream: TcpStream) -> Result<Link> {
     begin(place, &[2], move |own| exchange(&stream, own).map_err(lost))
 }
 
-/// The bytes of the other side of a stream.
+/// Returns the bytes of the other side of a stream.
 fn exchange(mut stream: &TcpStream, own: &[u8]) -> io::Result<Vec<u8>> {
     stream.write_all(&[&(own.len() as u64).to_ne_bytes(), own].concat())?;
     let mut length = [0; 8];

@@ -1,4 +1,4 @@
-//! Which server owns which bucket.
+//! The assignment of buckets to servers.
 
 use unisono_train::internals::Ledger;
 use unisono_train::{BucketBytes, BucketSettings, BucketSize, Parameter};
@@ -43,17 +43,17 @@ impl Layout {
         Self { settings, size, owners }
     }
 
-    /// What counts the gradients of these buckets.
+    /// Returns a counter of the gradients of these buckets.
     pub(super) fn ledger(&self, parameters: &[Parameter]) -> Ledger {
         Ledger::new(parameters, &self.settings, self.size)
     }
 
-    /// The server of a bucket.
+    /// Returns the server of a bucket.
     pub(super) fn owner(&self, bucket: usize) -> usize {
         self.owners[bucket]
     }
 
-    /// The buckets of a server, in the order in which a backward pass fills them.
+    /// Returns the buckets of a server, in the order in which a backward pass fills them.
     pub(super) fn of(&self, server: usize) -> impl DoubleEndedIterator<Item = usize> + '_ {
         (0..self.owners.len()).filter(move |&bucket| self.owners[bucket] == server)
     }

@@ -1,4 +1,4 @@
-//! How the two sides of a link find each other.
+//! The rendezvous of the two sides of a link.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -7,7 +7,8 @@ use unisono::{Bootstrap, Communicator, Error, Rank, Result, Topology, Unisono};
 
 use super::message::{CLIENT, Link, SERVER};
 
-/// A link between two ranks of a world, which both call it; the first one serves. What fails there fails nothing else.
+/// Returns a link between two ranks of a world, which both call it; the first one serves. What fails there fails
+/// nothing else.
 pub(super) fn link(comm: &mut Communicator, server: Rank, client: Rank) -> Result<Link> {
     let (place, other) = if comm.rank() == server { (SERVER, client) } else { (CLIENT, server) };
     let topology = comm.topology();
@@ -32,7 +33,7 @@ pub(super) fn link(comm: &mut Communicator, server: Rank, client: Rank) -> Resul
     })
 }
 
-/// The bytes of both sides, the server's first.
+/// Returns the bytes of both sides, the server's first.
 fn exchange(comm: &mut Communicator, other: Rank, own: Vec<u8>) -> Result<Vec<u8>> {
     let mut size = [0_u64];
     comm.exchange(&[own.len() as u64], other, &mut size, other)?;

@@ -3,13 +3,13 @@
 use bytemuck::{CheckedBitPattern, NoUninit, bytes_of, checked};
 use unisono::{Communicator, Result};
 
-use unisono_train::Tally;
+use unisono_train::LossSums;
 
 /// The ranks of the world that a link is.
 pub(super) const SERVER: usize = 0;
 pub(super) const CLIENT: usize = 1;
 
-/// What a message is.
+/// The kinds of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, NoUninit, CheckedBitPattern)]
 #[repr(u64)]
 pub(super) enum Kind {
@@ -52,18 +52,18 @@ pub(super) struct Message {
     pub(super) step: u64,
     /// The number of a share or of an evaluation batch.
     pub(super) number: u64,
-    /// Of an evaluation: the shares applied before it.
+    /// In an evaluation: the shares applied before it.
     pub(super) applied: u64,
     pub(super) rate: f64,
     pub(super) targets: f64,
     pub(super) loss: f64,
     pub(super) correct: f64,
-    /// Of an answer to gradients, and of the report of its share: the parameter that they have spoiled, from 1, or 0; its largest
+    /// In an answer to gradients, and in the report of its share: the parameter that they have spoiled, from 1, or 0; its largest
     /// magnitude; and the server.
     pub(super) spoiled: u64,
     pub(super) largest: f64,
     pub(super) server: u64,
-    /// How long the worker waited for servers, and for data, in seconds.
+    /// The time that the worker waited for servers, and for data, in seconds.
     pub(super) waited: f64,
     pub(super) input: f64,
 }
@@ -73,13 +73,13 @@ impl Message {
         Self { kind, ..Self::default() }
     }
 
-    pub(super) fn with(self, Tally { targets, loss, correct }: Tally) -> Self {
+    pub(super) fn with(self, LossSums { targets, loss, correct }: LossSums) -> Self {
         Self { targets, loss, correct, ..self }
     }
 
-    pub(super) fn tally(&self) -> Tally {
+    pub(super) fn tally(&self) -> LossSums {
         let &Self { targets, loss, correct, .. } = self;
-        Tally { targets, loss, correct }
+        LossSums { targets, loss, correct }
     }
 }
 

@@ -8,7 +8,7 @@ use unisono::{Communicator, Element, Rank, Registered, Request};
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use unisono_train::internals::{HalfBytes, Ledger, Place};
-use unisono_train::{Fill, Gradients, Parameter, Pass, Replica, ReplicaError, Tally, TrainError};
+use unisono_train::{Fill, Gradients, LossSums, Parameter, Pass, Replica, ReplicaError, TrainError};
 
 /// A worker's buckets.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Pushing {
     layout: Layout,
     ledger: Ledger,
     buckets: Vec<Bucket>,
-    /// How gradients are rounded, if they are.
+    /// The format to which gradients are rounded, if they are.
     half: Option<HalfBytes>,
     /// By parameter: whether an earlier pass of the share has put its gradient.
     is_filled: Vec<bool>,
@@ -159,7 +159,7 @@ impl Pushing {
     /// Ends a pass. A gradient that is missing counts as zero. The last pass of a share has then sent all buckets.
     pub(super) fn end(&mut self) -> Result<(), TrainError> {
         if self.ledger.weighed.is_none() {
-            self.weigh(Tally::default());
+            self.record_loss(LossSums::default());
         }
         for index in self.ledger.not_put() {
             self.put(index, &mut |gradient, fill| fill.write_zeros(gradient));
@@ -167,7 +167,7 @@ impl Pushing {
         self.failure()
     }
 
-    /// What kept the pass from a server, if anything did.
+    /// Returns the error that kept the pass from a server, if there was one.
     pub(super) fn failure(&mut self) -> Result<(), TrainError> {
         self.failure.take().map_or(Ok(()), Err)
     }
@@ -244,7 +244,7 @@ fn lost(server: usize) -> impl FnOnce(unisono::Error) -> TrainError {
 }
 
 impl Gradients for Pushing {
-    fn bring(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
+    fn wait_for_param(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
         // In the first pass of a share alone: the others compute with the same values.
         if self.ledger.pass.number > 0 {
             return Ok(());
@@ -256,8 +256,8 @@ impl Gradients for Pushing {
         })
     }
 
-    fn weigh(&mut self, tally: Tally) {
-        self.ledger.weigh(tally);
+    fn record_loss(&mut self, tally: LossSums) {
+        self.ledger.record_loss(tally);
         if self.ledger.pass.is_last() {
             // As f32, which is how sums travel elsewhere.
             self.is_finite = (self.ledger.own.tally.loss as f32).is_finite();

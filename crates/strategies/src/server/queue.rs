@@ -25,7 +25,7 @@ pub(super) struct Queue {
     /// Shares of workers that were lost.
     returned: VecDeque<ShareId>,
     in_work: BTreeMap<usize, InWork>,
-    /// How many shares of this epoch have updated the parameters, those of skipped steps included.
+    /// The number of shares of this epoch that have updated the parameters, those of skipped steps included.
     applied: usize,
 }
 
@@ -44,7 +44,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// A queue of steps of so many shares, which has none yet.
+    /// Returns a queue of steps of so many shares, which has none yet.
     pub(super) fn new(shares: usize, staleness: Staleness) -> Self {
         let (returned, in_work) = (VecDeque::new(), BTreeMap::new());
         Self { staleness, lanes: vec![0; shares], until: 0, returned, in_work, applied: 0 }
@@ -69,17 +69,18 @@ impl Queue {
         self.until
     }
 
-    /// Whether all shares of the steps that may begin are applied.
+    /// Returns whether all shares of the steps that may begin are applied.
     pub(super) fn is_done(&self) -> bool {
         self.applied == self.until * self.lanes.len()
     }
 
-    /// How many steps of this epoch are made: all their shares, or as many others.
+    /// Returns the number of steps of this epoch that are made: all their shares, or as many others.
     pub(super) fn steps_made(&self) -> usize {
         self.applied / self.lanes.len()
     }
 
-    /// The next share for this worker, which has none, and whose lane is this one; `None` if it has to wait.
+    /// Returns the next share for this worker, which has none, and whose lane is this one; `None` if it has
+    /// to wait.
     pub(super) fn take(&mut self, worker: usize, lane: usize) -> Option<ShareId> {
         let share = self.returned.front().copied().or_else(|| self.next(lane))?;
         if !self.may_begin() {
@@ -92,7 +93,8 @@ impl Queue {
         Some(share)
     }
 
-    /// The next share of this lane, or of the one that is furthest behind, of those whose step may begin.
+    /// Returns the next share of this lane, or of the one that is furthest behind, of those whose step may
+    /// begin.
     fn next(&self, lane: usize) -> Option<ShareId> {
         // Without staleness a step begins when the one before is made.
         let last = match self.staleness {
@@ -105,8 +107,8 @@ impl Queue {
         Some(ShareId { step: self.lanes[number], number })
     }
 
-    /// Whether no gradient can miss more updates than it may, if another share begins now: all others in work could be applied before it,
-    /// and it before each of them.
+    /// Returns whether no gradient can miss more updates than it may, if another share begins now: all others in work could be applied
+    /// before it, and it before each of them.
     fn may_begin(&self) -> bool {
         let others = self.in_work.len();
         match self.staleness {

@@ -1,4 +1,4 @@
-//! What servers do: each on one thread for each client, and the coordinator leads the run on another.
+//! The server process: one thread for each client, and the coordinator leads the run on another.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,12 +17,12 @@ use super::shard::Shard;
 use super::{Part, ServerSettings, Staleness};
 use unisono_train::checkpoint::PassedOver;
 use unisono_train::internals::Log;
-use unisono_train::{AnyShare, Event, Progress, Replica, Resumed, Summary, TrainError};
+use unisono_train::{Event, Progress, RandomAccessFeed, Replica, Resumed, Summary, TrainError};
 
-/// How often a server polls for workers that join.
+/// The interval at which a server polls for workers that join.
 const POLL: Duration = Duration::from_millis(20);
 
-impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
+impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
     /// Serves until all clients have left. A worker may be lost; without the coordinator the run is over.
     pub(super) fn serve(self) -> Result<(), TrainError> {
         let (shard, joins) = (&self.shard()?, self.join_listener()?);
@@ -47,7 +47,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
         })
     }
 
-    /// The port at which workers join this server, if they may.
+    /// Returns the port at which workers join this server, if they may.
     fn join_listener(&self) -> Result<Option<JoinListener>, TrainError> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let cannot =
@@ -89,7 +89,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
         })
     }
 
-    /// The coordinator, once all servers hold what the run begins with.
+    /// Returns the coordinator, once all servers hold what the run begins with.
     fn coordinator<'a>(
         mut self,
         shard: &'a Shard,
@@ -107,7 +107,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
             updates_per_step: if staleness == Staleness::Steps(0) { 1 } else { workers as u64 },
         };
         holdings.restore(replica, resumed.as_ref())?;
-        // What only rank 0 does needs no other rank.
+        // Work of rank 0 alone needs no other rank.
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
         let log = Log::open(&mut alone, &settings, resumed.as_ref().map(|resumed| resumed.progress.step))?;
         let store = settings.checkpoints.as_ref().map(|kept| kept.open(resumed.is_some())).transpose()?;
@@ -141,7 +141,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Part<R, F> {
     }
 }
 
-/// Why a client is lost, without the numbers of ranks in its link.
+/// Returns the reason why a client is lost, without the numbers of ranks in its link.
 fn cause(error: &Error) -> String {
     match error {
         Error::Aborted { cause, .. } => cause.clone(),

@@ -4,9 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::layout::Layout;
-use unisono_train::{AnyShare, Replica, RunSettings, Wire};
+use unisono_train::{RandomAccessFeed, Replica, RunSettings, Wire};
 
-/// How many updates a gradient may miss: those that servers make between the worker's pull and its push.
+/// The number of updates that a gradient may miss: those that servers make between the worker's pull and its
+/// push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Staleness {
     /// As many as so many steps have shares. With 0, all workers wait for the end of each step, and parameters are updated with the
@@ -44,20 +45,20 @@ impl FromStr for Staleness {
 /// The settings of a [`ParameterServer`](super::ParameterServer); the same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerSettings {
-    /// How many ranks serve: the first ones. The others are workers, at least one.
+    /// The number of ranks that serve: the first ones. The others are workers, at least one.
     pub servers: usize,
-    /// How stale gradients may be.
+    /// The permitted staleness of gradients.
     pub staleness: Staleness,
     /// Whether a gradient that missed the updates of n steps is applied at 1 / (1 + n) of the learning rate (Zhang et al.,
     /// "Staleness-aware Async-SGD", 2016, section 3).
     pub damps: bool,
 }
 
-/// Why these settings do not go together, if they do not.
+/// Returns the reason why these settings do not go together, if they do not.
 pub(super) fn refusal<R: Replica>(
     ranks: usize,
     replica: &R,
-    feed: &impl AnyShare,
+    feed: &impl RandomAccessFeed,
     settings: &RunSettings,
     ServerSettings { servers, staleness, damps }: ServerSettings,
     layout: &Layout,

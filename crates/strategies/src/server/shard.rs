@@ -1,4 +1,4 @@
-//! What a server holds: the values of its buckets, and the optimizer's state of them.
+//! The data of a server: the values of its buckets, and the optimizer's state of them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use unisono::Registered;
 
-use super::held::Held;
+use super::held::ShardState;
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::queue::ShareId;
@@ -20,15 +20,15 @@ use unisono_train::{OptimizerSettings, Parameter};
 pub(super) struct Shard {
     /// In the order in which a backward pass fills them.
     buckets: Vec<Mutex<Bucket>>,
-    /// How gradients were rounded, if they were.
+    /// The format to which gradients were rounded, if they were.
     half: Option<HalfBytes>,
     rules: Rules,
 }
 
-/// How gradients become updates.
+/// The rules by which gradients become updates.
 #[derive(Debug, Clone, Copy)]
 struct Rules {
-    /// Of a step.
+    /// The number of shares of a step.
     shares: usize,
     staleness: Staleness,
     damps: bool,
@@ -36,7 +36,7 @@ struct Rules {
     scale: f64,
 }
 
-/// The optimizer for updates by single shares, and the factor of their gradients: so many of them decay the optimizer's means, and move
+/// Returns the optimizer for updates by single shares, and the factor of their gradients: so many of them decay the optimizer's means, and move
 /// parameters, as one step does. Its state means the same, too. Otherwise means would reach back less far the more workers there are, and a gradient
 /// that misses a few updates would miss much of them.
 ///
@@ -79,7 +79,7 @@ pub(super) struct Bucket {
     members: Vec<(usize, Range<usize>)>,
     values: Vec<f32>,
     optimizer: Optimizer,
-    /// How many updates it has had since the run began here.
+    /// The number of its updates since the run began here.
     updates: u64,
     epoch: u64,
     /// Shares of this epoch that arrived: one comes again if its worker was lost before it could say so.
@@ -88,7 +88,7 @@ pub(super) struct Bucket {
     waiting: Vec<Option<(f64, Vec<f32>)>>,
 }
 
-/// Whether all parameters are finite after an update; otherwise the index of the first that is not.
+/// An update after which all parameters are finite; otherwise the index of the first that is not.
 type Updated = Result<(), (usize, Exploded)>;
 
 /// A client's side of a shard: where its gradients arrive, and what its last values lacked.
@@ -96,14 +96,14 @@ type Updated = Result<(), (usize, Exploded)>;
 pub(super) struct Visit {
     /// The bucket that travels: room for the largest.
     buffer: Registered<f32>,
-    /// Where gradients arrive that were rounded: room for the largest bucket.
+    /// The buffer in which rounded gradients arrive: as large as the largest bucket.
     encoded: Registered<u8>,
     /// The updates of each bucket when it was pulled.
     pulled: Vec<u64>,
 }
 
 impl Shard {
-    /// The buckets of a server, whose values are still to be [restored](Shard::restore).
+    /// Returns the buckets of a server, whose values are still to be [restored](Shard::restore).
     pub(super) fn new(
         parameters: &[Parameter],
         layout: &Layout,
@@ -142,7 +142,7 @@ impl Shard {
         Ok(Self { buckets, half, rules: Rules { shares, staleness, damps, scale } })
     }
 
-    /// The place of a client, over its link.
+    /// Returns the place of a client, over its link.
     pub(super) fn visit(&self, link: &Link) -> unisono::Result<Visit> {
         let largest = self.buckets.iter().map(|bucket| lock(bucket).values.len()).max().unwrap_or(0);
         let bytes = self.half.as_ref().map_or(0, |_| HalfBytes::size_bytes(largest));
@@ -192,8 +192,8 @@ impl Shard {
         Ok(missed)
     }
 
-    /// What all buckets hold.
-    pub(super) fn read(&self) -> Vec<Held> {
+    /// Reads the values of all buckets.
+    pub(super) fn read(&self) -> Vec<ShardState> {
         self.buckets.iter().map(|bucket| lock(bucket).read()).collect()
     }
 
@@ -201,23 +201,23 @@ impl Shard {
     ///
     /// # Panics
     /// If it is of another model.
-    pub(super) fn restore(&self, held: &[Held]) {
+    pub(super) fn restore(&self, held: &[ShardState]) {
         self.buckets.iter().zip(held).for_each(|(bucket, held)| lock(bucket).restore(held));
     }
 }
 
 impl Bucket {
-    fn read(&self) -> Held {
+    fn read(&self) -> ShardState {
         let names = self.optimizer.settings().rule.state_names();
-        let mut held = Held::zeros(self.values.len(), names.len());
+        let mut held = ShardState::zeros(self.values.len(), names.len());
         for (name, place, values) in self.optimizer.state() {
             let moment = names.iter().position(|&other| other == name).expect("it is one of them");
             held.moments[moment][self.members[place].1.clone()].copy_from_slice(values);
         }
-        Held { values: self.values.clone(), updates: self.optimizer.steps(), ..held }
+        ShardState { values: self.values.clone(), updates: self.optimizer.steps(), ..held }
     }
 
-    fn restore(&mut self, held: &Held) {
+    fn restore(&mut self, held: &ShardState) {
         self.values.copy_from_slice(&held.values);
         let names = self.optimizer.settings().rule.state_names().to_vec();
         let of_moment = |(&name, moment): (&&'static str, _)| {
@@ -289,7 +289,8 @@ mod tests {
     use super::*;
     use unisono_train::optimizer::{AdamW, Factors, Sgd};
 
-    /// Where a value goes by `steps` steps with a constant gradient, and its velocity or mean: each one update, or of four shares.
+    /// Returns the position of a value after `steps` steps with a constant gradient, and its velocity or mean: each one update, or
+    /// of four shares.
     fn way(usual: &OptimizerSettings, shares: usize, steps: usize) -> (f32, f32) {
         let (settings, scale) = if shares == 1 { (usual.clone(), 1.0) } else { per_share(usual, shares) };
         let mut optimizer = Optimizer::new(settings, [(1, Factors::default())]).unwrap();

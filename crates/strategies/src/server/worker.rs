@@ -2,23 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-use super::lane::Lane;
+use super::lane::SharePrefetcher;
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::pushing::Pushing;
 use unisono_data::Stop;
-use unisono_train::{AnyShare, Pass, Replica, Tally, TrainError};
+use unisono_train::{LossSums, Pass, RandomAccessFeed, Replica, TrainError};
 
 /// One worker of a run.
 pub(super) struct Worker<R: Replica, F> {
     pub(super) replica: R,
     pub(super) feed: F,
     /// The data of its own shares.
-    pub(super) lane: Lane<R::Batch>,
+    pub(super) lane: SharePrefetcher<R::Batch>,
     pub(super) stop: Stop,
 }
 
-impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
+impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
     /// Works until the coordinator says that the run is over. The links are those to all servers, the coordinator first.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl<R: Replica, F: AnyShare<Batch = R::Batch>> Worker<R, F> {
                         holds = Some(task.applied);
                     }
                     let batch = task.number as usize;
-                    let mut tally = Tally::default();
+                    let mut tally = LossSums::default();
                     for batch in self.feed.evaluation(batch..batch + 1)? {
                         tally += self.replica.evaluate(&batch?)?;
                     }

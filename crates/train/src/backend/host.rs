@@ -29,7 +29,7 @@ impl Backend for Host {
         let mut filling = Bringing::new(buckets.fill_across(comm, pass), optimizer, late);
         match run(&mut filling) {
             Ok(()) => filling.end(),
-            // What kept an update from its parameter says more than that the pass ended.
+            // The cause that kept an update from its parameter is more precise than the end of the pass.
             Err(error) => Err(filling.into_failure().unwrap_or_else(|| error.into())),
         }
     }
@@ -38,7 +38,7 @@ impl Backend for Host {
         Ok(self.buckets.sums()?)
     }
 
-    fn land(&mut self, _: &mut Communicator, index: usize) -> Result<(), TrainError> {
+    fn complete(&mut self, _: &mut Communicator, index: usize) -> Result<(), TrainError> {
         self.buckets.gradient(index)?;
         self.buckets.check_finite(self.optimizer.steps())
     }
@@ -104,7 +104,7 @@ impl Backend for Host {
         let Self { buckets, optimizer, late } = self;
         while let Some(index) = late.first() {
             let mut brought = Ok(());
-            values_of(index, &mut |values| brought = late.bring(buckets, optimizer, index, values))?;
+            values_of(index, &mut |values| brought = late.wait_for_param(buckets, optimizer, index, values))?;
             brought?;
         }
         Ok(())
@@ -142,8 +142,8 @@ impl Backend for Host {
 
     fn times(&self, passes: Duration, rest: Duration) -> Times {
         let (hidden, exposed) = self.buckets.hidden_and_exposed();
-        // In turn, gradients travel in the midst of a pass; otherwise they are waited for in the midst of the update, as updated
-        // parameters always are.
+        // In turn, gradients travel during a pass; otherwise they are waited for during the update, as updated parameters always
+        // are.
         let for_parameters = self.buckets.exposed_for_parameters();
         let beside = exposed.saturating_sub(self.late.waited);
         let during_rest = if self.buckets.is_beside() { beside } else { for_parameters };

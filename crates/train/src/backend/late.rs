@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::buckets::{Buckets, Filling};
 use crate::error::TrainError;
-use crate::gradients::{Fill, Gradients, ReplicaError, Tally};
+use crate::gradients::{Fill, Gradients, LossSums, ReplicaError};
 use crate::optimizer::Optimizer;
 
 /// The updates that were left.
@@ -14,7 +14,7 @@ pub(super) struct Late {
     is_left: Vec<bool>,
     scale: f32,
     rate: f32,
-    /// How long passes of this step waited for buckets, and updated parameters.
+    /// The time that passes of this step waited for buckets, and updated parameters.
     pub(super) waited: Duration,
     pub(super) updated: Duration,
 }
@@ -36,7 +36,7 @@ impl Late {
         (self.scale, self.rate) = (scale, rate);
     }
 
-    /// The first parameter whose update was left.
+    /// Returns the first parameter whose update was left.
     pub(super) fn first(&self) -> Option<usize> {
         self.is_left.iter().position(|&is_left| is_left)
     }
@@ -45,7 +45,7 @@ impl Late {
     ///
     /// # Errors
     /// Errors of the collectives; [`TrainError::NotFinite`].
-    pub(super) fn bring(
+    pub(super) fn wait_for_param(
         &mut self,
         buckets: &mut Buckets,
         optimizer: &mut Optimizer,
@@ -91,20 +91,20 @@ impl<'a> Bringing<'a> {
         }
     }
 
-    /// What kept an update from its parameter, if anything did.
+    /// Returns the error that kept an update from its parameter, if there was one.
     pub(super) fn into_failure(self) -> Option<TrainError> {
         self.failure
     }
 }
 
 impl Gradients for Bringing<'_> {
-    fn bring(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
+    fn wait_for_param(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
         if !self.late.is_left[index] {
             return Ok(());
         }
         let (began, buckets) = (Instant::now(), self.filling.buckets());
         let exposed = buckets.hidden_and_exposed().1;
-        let brought = self.late.bring(buckets, self.optimizer, index, values);
+        let brought = self.late.wait_for_param(buckets, self.optimizer, index, values);
         let waited = buckets.hidden_and_exposed().1 - exposed;
         self.late.waited += waited;
         self.late.updated += began.elapsed().saturating_sub(waited);
@@ -117,12 +117,12 @@ impl Gradients for Bringing<'_> {
 
     /// # Panics
     /// If a replica that says that it brings values has not brought those of a parameter.
-    fn weigh(&mut self, tally: Tally) {
+    fn record_loss(&mut self, tally: LossSums) {
         if let Some(index) = self.late.first() {
             let name = &self.filling.buckets().ledger().parameters[index].name;
             panic!("the pass was weighed before it brought the values of {name}");
         }
-        self.filling.weigh(tally);
+        self.filling.record_loss(tally);
     }
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {

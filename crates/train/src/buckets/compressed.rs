@@ -10,7 +10,7 @@ const RESIDUAL: &str = "residual of node ";
 /// The name of the state of the encoder of a parameter's gradient.
 const ENCODER_STATE: &str = "encoding";
 
-/// A compressor for each bucket, if the wire format has one. All ranks call it.
+/// Returns a compressor for each bucket, if the wire format has one. All ranks call it.
 pub(super) fn compressors(
     comm: &mut Communicator,
     ledger: &Ledger,
@@ -127,7 +127,7 @@ impl Buckets {
     }
 }
 
-/// The first rank of each node.
+/// Returns the first rank of each node.
 fn leaders(comm: &Communicator) -> Vec<Rank> {
     let topology = comm.topology();
     (0..topology.ranks()).filter(|&rank| topology.local_rank(rank) == 0).collect()

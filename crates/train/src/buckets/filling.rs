@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Buckets, Place, Sums};
-use crate::gradients::{Fill, Gradients, Tally};
+use crate::gradients::{Fill, Gradients, LossSums};
 use unisono::{Communicator, Error};
 
 /// The position of a pass in its step.
@@ -34,7 +34,7 @@ impl Pass {
         updates: 0,
     };
 
-    /// Whether it is the last pass of its step.
+    /// Returns whether it is the last pass of its step.
     pub fn is_last(self) -> bool {
         self.number + 1 == self.of
     }
@@ -73,7 +73,7 @@ impl<'a> Filling<'a> {
     /// As [`Communicator::all_reduce`].
     pub fn end(mut self) -> Result<Vec<usize>, Error> {
         if self.buckets.ledger.weighed.is_none() {
-            self.weigh(Tally::default());
+            self.record_loss(LossSums::default());
         }
         let without = self.buckets.ledger.not_put();
         for &index in &without {
@@ -82,7 +82,7 @@ impl<'a> Filling<'a> {
         self.failure.map_or(Ok(without), Err)
     }
 
-    /// The buckets that the pass fills.
+    /// Returns the buckets that the pass fills.
     pub(crate) fn buckets(&mut self) -> &mut Buckets {
         self.buckets
     }
@@ -95,9 +95,9 @@ impl<'a> Filling<'a> {
 }
 
 impl Gradients for Filling<'_> {
-    fn weigh(&mut self, tally: Tally) {
+    fn record_loss(&mut self, tally: LossSums) {
         let Buckets { ledger, tree, .. } = &mut *self.buckets;
-        ledger.weigh(tally);
+        ledger.record_loss(tally);
         if let Some(tree) = tree {
             ledger.own.tally = tree.carry_sums(ledger.pass.number, Sums { tally, ..Sums::default() }).tally;
         }

@@ -28,7 +28,7 @@ impl Buckets {
         self.not_finite.map_or(Ok(()), |(index, found)| Err(self.error_of("gradient", index, found, step)))
     }
 
-    /// The error for a parameter that an update has spoiled on this rank.
+    /// Returns the error for a parameter that an update has spoiled on this rank.
     #[doc(hidden)]
     pub fn exploded(&self, index: usize, Exploded { largest }: Exploded, step: u64) -> TrainError {
         self.error_of("largest value", index, largest, step)

@@ -4,7 +4,8 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use unisono::DType;
 use unisono::internals::Codec;
 
-/// How many gradients are scaled and converted at a time: so many stay in the core's cache in between.
+/// The number of gradients that are scaled and converted at a time: so many stay in the core's cache in
+/// between.
 pub(super) const BLOCK: usize = 1024;
 /// The bytes of a number in a half-precision format.
 const BYTES: usize = 2;
@@ -22,7 +23,7 @@ impl HalfBytes {
         Self { codec: Codec::of(dtype).expect("a half-precision format has a codec"), scale }
     }
 
-    /// The bytes of so many gradients.
+    /// Returns the bytes of so many gradients.
     pub fn size_bytes(count: usize) -> usize {
         count * BYTES
     }

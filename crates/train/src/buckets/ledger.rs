@@ -1,9 +1,9 @@
-//! What the passes of a step have put into the buckets, wherever their memory is.
+//! Records the gradients that the passes of a step have put into the buckets, wherever their memory is.
 
 use std::time::{Duration, Instant};
 
 use super::{BucketSettings, BucketSize, Pass, Place, Plan, Sums};
-use crate::gradients::{Parameter, Tally};
+use crate::gradients::{LossSums, Parameter};
 
 /// Counts what the passes of a step put into one rank's buckets: which gradients are there, which buckets are therefore
 /// full, and this rank's own sums.
@@ -22,13 +22,13 @@ pub struct Ledger {
     pub own: Sums,
     /// The order in which buckets are launched, the same on all ranks.
     pub(crate) order: Vec<usize>,
-    /// How many buckets have been launched.
+    /// The number of buckets that have been launched.
     pub launched: usize,
-    /// How long after the last pass was weighed each bucket was full.
+    /// The time from the weighing of the last pass until each bucket was full.
     pub(crate) filled_after: Vec<Duration>,
     /// Whether the pass has put the gradient of the parameter with this index.
     is_put: Vec<bool>,
-    /// How many gradients of each bucket the pass has not put yet.
+    /// The number of gradients of each bucket that the pass has not put yet.
     missing: Vec<usize>,
 }
 
@@ -73,11 +73,11 @@ impl Ledger {
     ///
     /// # Panics
     /// If the pass was weighed before.
-    pub fn weigh(&mut self, tally: Tally) {
+    pub fn record_loss(&mut self, tally: LossSums) {
         assert!(self.weighed.is_none(), "a pass is weighed once");
         self.weighed = Some(Instant::now());
         self.own.tally += tally;
-        // Of the rank, and not of a pass.
+        // Ranks are counted, and not passes.
         self.own.ranks_out_of_data = f64::from(u8::from(self.pass.is_out_of_data));
         self.own.ranks_to_stop = f64::from(u8::from(self.pass.asks_to_stop));
         self.own.ranks_to_save = f64::from(u8::from(self.pass.asks_to_save));
@@ -101,23 +101,23 @@ impl Ledger {
         place
     }
 
-    /// The indices of trained parameters whose gradients the pass has not put.
+    /// Returns the indices of trained parameters whose gradients the pass has not put.
     pub fn not_put(&self) -> Vec<usize> {
         self.plan.trained().filter(|&index| !self.is_put[index]).collect()
     }
 
-    /// The next bucket to launch, if the last pass of the step has filled it.
+    /// Returns the next bucket to launch, if the last pass of the step has filled it.
     pub fn full(&self) -> Option<usize> {
         let next = *self.order.get(self.launched)?;
         (self.pass.is_last() && self.missing[next] == 0).then_some(next)
     }
 
-    /// Whether the last pass of the step has launched this bucket.
+    /// Returns whether the last pass of the step has launched this bucket.
     pub(crate) fn is_launched(&self, bucket: usize) -> bool {
         self.order[..self.launched].contains(&bucket)
     }
 
-    /// The place of a gradient.
+    /// Returns the place of a gradient.
     ///
     /// # Panics
     /// If the parameter is not trained.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Way;
+use super::CollectiveSpec;
 use unisono::{Communicator, Element, Error, Operation, ReduceOp, Registered, Request};
 use unisono_compress::Compressor;
 
@@ -15,13 +15,13 @@ pub struct Flight {
     pub began: Instant,
     /// When it was done.
     pub ended: Instant,
-    /// How long the compute thread waited for it.
+    /// The time that the compute thread waited for it.
     pub exposed: Duration,
 }
 
 /// Registered memory that is either here or in a collective.
 #[derive(Debug)]
-pub(super) struct Parcel<T: Element> {
+pub(super) struct CommBuffer<T: Element> {
     bucket: Option<usize>,
     label: String,
     here: Option<Registered<T>>,
@@ -30,7 +30,7 @@ pub(super) struct Parcel<T: Element> {
     flight: Option<Flight>,
 }
 
-impl Parcel<f32> {
+impl CommBuffer<f32> {
     /// Sends the values by a compressor.
     pub(super) fn launch_compressed(
         &mut self,
@@ -49,7 +49,7 @@ impl Parcel<f32> {
     }
 }
 
-impl<T: Element> Parcel<T> {
+impl<T: Element> CommBuffer<T> {
     pub(super) fn new(comm: &Communicator, bucket: Option<usize>, count: usize) -> Result<Self, Error> {
         let label = bucket.map_or("sums".to_owned(), |bucket| format!("bucket {bucket}"));
         Ok(Self { bucket, label, here: Some(comm.alloc(count)?), request: None, flight: None })
@@ -67,7 +67,7 @@ impl<T: Element> Parcel<T> {
         self.here.as_mut().expect("the parcel is back")
     }
 
-    pub(super) fn launch(&mut self, comm: &mut Communicator, way: Way) -> Result<(), Error> {
+    pub(super) fn launch(&mut self, comm: &mut Communicator, way: CollectiveSpec) -> Result<(), Error> {
         let mut call = comm.call().label(&self.label);
         if let Some(algorithm) = way.algorithm {
             call = call.algorithm(algorithm);
@@ -92,7 +92,7 @@ impl<T: Element> Parcel<T> {
     }
 
     /// Waits until the collective is done.
-    pub(super) fn land(&mut self) -> Result<Option<Flight>, Error> {
+    pub(super) fn complete(&mut self) -> Result<Option<Flight>, Error> {
         if let Some(request) = self.request.take() {
             let waits_since = Instant::now();
             request.wait_until_done();
@@ -104,7 +104,7 @@ impl<T: Element> Parcel<T> {
     }
 }
 
-/// A flight that this thread waits for.
+/// Returns a flight that this thread waits for.
 fn timed(bucket: Option<usize>, send: impl FnOnce() -> Result<(), Error>) -> Result<Flight, Error> {
     let began = Instant::now();
     send()?;

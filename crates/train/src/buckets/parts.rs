@@ -11,16 +11,16 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Buckets, Flight, Way};
+use super::{Buckets, CollectiveSpec, Flight};
 use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, Rank, ReduceOp, copy};
 
-/// What an optimizer remembers of a parameter: its name, the index of the parameter, and a number for each element.
+/// An optimizer's state for a parameter: its name, the index of the parameter, and a number for each element.
 pub(crate) type Moment = (String, usize, Vec<f32>);
 
 /// This rank's own parts of all buckets, in the elements of each.
 pub(super) type Parts = Vec<Range<usize>>;
 
-/// This rank's own parts of buckets with so many elements.
+/// Returns this rank's own parts of buckets with so many elements.
 pub(super) fn parts(comm: &Communicator, counts: impl Iterator<Item = usize>) -> Parts {
     counts.map(|count| comm.own_part(count)).collect()
 }
@@ -37,7 +37,7 @@ impl Buckets {
             let all_reduce = Call::all_reduce(bucket.dtype(), ReduceOp::Sum, bucket.gradients.count());
             if let Some(algorithm) = begins_with_reduce_scatter(comm, &all_reduce) {
                 let operation = Operation::ReduceScatter;
-                bucket.way = Way { operation, algorithm: Some(algorithm), ..bucket.way };
+                bucket.way = CollectiveSpec { operation, algorithm: Some(algorithm), ..bucket.way };
             }
         }
     }
@@ -50,8 +50,8 @@ impl Buckets {
         }
     }
 
-    /// The elements of a parameter that this rank updates if the optimizer is sharded, perhaps none; `None` if every rank updates
-    /// all.
+    /// Returns the elements of a parameter that this rank updates if the optimizer is sharded, perhaps none; `None` if every rank
+    /// updates all.
     pub fn own(&self, index: usize) -> Option<Range<usize>> {
         let parts = self.parts.as_ref()?;
         let Some(place) = self.ledger.plan.place(index) else { return Some(0..0) };
@@ -60,17 +60,18 @@ impl Buckets {
         Some(within(part.start)..within(part.end))
     }
 
-    /// Whether the optimizer is sharded.
+    /// Returns whether the optimizer is sharded.
     pub(crate) fn is_divided(&self) -> bool {
         self.parts.is_some()
     }
 
-    /// How many of the buckets are reduce-scattered.
+    /// Returns the number of buckets that are reduce-scattered.
     pub fn scattered(&self) -> usize {
         self.buckets.iter().filter(|bucket| bucket.way.is_of_parts()).count()
     }
 
-    /// The place where this rank leaves its own elements of an updated parameter for [`Buckets::give`].
+    /// Returns the place where this rank leaves its own elements of an updated parameter for
+    /// [`Buckets::give`].
     pub(crate) fn updated(&mut self, index: usize) -> &mut [f32] {
         let place = self.ledger.place(index).clone();
         &mut self.buckets[place.bucket].gradients.values_mut()[place.range]
@@ -82,7 +83,10 @@ impl Buckets {
         if self.parts.is_none() || !self.has_others {
             return Ok(());
         }
-        let way = Way { operation: Operation::AllGather, ..Way::all_reduce(self.way.is_beside) };
+        let way = CollectiveSpec {
+            operation: Operation::AllGather,
+            ..CollectiveSpec::all_reduce(self.way.is_beside)
+        };
         let bucket = &mut self.buckets[bucket];
         bucket.is_back = false;
         bucket.gradients.launch(comm, way)
@@ -102,7 +106,7 @@ impl Buckets {
         if !self.has_others {
             return Ok(());
         }
-        self.buckets[bucket].gradients.launch(comm, Way::all_reduce(false))?;
+        self.buckets[bucket].gradients.launch(comm, CollectiveSpec::all_reduce(false))?;
         self.land_sent(bucket)
     }
 
@@ -122,14 +126,14 @@ impl Buckets {
 
     fn land_sent(&mut self, bucket: usize) -> Result<(), Error> {
         let bucket = &mut self.buckets[bucket];
-        let flight = bucket.gradients.land()?;
+        let flight = bucket.gradients.complete()?;
         bucket.is_back = true;
         self.waited += flight.map_or(Duration::ZERO, |flight: Flight| flight.exposed);
         self.flights.extend(flight);
         Ok(())
     }
 
-    /// How long this thread waited for parameters in the last step.
+    /// Returns the time that this thread waited for parameters in the last step.
     pub(crate) fn exposed_for_parameters(&self) -> Duration {
         self.waited
     }
@@ -176,13 +180,13 @@ impl Buckets {
     }
 }
 
-/// The name of what the optimizer of a rank remembers, if each remembers something else.
+/// Returns the name of what the optimizer of a rank remembers, if each remembers something else.
 pub(crate) fn of_rank(name: &str, rank: Rank) -> String {
     if rank == 0 { name.to_owned() } else { format!("{name} of rank {rank}") }
 }
 
-/// The algorithm of this all-reduce, if it first makes the steps of its reduce-scatter: each rank's part then has the same bits
-/// after either.
+/// Returns the algorithm of this all-reduce, if it first makes the steps of its reduce-scatter: each rank's part then has the
+/// same bits after either.
 fn begins_with_reduce_scatter(comm: &mut Communicator, all_reduce: &Call) -> Option<Algorithm> {
     let Method::Algorithm(algorithm) = comm.selection(all_reduce).method else { return None };
     // Where the parts of the two are the same, all ranks see the same.

@@ -48,17 +48,17 @@ impl Plan {
         plan
     }
 
-    /// The unused elements after the gradient of a parameter.
+    /// Returns the unused elements after the gradient of a parameter.
     pub(crate) fn padding(parameter: &Parameter) -> usize {
         parameter.count().next_multiple_of(ALIGNMENT) - parameter.count()
     }
 
-    /// The place of the gradient of a parameter, if it is trained.
+    /// Returns the place of the gradient of a parameter, if it is trained.
     pub fn place(&self, index: usize) -> Option<&Place> {
         self.places[index].as_ref()
     }
 
-    /// The indices of all trained parameters.
+    /// Returns the indices of all trained parameters.
     pub(crate) fn trained(&self) -> impl Iterator<Item = usize> {
         (0..self.places.len()).filter(|&index| self.places[index].is_some())
     }

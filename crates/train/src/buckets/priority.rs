@@ -4,9 +4,9 @@
 //! buckets leave as they are filled. Where it does not, several are full at once, and the one that is needed first overtakes those that
 //! have not left.
 //!
-//! All ranks must launch the same collectives in the same order, whatever is full first on each. So the order is a function of times that
-//! all ranks have agreed on: those of the slowest rank's pass, and of the fastest flights (where nobody waited for another). Choosing at
-//! every launch would need an agreement, a latency, for every bucket. The order changes no bits.
+//! All ranks must launch the same collectives in the same order, in whichever order they fill on each. So the order is a function of
+//! times that all ranks have agreed on: those of the slowest rank's pass, and of the fastest flights (where no rank waited for
+//! another). Choosing at every launch would need an agreement, a latency, for every bucket. The order changes no bits.
 //!
 //! **Sources**: Jayarajan et al., "Priority-based parameter propagation for distributed DNN training", MLSys 2019, section 4; Peng et al.,
 //! "A generic communication scheduler for distributed DNN training acceleration", SOSP 2019, section 3.
@@ -17,7 +17,7 @@ use super::{Buckets, Filling, Pass};
 use unisono::{Choice, Communicator, Error, ReduceOp};
 
 impl Buckets {
-    /// Whether buckets may be on their way while the next step begins.
+    /// Returns whether buckets may be on their way while the next step begins.
     pub(crate) fn is_across(&self) -> bool {
         self.is_across
     }
@@ -30,7 +30,7 @@ impl Buckets {
     /// As [`Buckets::gradient`], also of the step before the one that has begun.
     pub(crate) fn late_gradient(&mut self, index: usize) -> Result<&[f32], Error> {
         let place = self.ledger.place(index).clone();
-        self.land(place.bucket)?;
+        self.complete(place.bucket)?;
         Ok(&self.buckets[place.bucket].gradients.values()[place.range])
     }
 
@@ -53,9 +53,9 @@ impl Buckets {
     }
 }
 
-/// The order in which buckets leave if, whenever the network is free, the next is of those that are full the one that the forward pass
-/// needs first, which is the last one. The very first is always the first one, which may carry the sums. Times are in seconds; those
-/// of flights are negative.
+/// Returns the order in which buckets leave if, whenever the network is free, the next is of those that are full the one that the
+/// forward pass needs first, which is the last one. The very first is always the first one, which may carry the sums. Times are in
+/// seconds; those of flights are negative.
 fn by_need(filled: &[f32], flights: &[f32]) -> Vec<usize> {
     let mut waiting: Vec<usize> = (1..filled.len()).collect();
     let mut order: Vec<usize> = (0..filled.len().min(1)).collect();
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(by_need(&[1.0, 2.0, 3.0, 4.0, 5.0], &[-1.0, -9.0, -1.0, -1.0, -1.0]), [0, 1, 4, 3, 2]);
         // Bucket 3 is filled while bucket 2 is on its way, and bucket 4 too late to overtake it.
         assert_eq!(by_need(&[1.0, 2.0, 2.5, 3.0, 9.0], &[-1.0, -0.5, -2.0, -1.0, -1.0]), [0, 1, 2, 3, 4]);
-        // Of two that are filled at once, while the network waits, the last one leaves first.
+        // The last of two that are filled at once, while the network waits, leaves first.
         assert_eq!(by_need(&[1.0, 5.0, 5.0], &[-1.0, -1.0, -1.0]), [0, 2, 1]);
         // No bucket is left out where a rank measured nothing.
         assert_eq!(by_need(&[0.0; 3], &[f32::MIN; 3]), [0, 2, 1]);

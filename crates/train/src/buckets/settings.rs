@@ -1,4 +1,4 @@
-//! How gradients are bucketed and sent.
+//! The settings of buckets and their all-reduces.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,17 +9,17 @@ use crate::local::LocalSteps;
 use unisono::{Communicator, DType, Vendor, size};
 use unisono_collectives::named;
 
-/// How gradients are bucketed and sent.
+/// The settings of buckets and their all-reduces.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BucketSettings {
     /// The maximum bytes of gradients in the first bucket, unless it holds a single gradient, or those of every other bucket are fewer.
     pub first_bucket_bytes: usize,
-    /// The same for every other bucket.
+    /// The capacity of every other bucket.
     pub bucket_bytes: BucketBytes,
     /// The wire format of gradients.
     pub wire: Wire,
-    /// How many steps of a run send gradients as `f32` before a wire format that compresses them is used: parameters change most at
-    /// first, so what arrives late costs most then. PyTorch's `start_powerSGD_iter`.
+    /// The number of steps of a run that send gradients as `f32` before a wire format that compresses them is used: parameters
+    /// change most at first, so what arrives late costs most then. PyTorch's `start_powerSGD_iter`.
     pub uncompressed_steps: u64,
     /// The seed of wire formats that round at random; the same on all ranks.
     pub seed: u64,
@@ -55,7 +55,7 @@ impl Default for BucketSettings {
 }
 
 impl BucketSettings {
-    /// How gradients are rounded, if the wire format does.
+    /// Returns the format to which gradients are rounded, if the wire format rounds.
     #[doc(hidden)]
     pub fn half_bytes(&self) -> Option<HalfBytes> {
         match self.wire {
@@ -65,7 +65,7 @@ impl BucketSettings {
         }
     }
 
-    /// Why these settings contradict each other, if they do: for ranks that step alone.
+    /// Returns the reason why these settings contradict each other, if they do: for ranks that step alone.
     pub fn conflict(&self) -> Option<String> {
         let local = self.local_steps?;
         let why = match self {
@@ -89,8 +89,8 @@ impl BucketSettings {
         Some(why)
     }
 
-    /// The same settings, for a replica whose passes [communicate](crate::Replica::synchronizes) or do not. If they do, buckets overlap
-    /// the backward pass on any nodes: a rank without samples has none to wait for.
+    /// Returns the settings for a replica whose passes [communicate](crate::Replica::synchronizes) or do not. If they do, buckets
+    /// overlap the backward pass on any nodes: a rank without samples has none to wait for.
     ///
     /// # Errors
     /// What contradicts each other.
@@ -165,7 +165,7 @@ impl fmt::Display for BucketBytes {
 }
 
 named! {
-    /// Whether bucket all-reduces overlap the backward pass.
+    /// The overlap of bucket all-reduces with the backward pass.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Overlap: "way to overlap" {
         /// Overlap between nodes, where the network works meanwhile. In turn where all ranks share a node: they copy and

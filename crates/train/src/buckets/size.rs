@@ -26,7 +26,7 @@ impl fmt::Display for BucketSize {
 }
 
 impl BucketSize {
-    /// The size of these settings. All ranks call it, and get the same.
+    /// Returns the size of these settings. All ranks call it, and get the same.
     pub(crate) fn of(comm: &mut Communicator, settings: &BucketSettings) -> Self {
         match settings.bucket_bytes {
             BucketBytes::Fixed(bytes) => Self { bytes, why: "it was asked for" },
@@ -43,7 +43,7 @@ impl BucketSize {
         }
     }
 
-    /// The size of buckets of a GPU, or anything else that the cost model does not price.
+    /// Returns the size of buckets of a GPU, or anything else that the cost model does not price.
     #[doc(hidden)]
     pub fn usual_of(settings: &BucketSettings) -> Self {
         match settings.bucket_bytes {
@@ -67,7 +67,8 @@ impl BucketSize {
     }
 }
 
-/// The time of an all-reduce of so many bytes of `f32` gradients by the fastest algorithm, in microseconds.
+/// Returns the time of an all-reduce of so many bytes of `f32` gradients by the fastest algorithm, in
+/// microseconds.
 fn all_reduce_us(comm: &mut Communicator, dtype: DType, bytes: usize) -> Option<f64> {
     let all_reduce = Call::all_reduce(dtype, ReduceOp::Sum, bytes / size_of::<f32>());
     match comm.call().algorithm(Choice::Auto).selection(&all_reduce).why {
@@ -83,7 +84,7 @@ mod tests {
     use super::*;
     use crate::buckets::Overlap;
 
-    /// The size on every rank, which must be the same.
+    /// Returns the size on every rank, which must be the same.
     fn size(nodes: &[usize], settings: &BucketSettings) -> BucketSize {
         let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
         let sizes =

@@ -1,37 +1,37 @@
 //! Sums besides gradients, and the order of additions.
 
-use crate::gradients::{Fill, Tally};
+use crate::gradients::{Fill, LossSums};
 
 /// The sums over all ranks besides gradients.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sums {
     /// The loss, and its number of targets.
-    pub tally: Tally,
-    /// How many ranks had no more data for this step.
+    pub tally: LossSums,
+    /// The number of ranks that had no more data for this step.
     pub ranks_out_of_data: f64,
-    /// How many ranks were asked to stop.
+    /// The number of ranks that were asked to stop.
     pub ranks_to_stop: f64,
-    /// How many ranks ask all to save this step: none or one.
+    /// The number of ranks that ask all to save this step: none or one.
     pub ranks_to_save: f64,
 }
 
 impl Sums {
-    /// How many numbers are sent.
+    /// The count of numbers that are sent.
     #[doc(hidden)]
     pub const COUNT: usize = 6;
 
-    /// The sums that were sent as these numbers.
+    /// Returns the sums that were sent as these numbers.
     #[doc(hidden)]
     pub fn read(sums: &[f32]) -> Self {
         let [targets, loss, correct, ranks_out_of_data, ranks_to_stop, ranks_to_save] =
             std::array::from_fn(|index| f64::from(sums[index]));
-        Self { tally: Tally { targets, loss, correct }, ranks_out_of_data, ranks_to_stop, ranks_to_save }
+        Self { tally: LossSums { targets, loss, correct }, ranks_out_of_data, ranks_to_stop, ranks_to_save }
     }
 
     /// Writes the numbers to send.
     #[doc(hidden)]
     pub fn write(self, target: &mut [f32]) {
-        let Tally { targets, loss, correct } = self.tally;
+        let LossSums { targets, loss, correct } = self.tally;
         let Self { ranks_out_of_data, ranks_to_stop, ranks_to_save, .. } = self;
         let sums = [targets, loss, correct, ranks_out_of_data, ranks_to_stop, ranks_to_save];
         target.iter_mut().zip(sums).for_each(|(target, sum)| *target = sum as f32);
@@ -57,12 +57,12 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// The number of waiting sums to which the pass with this number, from 0, is added.
+    /// Returns the number of waiting sums to which the pass with this number, from 0, is added.
     fn carries(pass: usize) -> usize {
         pass.trailing_ones() as usize
     }
 
-    /// The place of a parameter's gradient in a pass that is not the last of its step.
+    /// Returns the place of a parameter's gradient in a pass that is not the last of its step.
     pub(super) fn waiting(&mut self, pass: usize, parameter: usize, count: usize) -> &mut Vec<f32> {
         let level = Self::carries(pass);
         if self.gradients.len() <= level {

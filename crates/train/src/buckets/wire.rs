@@ -8,8 +8,8 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
 use super::half_bytes::HalfBytes;
-use super::parcel::{Flight, Parcel};
-use super::{Bucket, Way};
+use super::parcel::{CommBuffer, Flight};
+use super::{Bucket, CollectiveSpec};
 use unisono::{Communicator, DType, Element, Error};
 use unisono_compress::Compression;
 
@@ -32,7 +32,7 @@ pub enum UnknownWire {
     /// There is none of this name.
     #[error("no wire format is called `{0}`; there are f32, bf16 and f16, and between nodes {names}", names = Compression::NAMES)]
     Unknown(String),
-    /// How fast it is cannot be predicted.
+    /// Its speed cannot be predicted.
     #[error(
         "how much {0} sends depends on the gradients, so auto cannot predict it: remove it from the list"
     )]
@@ -64,31 +64,41 @@ impl FromStr for Wire {
 }
 
 /// A bucket's gradients in half the bytes.
-pub(super) trait Narrow: fmt::Debug + Send + Sync {
-    /// Its element type.
+pub(super) trait HalfBuffer: fmt::Debug + Send + Sync {
+    /// Returns its element type.
     fn dtype(&self) -> DType;
 
     /// Rounds the gradients and sends them.
-    fn launch(&mut self, comm: &mut Communicator, way: Way, gradients: &[f32]) -> Result<(), Error>;
+    fn launch(
+        &mut self,
+        comm: &mut Communicator,
+        way: CollectiveSpec,
+        gradients: &[f32],
+    ) -> Result<(), Error>;
 
     /// Waits for the sums and converts them back: all, or only this part.
-    fn land(&mut self, gradients: &mut [f32], part: Option<Range<usize>>) -> Result<Option<Flight>, Error>;
+    fn complete(
+        &mut self,
+        gradients: &mut [f32],
+        part: Option<Range<usize>>,
+    ) -> Result<Option<Flight>, Error>;
 }
 
 impl Bucket {
-    /// The element type of its gradients on their way.
+    /// Returns the element type of its gradients on their way.
     pub(super) fn dtype(&self) -> DType {
         self.narrow.as_ref().map_or(DType::F32, |narrow| narrow.dtype())
     }
 }
 
-/// The memory for so many gradients in this wire format, if it is not that of the gradients themselves.
+/// Returns the memory for so many gradients in this wire format, if it is not that of the gradients
+/// themselves.
 pub(super) fn narrow(
     comm: &Communicator,
     (wire, f16_scale): (Wire, f32),
     bucket: usize,
     count: usize,
-) -> Result<Option<Box<dyn Narrow>>, Error> {
+) -> Result<Option<Box<dyn HalfBuffer>>, Error> {
     Ok(match wire {
         Wire::F32 | Wire::Compressed(_) => None,
         Wire::Bf16 => Some(Box::new(Encoded::<bf16>::new(comm, bucket, count, 1.0)?)),
@@ -99,28 +109,40 @@ pub(super) fn narrow(
 /// Scaled gradients in a half-precision format.
 #[derive(Debug)]
 struct Encoded<T: Element> {
-    parcel: Parcel<T>,
+    parcel: CommBuffer<T>,
     half: HalfBytes,
 }
 
 impl<T: Element> Encoded<T> {
     fn new(comm: &Communicator, bucket: usize, count: usize, scale: f32) -> Result<Self, Error> {
-        Ok(Self { parcel: Parcel::new(comm, Some(bucket), count)?, half: HalfBytes::new(T::DTYPE, scale) })
+        Ok(Self {
+            parcel: CommBuffer::new(comm, Some(bucket), count)?,
+            half: HalfBytes::new(T::DTYPE, scale),
+        })
     }
 }
 
-impl<T: Element> Narrow for Encoded<T> {
+impl<T: Element> HalfBuffer for Encoded<T> {
     fn dtype(&self) -> DType {
         T::DTYPE
     }
 
-    fn launch(&mut self, comm: &mut Communicator, way: Way, gradients: &[f32]) -> Result<(), Error> {
+    fn launch(
+        &mut self,
+        comm: &mut Communicator,
+        way: CollectiveSpec,
+        gradients: &[f32],
+    ) -> Result<(), Error> {
         self.half.encode(gradients, cast_slice_mut(self.parcel.values_mut()));
         self.parcel.launch(comm, way)
     }
 
-    fn land(&mut self, gradients: &mut [f32], part: Option<Range<usize>>) -> Result<Option<Flight>, Error> {
-        let flight = self.parcel.land()?;
+    fn complete(
+        &mut self,
+        gradients: &mut [f32],
+        part: Option<Range<usize>>,
+    ) -> Result<Option<Flight>, Error> {
+        let flight = self.parcel.complete()?;
         if flight.is_some() {
             let part = part.unwrap_or(0..gradients.len());
             self.half.decode(cast_slice(&self.parcel.values()[part.clone()]), &mut gradients[part]);
@@ -147,9 +169,9 @@ mod tests {
             ] {
                 let mut narrow =
                     narrow(&comm, (wire, 1.0 / 4096.0), 0, COUNT).unwrap().expect("it is narrow");
-                narrow.launch(&mut comm, Way::all_reduce(false), &gradients).unwrap();
+                narrow.launch(&mut comm, CollectiveSpec::all_reduce(false), &gradients).unwrap();
                 let mut landed = vec![0.0; COUNT];
-                assert!(narrow.land(&mut landed, None).unwrap().is_some());
+                assert!(narrow.complete(&mut landed, None).unwrap().is_some());
                 assert!(landed.into_iter().eq(gradients.iter().copied().map(rounded)), "{wire}");
             }
         });

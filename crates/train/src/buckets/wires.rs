@@ -53,8 +53,8 @@ impl fmt::Display for Wires {
 }
 
 impl Wire {
-    /// The fastest of these for the gradients of these parameters, by the cost model: the time of their communication, hidden or not; and
-    /// why. All ranks call it, with the same arguments, and get rank 0's choice.
+    /// Returns the fastest of these for the gradients of these parameters, by the cost model: the time of their communication, hidden or
+    /// not; and why. All ranks call it, with the same arguments, and get rank 0's choice.
     ///
     /// # Errors
     /// None is given, how fast one of them is cannot be predicted, or communication failed.
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(large.0, int8);
         let why = large.1;
         assert!(why.contains(" ms a step, against f32 ") && why.contains(", bf16 "), "{why}");
-        // Of so few, every message costs the same, and int8 has two.
+        // Every message of so few elements costs the same, and int8 has two.
         assert_eq!(chosen(&[1, 1], "auto:f32,int8", [2, 2]).0, Wire::F32);
         assert_eq!(chosen(&[2], "auto:bf16,int8", [1024, 1024]).0, Wire::F32);
         assert_eq!(chosen(&[2, 1], "auto:int8", [1024, 1024]).0, int8);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a checkpoint could not be saved or loaded.
+/// The reason why a checkpoint could not be saved or loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each error's sentence names its fields")]
@@ -54,7 +54,7 @@ pub enum CheckpointError {
 pub struct PassedOver {
     /// Its directory.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The problem.
     pub why: String,
 }
 

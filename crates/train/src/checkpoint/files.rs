@@ -195,7 +195,7 @@ pub(super) fn read_framed(path: &Path) -> Result<String, CheckpointError> {
     Ok(content.to_owned())
 }
 
-/// Whether a state may have this size.
+/// Returns whether a state may have this size.
 pub(super) fn fits(content: &str) -> bool {
     frame(content).len() as u64 <= MOST_TEXT_BYTES
 }

@@ -81,8 +81,8 @@ pub fn load<S: DeserializeOwned>(path: &Path) -> Result<Checkpoint<S>, Checkpoin
     })
 }
 
-/// The newest checkpoint in a directory without its arrays: its step, and its state if that can be read. `None`
-/// if there is no checkpoint.
+/// Returns the newest checkpoint in a directory without its arrays: its step, and its state if that can be
+/// read. `None` if there is no checkpoint.
 ///
 /// # Errors
 /// [`CheckpointError::Read`] if the directory cannot be read.
@@ -93,7 +93,7 @@ pub(crate) fn newest_state<S: DeserializeOwned>(
     Ok(newest.map(|(step, path)| (step, content(&path).ok().map(|content| content.state))))
 }
 
-/// Whether a directory is itself a checkpoint, rather than a directory of checkpoints.
+/// Returns whether a directory is itself a checkpoint, rather than a directory of checkpoints.
 pub(crate) fn is_one(directory: &Path) -> bool {
     directory.join(STATE).exists()
 }
@@ -111,12 +111,12 @@ fn content<S: DeserializeOwned>(path: &Path) -> Result<Content<S>, CheckpointErr
     serde_json::from_str(&content).map_err(wrong)
 }
 
-/// The name of a checkpoint's directory.
+/// Returns the name of a checkpoint's directory.
 pub(super) fn name(step: u64) -> String {
     format!("step-{step:010}")
 }
 
-/// The checkpoints in a directory, keyed by step.
+/// Returns the checkpoints in a directory, keyed by step.
 pub(super) fn checkpoints(directory: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let mut found = Vec::new();
     let entries = match fs::read_dir(directory) {

@@ -215,7 +215,7 @@ impl Writer {
         })
     }
 
-    /// A name that is not a checkpoint's, so that its contents are never mistaken for one.
+    /// Returns a name that is not a checkpoint's, so that its contents are never mistaken for one.
     fn partial(&self, step: u64) -> PathBuf {
         self.directory.join(format!(".{}-{}{PARTIAL}", name(step), std::process::id()))
     }

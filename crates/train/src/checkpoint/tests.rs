@@ -221,7 +221,7 @@ fn what_is_not_finite_is_refused_and_replaces_nothing() {
 fn the_checkpoint_with_the_lowest_loss_is_kept_besides_the_newest() {
     let directory = tempfile::tempdir().unwrap();
     let mut store = Store::open(directory.path(), 2).unwrap();
-    // Of steps that are not saved too; that of a step is known after it is saved.
+    // The loss of every step counts, saved or not; that of a step is known after it is saved.
     for (step, loss) in [(5, 3.0), (6, 0.1), (10, 1.0), (15, 2.0), (20, 1e30), (25, f64::NAN), (30, 1e30)] {
         if step != 6 {
             store.save(checkpoint(step)).unwrap();

@@ -23,7 +23,7 @@ pub struct AdamW {
 }
 
 impl Default for AdamW {
-    /// The customary constants.
+    /// Returns the customary constants.
     fn default() -> Self {
         Self { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, amsgrad: false }
     }
@@ -99,14 +99,14 @@ pub(super) fn check_constants(betas: [f32; 2], epsilon: f32) -> Result<(), Strin
 pub struct Adam {
     /// The fractions of the two means that are kept.
     pub betas: [f32; 2],
-    /// What is added to the root of the second.
+    /// The term added to the root of the second.
     pub epsilon: f32,
     /// Corrects the bias of the two means, which started at zero.
     pub unbiased: [f32; 2],
 }
 
 impl Adam {
-    /// The constants of this step, counted from 1.
+    /// Returns the constants of this step, counted from 1.
     pub fn new(betas: [f32; 2], epsilon: f32, step: u64) -> Self {
         // In `f64`: for a beta near 1, too few digits of an `f32` differ from 1.
         let step = i32::try_from(step).unwrap_or(i32::MAX);
@@ -122,7 +122,7 @@ impl Adam {
         *square = beta2 * *square + (1.0 - beta2) * gradient * gradient;
     }
 
-    /// The step before weight decay.
+    /// Returns the step before weight decay.
     #[inline(always)]
     pub(super) fn step(self, mean: f32, square: f32) -> f32 {
         mean * self.unbiased[0] / ((square * self.unbiased[1]).sqrt() + self.epsilon)

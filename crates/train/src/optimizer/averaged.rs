@@ -19,18 +19,18 @@ pub struct Averaged {
 }
 
 impl Averaged {
-    /// This optimizer, and an average that a step decays by this factor.
+    /// Returns this optimizer, and an average that a step decays by this factor.
     pub fn new(rule: Arc<dyn UpdateRule>, decay: f32) -> Self {
         let names = rule.state_names().iter().copied().chain([AVERAGE]).collect();
         Self { rule, decay, names }
     }
 
-    /// The optimizer.
+    /// Returns the optimizer.
     pub fn rule(&self) -> &dyn UpdateRule {
         &*self.rule
     }
 
-    /// The factor of the average in a step.
+    /// Returns the factor of the average in a step.
     pub fn decay(&self) -> f32 {
         self.decay
     }

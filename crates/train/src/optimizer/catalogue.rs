@@ -14,7 +14,7 @@ use super::{AdamW, Lamb, Lion, Sgd, UpdateRule};
 pub struct NamedRule(pub Arc<dyn UpdateRule>);
 
 impl NamedRule {
-    /// This optimizer.
+    /// Returns this optimizer.
     pub fn new(rule: impl UpdateRule) -> Self {
         Self(Arc::new(rule))
     }
@@ -44,7 +44,7 @@ fn build<U: UpdateRule + DeserializeOwned>(constants: Value) -> serde_json::Resu
     Ok(Arc::new(serde_json::from_value::<U>(constants)?))
 }
 
-/// The names of the optimizers that [`by_name`] knows.
+/// Returns the names of the optimizers that [`by_name`] knows.
 pub fn names() -> impl Iterator<Item = &'static str> {
     CATALOGUE.iter().map(|(name, _)| *name)
 }
@@ -57,7 +57,8 @@ pub struct UnknownRule {
     why: String,
 }
 
-/// The optimizer of this name, such as `adamw`. Constants may follow: `adamw:beta2=0.95,amsgrad=true`.
+/// Returns the optimizer of this name, such as `adamw`. Constants may follow:
+/// `adamw:beta2=0.95,amsgrad=true`.
 ///
 /// ```
 /// use unisono_train::optimizer::by_name;

@@ -20,7 +20,7 @@ pub struct Lamb {
 }
 
 impl Default for Lamb {
-    /// The constants of the paper.
+    /// Returns the constants of the paper.
     fn default() -> Self {
         Self { beta1: 0.9, beta2: 0.999, epsilon: 1e-6 }
     }

@@ -16,7 +16,7 @@ pub struct Lion {
 }
 
 impl Default for Lion {
-    /// The constants of the paper.
+    /// Returns the constants of the paper.
     fn default() -> Self {
         Self { beta1: 0.9, beta2: 0.99 }
     }

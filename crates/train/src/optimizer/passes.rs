@@ -2,7 +2,8 @@
 
 use unisono::internals::{Lanes, Pass};
 
-/// The magnitude of a number, as bits that are ordered like magnitudes: an infinity exceeds all finite ones, and a NaN exceeds it.
+/// Returns the magnitude of a number, as bits that are ordered like magnitudes: an infinity exceeds all finite ones, and a NaN
+/// exceeds it.
 #[inline(always)]
 pub(super) fn magnitude(value: f32) -> u32 {
     value.to_bits() & (u32::MAX >> 1)
@@ -27,7 +28,7 @@ impl Pass for Largest {
 }
 
 /// Sums squares. The array of the pass is one `f64` sum per lane: element `i` is added to lane `i` modulo [`LANES`],
-/// whatever the vector width, so that all processors add in the same order.
+/// for any vector width, so that all processors add in the same order.
 #[derive(Debug)]
 pub(super) struct SquareSum;
 

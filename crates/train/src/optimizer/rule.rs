@@ -51,10 +51,10 @@ use super::passes::Largest;
 ///
 /// [`OptimizerSettings::new`]: super::OptimizerSettings::new
 pub trait UpdateRule: Any + Debug + Send + Sync {
-    /// The name in messages, in lower case.
+    /// Returns the name in messages, in lower case.
     fn name(&self) -> &'static str;
 
-    /// The names of its arrays of state in checkpoints.
+    /// Returns the names of its arrays of state in checkpoints.
     fn state_names(&self) -> &[&'static str];
 
     /// Updates values with `step.scale` times a gradient. `state` has one array per name. All arrays have the length of `values`.
@@ -71,25 +71,27 @@ pub trait UpdateRule: Any + Debug + Send + Sync {
         Ok(())
     }
 
-    /// The learning rate for a global batch that is `factor` times as large as the one that `rate` is for. By default it grows with
-    /// the square root (Malladi et al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022, section 4).
+    /// Returns the learning rate for a global batch that is `factor` times as large as the one that `rate` is for. By default it
+    /// grows with the square root (Malladi et al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022, section
+    /// 4).
     fn scaled_rate(&self, rate: f64, factor: f64) -> f64 {
         rate * factor.sqrt()
     }
 
-    /// Whether an update must have all elements of a parameter, as for its norm. Then ranks cannot divide parameters among them.
+    /// Returns whether an update must have all elements of a parameter, as for its norm. Then ranks cannot divide parameters
+    /// among them.
     fn needs_whole(&self) -> bool {
         false
     }
 
-    /// The rule for updates by single shares of a step, and the factor of their gradients and of weight decay, such that the updates by
-    /// all shares change state and parameters as one step does. Asynchronous parameter servers need it.
+    /// Returns the rule for updates by single shares of a step, and the factor of their gradients and of weight decay, such that the
+    /// updates by all shares change state and parameters as one step does. Asynchronous parameter servers need it.
     fn per_share(&self, _shares: usize) -> Option<(Arc<dyn UpdateRule>, f64)> {
         None
     }
 
-    /// The constants as [`by_name`](super::by_name) takes them, such as `beta1=0.9,beta2=0.99`. A run can resume from checkpoints with the
-    /// same constants.
+    /// Returns the constants as [`by_name`](super::by_name) takes them, such as `beta1=0.9,beta2=0.99`. A run can resume from checkpoints
+    /// with the same constants.
     fn constants(&self) -> String {
         format!("{self:?}")
     }
@@ -99,7 +101,8 @@ pub trait UpdateRule: Any + Debug + Send + Sync {
         format!("{self:?}, weight decay {weight_decay:?}")
     }
 
-    /// The rule as operations of the framework, for parameters on a GPU: for candle, a `unisono_candle::TensorForm`.
+    /// Returns the rule as operations of the framework, for parameters on a GPU: for candle, a
+    /// `unisono_candle::TensorForm`.
     fn on_tensors(&self) -> Option<Box<dyn Any>> {
         None
     }
@@ -147,13 +150,15 @@ impl Factors {
     /// The factors of a parameter that does not decay.
     pub const NO_DECAY: Self = Self { decay: 0.0, rate: 1.0 };
 
-    /// The usual factors by a parameter's shape. Vectors (biases, gains) do not decay: they have few elements, and do not overfit.
+    /// Returns the usual factors by a parameter's shape. Vectors (biases, gains) do not decay: they have few elements, and do not
+    /// overfit.
     pub fn of_shape(shape: &[usize]) -> Self {
         if shape.len() < 2 { Self::NO_DECAY } else { Self::default() }
     }
 }
 
-/// The largest magnitude in these arrays: of all values and of the state that must stay finite. NaN exceeds all numbers.
+/// Returns the largest magnitude in these arrays: of all values and of the state that must stay finite. NaN exceeds all
+/// numbers.
 pub fn largest(arrays: &[&[f32]]) -> f32 {
     let mut bits = [0_u32];
     for array in arrays {

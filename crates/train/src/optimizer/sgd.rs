@@ -22,7 +22,7 @@ pub struct Sgd {
 }
 
 impl Default for Sgd {
-    /// A momentum of 0.9.
+    /// Returns a momentum of 0.9.
     fn default() -> Self {
         Self { momentum: 0.9, nesterov: false }
     }

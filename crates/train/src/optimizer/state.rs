@@ -2,13 +2,14 @@
 
 use super::Optimizer;
 
-/// Why an optimizer cannot restore a state: an entry that it does not use, or that is missing, given twice, or of another size.
+/// The reason why an optimizer cannot restore a state: an entry that it does not use, or that is missing, given twice, or of
+/// another size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct StateError(String);
 
 impl Optimizer {
-    /// The state: name, parameter, and one number per element of the parameter. [`Optimizer::steps`]
+    /// Returns the state: name, parameter, and one number per element of the parameter. [`Optimizer::steps`]
     /// is part of it too.
     pub fn state(&self) -> impl Iterator<Item = (&'static str, usize, &[f32])> {
         let moments = self.settings.rule.state_names().iter().zip(&self.moments);

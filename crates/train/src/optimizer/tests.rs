@@ -17,7 +17,7 @@ fn noise(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| random()).collect()
 }
 
-/// Each optimizer of the catalogue, and each form of it, with weight decay.
+/// Returns each optimizer of the catalogue, and each form of it, with weight decay.
 fn all() -> Vec<OptimizerSettings> {
     let forms = ["sgd:nesterov=true", "adamw:amsgrad=true"];
     let mut rules: Vec<_> = names().chain(forms).map(|name| by_name(name).unwrap()).collect();

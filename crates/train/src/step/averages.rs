@@ -9,8 +9,8 @@ use crate::replica::Replica;
 use unisono::{Communicator, ReduceOp};
 
 impl<R: Replica> Mirror<R> {
-    /// The [averages](crate::optimizer::Averaged) of all trained parameters, with their indices, once a step is made; none if the optimizer
-    /// keeps none. Called by all ranks.
+    /// Returns the [averages](crate::optimizer::Averaged) of all trained parameters, with their indices, once a step is made; none if the
+    /// optimizer keeps none. Called by all ranks.
     pub(crate) fn averages(&mut self, comm: &mut Communicator) -> Result<Vec<(usize, Vec<f32>)>, TrainError> {
         self.settle()?;
         let mut averages = Vec::new();

@@ -52,7 +52,7 @@ impl<R: Replica> Mirror<R> {
         Ok((self.new_names(never_put), waited))
     }
 
-    /// The names of those of these parameters that always had a gradient until now.
+    /// Returns the names of those of these parameters that always had a gradient until now.
     fn new_names(&mut self, never_put: Option<BTreeSet<usize>>) -> Vec<String> {
         let names = self.replica.parameters();
         let new: Vec<_> = never_put.unwrap_or_default().difference(&self.never_put).copied().collect();

@@ -55,7 +55,7 @@ impl<F: FnMut(Event)> Callback for F {
     }
 }
 
-/// How a run goes on after an epoch.
+/// The continuation of a run after an epoch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Flow {
     /// As before.
@@ -68,7 +68,7 @@ pub enum Flow {
 }
 
 impl Flow {
-    /// The factor by which the run goes on, 0 if it does not.
+    /// Returns the factor by which the run goes on, 0 if it does not.
     fn factor(self) -> Result<f64, TrainError> {
         match self {
             Self::Continue => Ok(1.0),

@@ -6,7 +6,7 @@ use super::Trainer;
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::feed::Feed;
-use crate::gradients::Tally;
+use crate::gradients::LossSums;
 use crate::metrics::{self, Measured, Measuring, Metric};
 use crate::replica::Replica;
 use crate::report::{EndedEarly, Evaluation, Event};
@@ -26,7 +26,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         self.tell(Event::Evaluation(evaluation), tell)
     }
 
-    /// The results on the held-out samples, which count for early stopping. Called by all ranks, at the end of a round.
+    /// Returns the results on the held-out samples, which count for early stopping. Called by all ranks, at the end of
+    /// a round.
     pub(super) fn test(&mut self) -> Result<Test, TrainError> {
         if let Some((step, test)) = &self.tested
             && *step == self.progress.step
@@ -51,7 +52,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         test
     }
 
-    /// Where the run ended early, if it did: the same on all ranks, since all have the same results.
+    /// Returns the point at which the run ended early, if it did: the same on all ranks, since all have the
+    /// same results.
     pub(super) fn ended_early(&self) -> Option<EndedEarly> {
         self.progress.ended_early(self.settings.early_stopping)
     }
@@ -67,7 +69,7 @@ pub fn evaluate<R: Replica>(
     comm: &mut Communicator,
     replica: &mut R,
     feed: &mut impl Feed<Batch = R::Batch>,
-) -> Result<Tally, TrainError> {
+) -> Result<LossSums, TrainError> {
     measure(comm, replica, feed, &[]).map(|test| test.tally)
 }
 
@@ -75,13 +77,13 @@ pub fn evaluate<R: Replica>(
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Test {
     /// The sums over all held-out targets.
-    pub tally: Tally,
+    pub tally: LossSums,
     /// The values of the metrics.
     pub metrics: Measured,
 }
 
 impl Test {
-    /// The same in an epoch, after so many steps of the run.
+    /// Returns the metrics in an epoch, after so many steps of the run.
     pub fn evaluation(&self, epoch: usize, step: u64) -> Evaluation {
         let Self { tally, metrics } = self;
         let (test_loss, test_accuracy) = (tally.mean_loss(), tally.accuracy());
@@ -111,16 +113,16 @@ pub fn measure<R: Replica>(
                 [] => replica.evaluate(&batch?)?,
                 _ => replica.evaluate_outputs(&batch?, &mut |outputs| measuring.add(number, outputs))?,
             };
-            let Tally { targets, loss, correct } = tally;
+            let LossSums { targets, loss, correct } = tally;
             *sums = [targets, loss, correct];
         }
         Ok(())
     });
     agree(comm, measured)?;
     comm.all_reduce(sums.as_flattened_mut(), ReduceOp::Sum)?;
-    let mut total = Tally::default();
+    let mut total = LossSums::default();
     for [targets, loss, correct] in sums {
-        total += Tally { targets, loss, correct };
+        total += LossSums { targets, loss, correct };
     }
     Ok(Test { tally: total, metrics: measuring.values(comm, batches)? })
 }

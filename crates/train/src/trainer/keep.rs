@@ -32,15 +32,15 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         }
     }
 
-    /// The hash of this rank's parameters, which all that hold the same have.
+    /// Returns the hash of this rank's parameters, which all that hold the same have.
     fn same(&mut self) -> Result<u64, TrainError> {
         let found = compare::replicas(self.world.replicas(), self.mirror.replica(), self.progress.step);
         let found = found.map_err(|error| self.world.explain(error));
         self.world.settle(found)
     }
 
-    /// Whether a checkpoint is due after the next step. Rank 0 saves it, and its clock alone decides. While ranks step alone it
-    /// waits for the end of their round.
+    /// Returns whether a checkpoint is due after the next step. Rank 0 saves it, and its clock alone decides. While ranks step
+    /// alone it waits for the end of their round.
     pub(super) fn is_save_due(&mut self) -> bool {
         let (Some(_), Some(kept)) = (&self.store, &self.settings.checkpoints) else { return false };
         let is_due = self.is_save_late || kept.when.due(self.progress.step + 1, self.saved_at.elapsed());
@@ -49,8 +49,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         is_due && ends_round
     }
 
-    /// Whether the last step has the best evaluation so far, of a run that ends early by them, and it is not saved yet. The same on
-    /// all ranks.
+    /// Returns whether the last step has the best evaluation so far, of a run that ends early by them, and it is not saved yet. The
+    /// same on all ranks.
     fn is_new_best(&self) -> bool {
         let is_kept = self.settings.checkpoints.is_some() && self.settings.early_stopping.is_some();
         let step = self.progress.step;
@@ -117,7 +117,8 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         Ok(Summary { last, ranks, parameters_hash: hash, memory_bytes, stopped, ended_early })
     }
 
-    /// The state of the run on rank 0, from what the ranks that hold the same have gathered, part by part. Called by all ranks.
+    /// Returns the state of the run on rank 0, from what the ranks that hold the same have gathered, part by part. Called by
+    /// all ranks.
     fn whole(&mut self, gathered: Vec<Moment>) -> Result<Option<Checkpoint<Progress>>, TrainError> {
         if self.world.replicas().rank() != SAVES {
             return Ok(None);

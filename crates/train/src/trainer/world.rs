@@ -29,23 +29,23 @@ impl<'a> World<'a> {
         Ok(Self { all, alike: Some((comm, members)) })
     }
 
-    /// Whether each rank holds a part of the model.
+    /// Returns whether each rank holds a part of the model.
     pub(super) fn has_parts(&self) -> bool {
         self.alike.is_some()
     }
 
-    /// The ranks that hold the same as this one.
+    /// Returns the ranks that hold the same as this one.
     pub(super) fn replicas(&mut self) -> &mut Communicator {
         self.alike.as_mut().map_or(&mut *self.all, |(comm, _)| comm)
     }
 
-    /// What became of a call of [the ranks that hold the same](World::replicas): if it failed among some, it fails on all ranks.
-    /// Called by all.
+    /// Agrees on the result of a call of [the ranks that hold the same](World::replicas): if it failed on some, it fails on all
+    /// ranks. Called by all.
     pub(super) fn settle<T>(&mut self, result: Result<T, TrainError>) -> Result<T, TrainError> {
         if self.has_parts() { agree(self.all, result) } else { result }
     }
 
-    /// What any rank asks for, where parts must know it before a step. Called by all ranks.
+    /// Combines the requests of all ranks, where parts must have them before a step. Called by all ranks.
     pub(super) fn any<const N: usize>(&mut self, asks: [bool; N]) -> Result<[bool; N], TrainError> {
         if !self.has_parts() {
             return Ok(asks);
@@ -55,7 +55,7 @@ impl<'a> World<'a> {
         Ok(asked.map(|asked| asked > 0))
     }
 
-    /// The same error, with the numbers that its ranks have among all.
+    /// Returns the error with the numbers that its ranks have among all.
     pub(super) fn explain(&self, error: TrainError) -> TrainError {
         match (error, &self.alike) {
             (TrainError::ReplicasDiffer { step, ranks, parameters }, Some((_, members))) => {

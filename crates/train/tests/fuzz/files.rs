@@ -12,7 +12,7 @@ use crate::mutate::Corpus;
 use crate::reader::Reader;
 use crate::seeds;
 
-/// What the readers of small files may take: a hundred times what the largest of them holds.
+/// The memory limit of readers of small files: a hundred times what the largest of them holds.
 const BOUND_BYTES: usize = 32 << 20;
 
 /// A folder that goes with its reader.
@@ -78,7 +78,7 @@ fn words_of<const N: usize>(words: [&'static str; N]) -> &'static [&'static str]
     Vec::leak(words.to_vec())
 }
 
-/// A pair of IDX files, one of which is almost right.
+/// Returns a pair of IDX files, one of which is almost right.
 fn idx(name: &'static str, is_images: bool) -> Reader {
     let images = seeds::idx(&[20, 3, 2], |index| index as u8);
     let labels = seeds::idx(&[20], |index| (index % 10) as u8);
@@ -101,7 +101,7 @@ fn frames() -> Corpus {
     Corpus::new(vec![records(&[7; 4]), records(&seeds::picture(ImageFormat::Png))], &["label", "image"])
 }
 
-/// A record that is almost right, in a frame that is.
+/// Returns a record that is almost right, in a frame that is.
 fn records() -> Reader {
     let seeds = [seeds::picture(ImageFormat::Png), vec![9; 16]].map(|image| seeds::example(&image, 1));
     let corpus = Corpus::new(seeds.to_vec(), &["label", "image/encoded", "image/height", "image/width"]);
@@ -125,7 +125,7 @@ fn pictures(name: &'static str, format: ImageFormat) -> Reader {
         folder.file(&name_of(0), &bytes);
         load(&Source::Images(folder.path()))
     });
-    // What a decoder takes to begin with, twice: the image as it is, and in grey.
+    // The initial memory of a decoder, twice: the image as it is, and in grey.
     Reader { name, short: 1_500, bound_bytes: 2 * BOUND_BYTES, corpus, read }
 }
 
@@ -150,7 +150,7 @@ fn checkpoint() -> Checkpoint<State> {
 
 const FILES: [&str; 3] = ["parameters.safetensors", "optimizer.safetensors", "state.json"];
 
-/// The files of a checkpoint, one after the other, each with its length before it.
+/// Returns the files of a checkpoint, one after the other, each with its length before it.
 fn packed(files: &[Vec<u8>; 3]) -> Vec<u8> {
     files.iter().flat_map(|file| [&(file.len() as u32).to_be_bytes(), &file[..]].concat()).collect()
 }
@@ -209,7 +209,7 @@ fn checkpoints(name: &'static str, resummed: bool) -> Reader {
     Reader { name, short: 3_000, bound_bytes: BOUND_BYTES, corpus, read }
 }
 
-/// What `state.json` says inside of its frame.
+/// Returns the content of `state.json` inside of its frame.
 fn content(state: &[u8]) -> &[u8] {
     let start = b"{\n\"xxh3_of_content\": \"0123456789abcdef\",\n\"content\": ".len();
     &state[start..state.len() - b"\n}\n".len()]

@@ -7,7 +7,7 @@ use unisono::status::{Dump, Flight};
 use crate::mutate::Corpus;
 use crate::reader::Reader;
 
-/// What rank 1 of two wrote, that waits in its second call, or did nothing so far.
+/// Returns the dumps of rank 1 of two, which waits in its second call, or has done nothing so far.
 fn dumps() -> [String; 2] {
     let record = |sequence: u64, rest: &str| {
         format!(

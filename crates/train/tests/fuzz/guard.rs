@@ -1,4 +1,4 @@
-//! What no input may do: take more memory than it is worth, or more time.
+//! The limits for all inputs: memory in proportion to the input, and time.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::abort;
@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 const MOST: Duration = Duration::from_secs(20);
 
 static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// What may be in use.
+/// The memory that may be in use.
 static BOUND_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
-/// How many inputs there were.
+/// The number of inputs.
 static INPUTS: AtomicU64 = AtomicU64::new(0);
-/// How the input that is being read is made again; empty if none is. Locked only while nothing is read.
+/// The command that reproduces the input that is being read; empty if none is. Locked only while nothing is
+/// read.
 static AGAIN: Mutex<String> = Mutex::new(String::new());
 
-/// Ends the program: nothing that is in the midst of an allocation, or never ends, can panic.
+/// Ends the program: code inside an allocation, or that never ends, cannot panic.
 fn end(why: &str) -> ! {
     eprintln!("of the input that is being read: {why}");
     if let Ok(again) = AGAIN.try_lock() {

@@ -1,5 +1,5 @@
-//! Whatever reads bytes or text from outside, given what is almost right: it refuses in words, or what it accepts is whole. It never
-//! panics, takes no memory that the input is not worth, and comes to an end.
+//! Every reader of bytes or text from outside, given input that is almost valid: it reports an error, or what it accepts is whole.
+//! It never panics, takes no memory that the input is not worth, and comes to an end.
 
 #![allow(unreachable_pub, reason = "a test has no users")]
 
@@ -46,7 +46,7 @@ fn fuzz(reader: Reader) {
         *if answer.is_ok() { &mut accepted } else { &mut refused } += 1;
         corpus.learn(input, &answer.err().unwrap_or_default());
     }
-    // What is never accepted, or always, is not almost right.
+    // Inputs that are never accepted, or always, are not almost valid.
     assert!(accepted > 0 && refused > 0, "{accepted} of {name} are accepted, {refused} refused");
     let counts = [(accepted, "accepted"), (refused, "refused"), (corpus.answers(), "kinds of answers")];
     cases.tell(&format!("reading {name}"), &counts);

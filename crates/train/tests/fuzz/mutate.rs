@@ -1,7 +1,7 @@
 //! Inputs that are almost right: what is right, with a few things wrong.
 //!
-//! The test has no coverage to go by, as `crates/fuzz/` has. In its place stands what is said of an input: one that brings an answer that
-//! was not heard before is kept, and is what later ones are made from.
+//! The test has no coverage to go by, as `crates/fuzz/` has. The message about an input stands in its place: one that brings an answer
+//! that was not heard before is kept, and is what later ones are made from.
 
 use std::collections::HashSet;
 
@@ -30,11 +30,11 @@ const MOST: usize = 512;
 /// The longest input: what is repeated without end tests nothing but deadlines.
 const LONGEST_BYTES: usize = 64 << 10;
 
-/// What inputs are made from.
+/// The sources of inputs.
 #[derive(Debug)]
 pub struct Corpus {
     pub inputs: Vec<Vec<u8>>,
-    /// How many of them are right: the first ones.
+    /// The number of them that are right: the first ones.
     seeds: usize,
     /// Words of the format.
     pub words: &'static [&'static str],
@@ -68,14 +68,14 @@ impl Corpus {
         }
     }
 
-    /// How many answers were heard.
+    /// Returns the number of answers that were heard.
     pub fn answers(&self) -> u64 {
         self.answers.len() as u64
     }
 
     fn change(&self, input: &mut Vec<u8>, random: &mut Random) {
         let length = input.len();
-        // What a file is for is said at its beginning.
+        // The kind of a file is at its beginning.
         let near = if random.once_in(2) { length.min(40) } else { length };
         let at = random.below(near + 1);
         let some = random.below(1 + random.clone().one_of(&[4, 32, 512])).min(length - at);

@@ -1,4 +1,4 @@
-//! What is fuzzed: by itself in the test, and by coverage in `crates/fuzz/`.
+//! The fuzzed readers: run by the test, and by coverage in `crates/fuzz/`.
 
 use crate::mutate::Corpus;
 use crate::{files, flights, texts};
@@ -6,18 +6,18 @@ use crate::{files, flights, texts};
 /// Something that reads.
 pub struct Reader {
     pub name: &'static str,
-    /// How many inputs the short form of the test has.
+    /// The number of inputs that the short form of the test has.
     pub short: u64,
-    /// How much memory an input may take at a time.
+    /// The memory that an input may take at a time.
     pub bound_bytes: usize,
     pub corpus: Corpus,
     pub read: Read,
 }
 
-/// Reads an input. What is said of it, if it is refused.
+/// Reads an input. The error, if it is refused.
 pub type Read = Box<dyn FnMut(&[u8]) -> Result<(), String> + Send>;
 
-/// All that there are.
+/// Returns all that there are.
 pub fn all() -> Vec<Reader> {
     texts::readers().into_iter().chain([flights::reader()]).chain(files::readers()).collect()
 }

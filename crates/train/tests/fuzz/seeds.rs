@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-/// An IDX file of bytes.
+/// Returns an IDX file of bytes.
 pub fn idx(shape: &[u32], byte: impl Fn(usize) -> u8) -> Vec<u8> {
     let mut file = vec![0, 0, 8, shape.len() as u8];
     file.extend(shape.iter().flat_map(|size| size.to_be_bytes()));
@@ -25,7 +25,7 @@ pub fn csv(rows: usize) -> String {
     table
 }
 
-/// A picture of a few pixels in a format of files.
+/// Returns a picture of a few pixels in a format of files.
 pub fn picture(format: image::ImageFormat) -> Vec<u8> {
     let mut file = std::io::Cursor::new(Vec::new());
     let picture = image::GrayImage::from_fn(5, 4, |x, y| image::Luma([(x * 40 + y * 7) as u8]));
@@ -33,7 +33,7 @@ pub fn picture(format: image::ImageFormat) -> Vec<u8> {
     file.into_inner()
 }
 
-/// A field of a message of Protocol Buffers that has a length.
+/// Returns a field of a message of Protocol Buffers that has a length.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut field = vec![number << 3 | 2];
     let mut length = bytes.len();
@@ -46,7 +46,7 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     field
 }
 
-/// A `tf.train.Example` of an image and a label.
+/// Returns a `tf.train.Example` of an image and a label.
 pub fn example(image: &[u8], label: u8) -> Vec<u8> {
     let feature =
         |name: &str, values: Vec<u8>| field(1, &[field(1, name.as_bytes()), field(2, &values)].concat());
@@ -56,7 +56,7 @@ pub fn example(image: &[u8], label: u8) -> Vec<u8> {
     field(1, &[image, label].concat())
 }
 
-/// A checksum as TensorFlow's frames have it.
+/// Returns a checksum as TensorFlow's frames have it.
 fn checksum(bytes: &[u8]) -> [u8; 4] {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
 }
@@ -70,7 +70,7 @@ pub fn records(records: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
     records.into_iter().flat_map(frame).collect()
 }
 
-/// The same PNG with checksums that are right, as far as it is a row of chunks.
+/// Returns the PNG with right checksums, as far as it is a row of chunks.
 pub fn checksummed_png(bytes: &[u8]) -> Vec<u8> {
     let mut file = bytes.to_vec();
     let mut at = 8;

@@ -12,7 +12,7 @@ const BOUND_BYTES: usize = 16 << 20;
 pub fn readers() -> Vec<Reader> {
     let seeds = |texts: &[&str]| texts.iter().map(|text| text.as_bytes().to_vec()).collect();
     let reader = |name, short, corpus, read: fn(&str) -> Result<(), String>| {
-        // What is no UTF-8 is not text to begin with.
+        // Bytes that are not UTF-8 are not text to begin with.
         let read = Box::new(move |input: &[u8]| read(&String::from_utf8_lossy(input)));
         Reader { name, short, bound_bytes: BOUND_BYTES, corpus, read }
     };

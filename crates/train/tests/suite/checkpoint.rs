@@ -17,7 +17,7 @@ pub(crate) fn tests() -> Vec<Test> {
     tests![a_killed_process_leaves_whole_checkpoints, without_room_the_older_checkpoints_stay]
 }
 
-/// A process that saves in the directory of its argument.
+/// Returns a process that saves in the directory of its argument.
 pub(crate) fn play(role: &str) -> ExitCode {
     let directory = std::env::args().nth(1).expect("a directory");
     let save = if role == SAVE { save_in_a_loop } else { outgrow_the_limit };

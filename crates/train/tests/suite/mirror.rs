@@ -2,8 +2,8 @@
 
 use unisono::DType;
 use unisono_train::{
-    BucketBytes, BucketSettings, Fill, Gradients, Mirror, OptimizerSettings, Order, Overlap, Share, Shares,
-    Tally, TrainError, Wire,
+    BucketBytes, BucketSettings, Fill, Gradients, LossSums, Mirror, OptimizerSettings, Order, Overlap, Share,
+    Shares, TrainError, Wire,
 };
 
 pub(crate) mod across;
@@ -21,7 +21,7 @@ use line::{BIAS, COUNTER, Line, UNUSED, WEIGHT, points, sgd};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// The values of a replica after `steps` steps over 60 points, rank 0's, and the last report's norm.
+/// Returns the values of a replica after `steps` steps over 60 points, rank 0's, and the last report's norm.
 fn trained(
     ranks: usize,
     buckets: &BucketSettings,
@@ -54,7 +54,7 @@ fn trained(
     results.swap_remove(0)
 }
 
-/// How far apart values are at most.
+/// Returns the largest difference of values.
 fn apart(one: &[Vec<f32>], other: &[Vec<f32>]) -> f32 {
     let pairs = one.iter().flatten().zip(other.iter().flatten());
     pairs.map(|(one, other)| (one - other).abs()).fold(0.0, f32::max)
@@ -148,14 +148,14 @@ fn the_parts_are_of_use_in_a_loop_of_ones_own() {
             for number in 0..2 {
                 let pass = unisono_train::Pass { number, of: 2, ..unisono_train::Pass::ONLY };
                 let mut filling = buckets.fill(&mut comm, pass);
-                filling.weigh(Tally { targets: 1.0, loss: 0.5, correct: 0.0 });
+                filling.record_loss(LossSums { targets: 1.0, loss: 0.5, correct: 0.0 });
                 filling.put(WEIGHT, &mut |gradient, fill| {
                     assert_eq!(fill, if number == 0 { Fill::Set } else { Fill::Add });
                     fill.write(gradient, &[1.0, 2.0, 4.0]);
                 });
                 assert_eq!(filling.end().unwrap(), [BIAS, UNUSED]);
             }
-            assert_eq!(buckets.sums().unwrap().tally, Tally { targets: 4.0, loss: 2.0, correct: 0.0 });
+            assert_eq!(buckets.sums().unwrap().tally, LossSums { targets: 4.0, loss: 2.0, correct: 0.0 });
             assert_eq!(buckets.gradient(WEIGHT).unwrap(), [4.0, 8.0, 16.0], "step {step}");
             assert_eq!(buckets.gradient(BIAS).unwrap(), [0.0]);
             buckets.land_all().unwrap();

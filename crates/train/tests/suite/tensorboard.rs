@@ -28,7 +28,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 static PYTHON: LazyLock<Option<PathBuf>> = LazyLock::new(python_with_tensorboard);
 
-/// The interpreter that `scripts/setup` installs, or else the system's, if it has the package.
+/// Returns the interpreter that `scripts/setup` installs, or else the system's, if it has the package.
 fn python_with_tensorboard() -> Option<PathBuf> {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python/bin/python");
     let python = if ours.exists() { ours } else { PathBuf::from("python3") };

@@ -1,4 +1,4 @@
-/* What NCCL's header takes from CUDA's: handles that are only passed on. So no CUDA is needed to bind it. */
+/* The part of CUDA's headers that NCCL's header uses: handles that are only passed on. So no CUDA is needed to bind it. */
 #ifndef UNISONO_CUDA_RUNTIME_H
 #define UNISONO_CUDA_RUNTIME_H
 

@@ -71,7 +71,7 @@ impl<'a> Admission<'a> {
         problem?;
         for (rank, peer) in self.admitted.iter_mut().enumerate() {
             if let Some(peer) = peer {
-                // What it sends belongs to the first round, and stays.
+                // Messages after the first round stay.
                 peer.flush().and(peer.fill(LONGEST)).map_err(|error| lost(rank, &error))?;
             }
         }

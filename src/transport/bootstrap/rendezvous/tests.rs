@@ -23,7 +23,7 @@ fn joining(world: (Rank, usize), timeout: Duration) -> Joining<'static> {
     Joining { world, timeout, secret: b"", reports: false }
 }
 
-/// Every rank of a world that meets, on a thread of its own.
+/// Returns every rank of a world that meets, on a thread of its own.
 fn meet_at<R: Send>(
     address: &str,
     ranks: &[Joining<'static>],

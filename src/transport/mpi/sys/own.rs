@@ -17,8 +17,8 @@ use crate::transport::VendorPhase;
 const GROUP_TAG: c_int = 3;
 
 impl Comm {
-    /// A communicator of these ranks: `MPI_Group_incl` (§7.3.2) and `MPI_Comm_create_group` (§7.4.2). Its members call it, and
-    /// no other ranks; blocks until all have.
+    /// Returns a communicator of these ranks: `MPI_Group_incl` (§7.3.2) and `MPI_Comm_create_group` (§7.4.2). Its members call
+    /// it, and no other ranks; blocks until all have.
     pub(in super::super) fn of_group(self, members: &[Rank]) -> Result<Self> {
         let _turn = turn();
         let members: Vec<_> = members.iter().map(|&rank| rank as c_int).collect();
@@ -109,7 +109,7 @@ pub(in super::super) struct Begun {
 }
 
 impl Begun {
-    /// Whether it is done; drives progress.
+    /// Returns whether it is done; drives progress.
     pub(in super::super) fn is_done(&mut self) -> Result<bool> {
         self.request.is_done()
     }
@@ -143,7 +143,7 @@ pub(super) fn reduction(op: ReduceOp) -> ffi::MPI_Op {
     }
 }
 
-/// The MPI type of an element (§3.2.2); MPI has none for half precision.
+/// Returns the MPI type of an element (§3.2.2); MPI has none for half precision.
 pub(super) fn datatype(dtype: DType, op: ReduceOp) -> Result<ffi::MPI_Datatype> {
     // SAFETY: constants of the library.
     let kind = unsafe {
@@ -163,7 +163,7 @@ pub(super) fn datatype(dtype: DType, op: ReduceOp) -> Result<ffi::MPI_Datatype> 
     })
 }
 
-/// The MPI type of an element that is only moved.
+/// Returns the MPI type of an element that is only moved.
 pub(super) fn moved(dtype: DType) -> ffi::MPI_Datatype {
     // SAFETY: a constant of the library.
     let half = unsafe { ffi::RSMPI_UINT16_T };

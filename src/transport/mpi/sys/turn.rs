@@ -8,7 +8,7 @@ use std::thread::ThreadId;
 static USERS: AtomicUsize = AtomicUsize::new(0);
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Whether this thread may call MPI.
+/// Returns whether this thread may call MPI.
 pub(in super::super) fn may_call(only: Option<ThreadId>) -> bool {
     only.is_none_or(|only| only == std::thread::current().id())
 }
@@ -40,7 +40,7 @@ impl Drop for User {
     }
 }
 
-/// The lock to hold during an MPI call; not taken while there is only one communicator.
+/// Returns the lock to hold during an MPI call; not taken while there is only one communicator.
 #[inline]
 pub(super) fn turn() -> Option<MutexGuard<'static, ()>> {
     is_shared().then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
@@ -54,7 +54,7 @@ pub(super) fn unless_taken(call: impl FnOnce()) {
     }
 }
 
-/// Whether several threads may call MPI.
+/// Returns whether several threads may call MPI.
 fn is_shared() -> bool {
     USERS.load(Ordering::Acquire) > 1
 }

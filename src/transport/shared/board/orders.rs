@@ -37,7 +37,7 @@ fn nobody_is_inside_of_memory_that_is_withdrawn() {
         };
         let [owner, other] = &*conditions;
         owner.withdraw(std::iter::once((other, || false)), || true);
-        // SAFETY: nobody is inside, which is what loom is to find out.
+        // SAFETY: no thread is inside, which loom verifies.
         memory.with_mut(|memory| unsafe { *memory = 2 });
         visitor.join().unwrap();
     });

@@ -18,7 +18,7 @@ const SIGNAL: Duration = Duration::from_millis(200);
 /// The size of the copies that measure the kernel's speed, and their number: about a millisecond each where the kernel is slow.
 const TRIAL_BYTES: usize = 2 << 20;
 const TRIALS: usize = 3;
-/// Where a large allocation of a heap begins within a page. The kernel copies by `rep movsb`, which takes six times as long to such an
+/// The start of a large allocation of a heap within a page. The kernel copies by `rep movsb`, which takes six times as long to such an
 /// address on some processors (AMD EPYC, Zen 3).
 const HEAP_OFFSET: usize = 16;
 /// The factor by which a kernel copy may be slower than a process's own copy of cached data and still be worth it: ours go
@@ -51,7 +51,7 @@ impl Segment {
         Ok(Self { location, inode, pages })
     }
 
-    /// Whether the rank still has it.
+    /// Returns whether the rank still has it.
     fn is_there(&self, process_id: i32) -> bool {
         inode(process_id, self.location.file()) == Some(self.inode)
     }
@@ -73,7 +73,7 @@ impl Processes {
         self.by_kernel
     }
 
-    /// The address here of another rank's registered memory.
+    /// Returns the address here of another rank's registered memory.
     pub(super) fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
         let pages = self.segment(of, location)?;
         let fits = location
@@ -134,8 +134,8 @@ impl Processes {
     }
 }
 
-/// The error of a copy. Where a signal ends the job and the other process is gone already, the signal ends this one in a moment too:
-/// then there is nothing to complain about.
+/// Returns the error of a copy. Where a signal ends the job and the other process is gone already, the signal ends this one in a
+/// moment too: then there is nothing to complain about.
 fn failed(size_bytes: usize, cause: io::Error) -> Error {
     if cause.raw_os_error() == Some(libc::ESRCH) {
         std::thread::sleep(SIGNAL);
@@ -152,12 +152,12 @@ fn map_file(process_id: i32, file: u64) -> Result<Pages> {
     Ok(pages)
 }
 
-/// The identity of the file, if it exists.
+/// Returns the identity of the file, if it exists.
 fn inode(process_id: i32, file: u64) -> Option<u64> {
     rustix::fs::stat(Pages::path(process_id, file)).ok().map(|status| status.st_ino)
 }
 
-/// Whether the kernel lets this process read that one's memory, tested on a known value.
+/// Returns whether the kernel lets this process read that one's memory, tested on a known value.
 pub(in crate::transport) fn can_read(process_id: i32, address: u64, expected: u64) -> bool {
     let mut found = [0; 8];
     read(process_id, address, &mut found).is_ok() && u64::from_ne_bytes(found) == expected
@@ -222,7 +222,7 @@ fn write(process_id: i32, address: u64, from: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The number of bytes copied, from the kernel's return value.
+/// Returns the number of bytes copied, from the kernel's return value.
 fn copied(returned: isize) -> io::Result<usize> {
     match usize::try_from(returned) {
         Err(_) => Err(io::Error::last_os_error()),
@@ -257,7 +257,7 @@ mod tests {
         use rustix::fd::AsRawFd as _;
         let (file, pages) = Pages::shared(100).unwrap();
         let again = map_file(std::process::id() as i32, file.as_raw_fd() as u64).unwrap();
-        // SAFETY: both mappings are of the same memory, and nobody else uses it.
+        // SAFETY: both mappings are of the same memory, and nothing else uses it.
         unsafe {
             *pages.as_ptr() = 7;
             assert_eq!(*again.as_ptr(), 7);
@@ -289,7 +289,7 @@ mod tests {
         let mut kept = registry.allocate(100).unwrap();
         let mut reach = |block: &mut crate::memory::Block| {
             let location = registry.locate(block.as_mut_slice()).unwrap();
-            // SAFETY: the byte is in the block, and nobody else uses it.
+            // SAFETY: the byte is in the block, and nothing else uses it.
             unsafe { *processes.pointer(0, location, 1).unwrap() = 7 };
             assert_eq!(block.as_mut_slice()[0], 7);
             processes.mapped[0].len()

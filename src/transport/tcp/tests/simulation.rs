@@ -32,7 +32,7 @@ const END: Time = Duration::from_secs(2_000);
 /// The stack of a rank, in words.
 const STACK: usize = 32 << 10;
 
-/// How a rank ended.
+/// The end of a rank.
 #[derive(Debug)]
 enum Fate {
     Done,
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// The rank that goes on next, once it has been told what it is told before.
+    /// Returns the rank that goes on next, once it has been told what it is told before.
     fn next(&mut self) -> Option<Rank> {
         let runs_at = |rank: Rank| Some((self.schedule.runs_at(rank, self.wakes[rank]?), rank));
         let (at, rank) = (0..self.schedule.ranks).filter_map(runs_at).min()?;

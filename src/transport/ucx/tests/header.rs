@@ -8,7 +8,7 @@ use crate::transport::ucx::sys::{CONSTANTS, LAYOUT, SIGNATURES};
 const SOURCE: &str =
     "#include <ucp/api/ucp.h>\n#include <ucs/type/status.h>\n#include <ucs/type/thread_mode.h>\n";
 
-/// The header's declarations in Rust, with one space between tokens.
+/// Returns the header's declarations in Rust, with one space between tokens.
 fn bindings() -> String {
     let bindings = bindgen::Builder::default()
         .header_contents("unisono_ucp.h", SOURCE)
@@ -22,7 +22,7 @@ fn bindings() -> String {
     bindings.expect("libucx-dev is installed (scripts/setup --tests)").to_string()
 }
 
-/// The text without spaces, and without the path of C's types.
+/// Returns the text without spaces, and without the path of C's types.
 fn plain(text: &str) -> String {
     text.replace(' ', "").replace("::std::os::raw::", "")
 }
@@ -69,7 +69,7 @@ fn the_table_agrees_with_the_header() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The types of the arguments of a function and of its result.
+/// Returns the types of the arguments of a function and of its result.
 fn declaration(bindings: &str, name: &str) -> Option<(Vec<String>, String)> {
     let (_, rest) = bindings.split_once(&format!("pub fn {name} ("))?;
     let (declaration, _) = rest.split_once(';')?;
@@ -78,7 +78,7 @@ fn declaration(bindings: &str, name: &str) -> Option<(Vec<String>, String)> {
     Some((arguments.map(|(_, kind)| plain(kind)).collect(), plain(result.trim().trim_start_matches("->"))))
 }
 
-/// The values of the header's constants.
+/// Returns the values of the header's constants.
 fn constants(bindings: &str) -> BTreeMap<String, String> {
     let constants = bindings.split("pub const ").skip(1).filter_map(|rest| {
         let (name, rest) = rest.split_once(" : ")?;

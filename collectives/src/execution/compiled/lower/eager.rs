@@ -5,7 +5,7 @@ use crate::plan::Plan;
 use crate::schedule::{Chunks, Combine, Receive, Source, Step};
 use crate::world::Rank;
 
-/// The halves of a plan's steps, with each send as early as its data allows
+/// Returns the halves of a plan's steps, with each send as early as its data allows
 /// ([`Schedule::earliest_sends`](crate::Schedule::earliest_sends)), and without copies of a range to itself. `None` if the plan
 /// has other local copies.
 pub(super) fn lower(plan: &Plan, rank: Rank) -> Option<Vec<(Place, Instruction)>> {
@@ -31,7 +31,7 @@ pub(super) fn lower(plan: &Plan, rank: Rank) -> Option<Vec<(Place, Instruction)>
     Some(instructions)
 }
 
-/// The rest of a step once its send is done, if any; `None` if there is no such instruction.
+/// Returns the rest of a step once its send is done, if any; `None` if there is no such instruction.
 fn awaited(step: &Step, rank: Rank) -> Option<Option<Instruction>> {
     match (step.send, step.receive) {
         (_, None) => Some(None),

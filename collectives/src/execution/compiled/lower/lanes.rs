@@ -25,7 +25,7 @@ pub(crate) const DEPTH: usize = 2;
 const BLOCK_BYTES: RangeInclusive<usize> = 32 << 10..=1 << 20;
 const BLOCKS: usize = 32;
 
-/// The number of blocks for this chunk size and segment size; `None` if everything fits one block.
+/// Returns the number of blocks for this chunk size and segment size; `None` if everything fits one block.
 pub(crate) fn blocks(chunk_bytes: usize, segment_bytes: usize) -> Option<usize> {
     let fair = (chunk_bytes / BLOCKS).clamp(*BLOCK_BYTES.start(), *BLOCK_BYTES.end());
     let blocks = chunk_bytes.div_ceil(whole_segments(fair, segment_bytes));
@@ -78,8 +78,8 @@ pub(super) fn lower(plan: &Plan, blocks: usize, far_steps: usize) -> Vec<(Place,
 /// A send and a receive of a step.
 type Halves = (Option<Outgoing>, Option<Incoming>);
 
-/// The sends and receives of one block in a step of a phase, chunk by chunk, since a block is a part of each chunk; nothing if there is no
-/// such step.
+/// Returns the sends and receives of one block in a step of a phase, chunk by chunk, since a block is a part of each chunk; nothing if
+/// there is no such step.
 fn by_chunks((number, phase): (usize, &Phase), step: usize, block: usize) -> Vec<(Place, Halves)> {
     let place = Place { name: phase.name, phase: number, step };
     let step = phase.schedule.steps().get(step).copied().unwrap_or_default();

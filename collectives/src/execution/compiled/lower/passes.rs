@@ -8,7 +8,7 @@ use crate::world::Rank;
 
 const PLACE: Place = Place { name: "one pass", phase: 0, step: 0 };
 
-/// A direct all-reduce: a rank reduces its own part of all buffers, and writes the result to all.
+/// Returns a direct all-reduce: a rank reduces its own part of all buffers, and writes the result to all.
 pub(super) fn reduction((rank, plan): (Rank, &Plan), owned: &[Chunks]) -> Vec<(Place, Instruction)> {
     let part = |rank: Rank| Part { chunks: owned[rank], block: 0 };
     let own = part(rank);
@@ -25,7 +25,8 @@ pub(super) fn reduction((rank, plan): (Rank, &Plan), owned: &[Chunks]) -> Vec<(P
     pass(lends.collect(), reads.chain(writes).collect())
 }
 
-/// An operation that only moves elements: a rank moves its own part between the buffers, in one pass for each of `passes` blocks.
+/// Returns an operation that only moves elements: a rank moves its own part between the buffers, in one pass for each of `passes`
+/// blocks.
 pub(super) fn moves(operation: Operation, (rank, ranks): (Rank, usize), passes: usize) -> Program {
     // Two ranks swap a block together, one half each.
     let halves = if operation == Operation::AllToAll { 2 } else { 1 };

@@ -12,7 +12,7 @@ use unisono_testing::tests;
 use unisono_train::metrics::{F1, Named, TopK};
 use unisono_train::{EpochReport, Event, Order, Stop, Summary, TrainError};
 
-/// How far losses may be apart that are added up in another order.
+/// The largest difference of losses that are added up in another order.
 const TOLERANCE: f64 = 1e-5;
 
 fn settings() -> Config {
@@ -28,7 +28,7 @@ fn settings() -> Config {
     }
 }
 
-/// The run, cut into so many stages.
+/// Returns the run, cut into so many stages.
 fn cut(settings: Config, stages: usize, schedule: &str) -> Config {
     Config {
         strategy: Some(StrategyKind::Pipeline),
@@ -38,7 +38,7 @@ fn cut(settings: Config, stages: usize, schedule: &str) -> Config {
     }
 }
 
-/// The summary on each rank.
+/// Returns the summary on each rank.
 fn run(ranks: usize, settings: &Config) -> Vec<Result<Summary, TrainError>> {
     unisono::threads(ranks, |mut comm| match settings.strategy() {
         Some(Strategy::Pipeline(pipeline)) => settings.pipeline(&mut comm, &pipeline)?.run(|_| ()),
@@ -58,7 +58,7 @@ fn assert_near(found: &EpochReport, expected: &EpochReport, what: &str) {
         assert!((found - expected).abs() < TOLERANCE, "{what}: {found}, on one rank {expected}");
     }
     for (name, value) in &found.metrics {
-        // Of 2000 samples, one or two may be on the edge.
+        // One or two of 2000 samples may be on the edge.
         assert!((value - expected.metrics[name]).abs() < 2e-3, "{what}: {name} {value}");
     }
 }
@@ -104,7 +104,7 @@ fn the_transformer_and_the_cnn_are_cut() {
     }
 }
 
-/// A run of two epochs that saves at every 30th step, and may be asked to stop.
+/// Returns a run of two epochs that saves at every 30th step, and may be asked to stop.
 fn saving(directory: &Path, stop: Stop) -> Config {
     crate::saving(directory, Config { stop, ..settings() })
 }
@@ -146,7 +146,7 @@ fn a_run_goes_on_under_other_strategies_and_its_checkpoints_are_whole() {
 fn a_run_resumed_in_the_same_world_has_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
     let run = || Config {
-        // What layers cost may be measured differently.
+        // The measured costs of layers may differ.
         split_at: Some(vec!["hidden3".to_owned()]),
         ..cut(saving(directory.path(), Stop::default()), 2, "1f1b")
     };

@@ -1,4 +1,4 @@
-//! Stages of one's own.
+//! Custom stages.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    AdamW, BucketSettings, Mirror, OptimizerSettings, Replica, RunSettings, Sampled, Sgd, Share, Shares,
-    Summary, Tally, TrainError, Trainer,
+    AdamW, BucketSettings, LossSums, Mirror, OptimizerSettings, Replica, RunSettings, Sampled, Sgd, Share,
+    Shares, Summary, TrainError, Trainer,
 };
 
 const MICRO_BATCHES: usize = 8;
@@ -31,7 +31,7 @@ const SEED: u64 = 11;
 
 type Batch = (Tensor, Tensor);
 
-/// The micro-batches of a replica in a step. Each has another number of samples.
+/// Returns the micro-batches of a replica in a step. Each has another number of samples.
 fn batches(step: usize, replica: usize) -> Vec<Batch> {
     let mut random = ChaCha8Rng::seed_from_u64((step * 10 + replica) as u64);
     let batch = |micro_batch: usize| {
@@ -54,7 +54,7 @@ fn layer(parameters: &Parameters, number: usize) -> Linear {
 fn loss(logits: &Tensor, targets: &Tensor) -> Result<Loss> {
     let sum = cross_entropy(logits, targets)?;
     let loss = f64::from(sum.to_scalar::<f32>()?);
-    Ok(Loss { sum, tally: Tally { targets: targets.elem_count() as f64, loss, correct: 0.0 } })
+    Ok(Loss { sum, tally: LossSums { targets: targets.elem_count() as f64, loss, correct: 0.0 } })
 }
 
 fn mirror<R: Replica>(comm: &mut Communicator, replica: R) -> std::result::Result<Mirror<R>, TrainError> {
@@ -82,7 +82,7 @@ fn alone(replicas: usize) -> Losses {
             let report = mirror.step(&mut comm, Share::of(&of_step(step)), 0.01, |_| true)?;
             losses.push(report.sums.tally.mean_loss());
         }
-        let mut tally = Tally::default();
+        let mut tally = LossSums::default();
         for batch in of_step(STEPS).iter().flatten() {
             tally += mirror.replica().evaluate(batch)?;
         }
@@ -92,7 +92,7 @@ fn alone(replicas: usize) -> Losses {
     losses.into_iter().next().unwrap().unwrap()
 }
 
-/// A rank of a pipeline of this many ranks, in a world with several pipelines.
+/// Returns a rank of a pipeline of this many ranks, in a world with several pipelines.
 fn piped(
     comm: &mut Communicator,
     ranks: usize,

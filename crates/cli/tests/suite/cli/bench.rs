@@ -109,7 +109,7 @@ fn every_operation_is_right(rows: &[serde_json::Value], ranks: u64, algorithms: 
 fn bench_measures_every_operation() {
     let arguments = "bench --operation all --bytes 4:300K:256 --iterations 3 --format json";
     let arguments: Vec<_> = arguments.split(' ').collect();
-    // What is registered makes no difference to MPI.
+    // MPI does not distinguish registered memory.
     for (memory, worlds) in [("slice", &[2, 3][..]), ("registered", &[2])] {
         let arguments = [&arguments[..], &["--memory", memory]].concat();
         let stdout = unisono(&[&arguments[..], &["--threads", "3"]].concat()).expect_success().stdout;
@@ -119,7 +119,7 @@ fn bench_measures_every_operation() {
             every_operation_is_right(&rows(&stdout), ranks as u64, &["auto", "mpi"]);
         }
     }
-    // What is only moved, MPI moves in every type.
+    // MPI moves elements of every type.
     let halves = ["bench", "--operation", "all-gather,scatter", "--dtype", "bf16", "--bytes", "1000"];
     let stdout = launched(3, &[&halves[..], &["--format", "json"]].concat());
     let rows = rows(&stdout.expect_success().stdout);

@@ -10,7 +10,7 @@ use unisono_testing::tests;
 use super::{launch, our_lines, play, ranks, run};
 use crate::count;
 
-/// A small job in a shell that has changed something first.
+/// Returns a small job in a shell that has changed something first.
 fn in_shell(before: &str, count: usize, role: &str) -> Ended {
     let mpirun = launch::mpirun(count, &this_program());
     let mut command = Command::new("sh");
@@ -53,7 +53,7 @@ fn no_group() -> Option<String> {
     Group::new(1 << 30).err()
 }
 
-/// Two ranks to whom the kernel refuses a call; the line that they say.
+/// Two ranks that the kernel refuses a call; the line that they report.
 fn forbidden(role: &str, transport: &str) -> String {
     let ended = run(ranks(2, role)).expect_success();
     assert_eq!(count(&ended.stdout, &format!("has begun over {transport}\n")), 2, "{ended:?}");

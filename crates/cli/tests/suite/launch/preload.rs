@@ -31,7 +31,7 @@ fn no_compiler() -> Option<String> {
     (!is_there).then(|| "there is no C compiler `cc`".to_owned())
 }
 
-/// The version of an MPI of the same family as this program's, and of the other family.
+/// Returns the version of an MPI of the same family as this program's, and of the other family.
 fn versions() -> (&'static str, &'static str) {
     let (open_mpi, mpich) = ("Open MPI v3.9.9, package: x", "MPICH Version:\\t9.9.9\\n");
     if launch::is_open_mpi() { (open_mpi, mpich) } else { (mpich, open_mpi) }

@@ -1,4 +1,4 @@
-//! What the ranks do.
+//! The ranks of the tests.
 
 use std::process::ExitCode;
 use std::thread;
@@ -9,8 +9,8 @@ use unisono::{Communicator, Error, ReduceOp};
 /// More arrays than `ulimit -n 64` has files.
 const ARRAYS: usize = 100;
 
-/// How long a rank that is refused stays: a launcher ends the others when the first has left with an error, and all are
-/// to be heard.
+/// The time that a rank that is refused stays: a launcher ends the others when the first has left with an error, and
+/// all are to be heard.
 const ALL_HEARD: Duration = Duration::from_millis(500);
 
 pub(crate) fn play(role: &str) -> ExitCode {

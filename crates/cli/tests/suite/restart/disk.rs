@@ -1,4 +1,5 @@
-//! A disk that is full: a small one in memory, in a mount namespace of its own, so that nobody else sees it.
+//! A disk that is full: a small one in memory, in a mount namespace of its own, so that no other process sees
+//! it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -15,7 +16,7 @@ fn namespace(script: &str) -> Command {
     command
 }
 
-/// Why there can be no such disk here, if there can be none.
+/// Returns the reason why there can be no such disk here, if there can be none.
 pub(crate) fn unavailable() -> Option<String> {
     let directory = tempfile::tempdir().expect("there is room for a directory");
     match namespace(MOUNT).arg(directory.path()).args(["1m", "true"]).output() {

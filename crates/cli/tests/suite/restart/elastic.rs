@@ -14,7 +14,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// One serves.
 const RANKS: usize = 4;
 
-/// A variable in the environment of a process.
+/// Returns a variable in the environment of a process.
 fn variable(pid: u32, name: &str) -> Option<String> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let variables = environment.split(|&byte| byte == 0);
@@ -24,7 +24,7 @@ fn variable(pid: u32, name: &str) -> Option<String> {
     values.next_back()
 }
 
-/// The rank that a process is, by the variable of its launcher.
+/// Returns the rank that a process is, by the variable of its launcher.
 fn rank_of(pid: u32) -> Option<usize> {
     variable(pid, "RANK")?.parse().ok()
 }
@@ -132,7 +132,7 @@ pub(crate) fn workers_that_are_killed_are_not_waited_for() {
     assert!(said.contains("the others go on without it"), "{said}");
 }
 
-/// A server that is killed ends the run, whatever the launcher may start again.
+/// A server that is killed ends the run, even if the launcher may start others again.
 pub(crate) fn a_parameter_server_that_is_killed_ends_the_run() {
     let directory = tempfile::tempdir().unwrap();
     let output = directory.path().join("output");

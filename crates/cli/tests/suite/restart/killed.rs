@@ -43,7 +43,7 @@ impl Draws {
     }
 }
 
-/// How often runs are killed.
+/// Returns the number of times that runs are killed.
 pub(crate) fn kills() -> usize {
     match env::var("UNISONO_TEST_KILLS") {
         Ok(text) => text.parse().expect("UNISONO_TEST_KILLS is a number of kills"),
@@ -65,7 +65,7 @@ pub(crate) fn killed_with_a_parameter_server() {
     });
 }
 
-/// What was not sent yet comes back too.
+/// Residuals are restored too.
 pub(crate) fn killed_with_compressed_gradients() {
     ends_as_undisturbed(1 + usize::from(suite::is_deep()), |epochs, more| {
         let mut command = train(epochs, more);
@@ -85,8 +85,8 @@ pub(crate) fn killed_while_the_next_forward_pass_goes_on() {
     });
 }
 
-/// Kills a run so many times, at random moments, and compares its end with that of a run that nobody kills. `train` is the command
-/// for a number of epochs, with more arguments.
+/// Kills a run so many times, at random moments, and compares its end with that of a run without kills. `train` is the command for
+/// a number of epochs, with more arguments.
 fn ends_as_undisturbed(kills: usize, train: impl Fn(usize, &[&str]) -> Command) {
     let started = Instant::now();
     // Between two kills it makes about one epoch.

@@ -1,4 +1,5 @@
-//! Which samples are seen, by a run that is killed in the midst of epochs and goes on at other numbers of ranks.
+//! Tests of the samples that are read by a run that is killed during epochs and goes on at other numbers of
+//! ranks.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,8 +15,8 @@ use unisono_data::{Batch, DataError, Dataset, Depth, Inputs, Kind, Schema, Store
 use unisono_train::checkpoint::When;
 use unisono_train::rate::{Rate, Schedule};
 use unisono_train::{
-    Batches, Checkpoints, Feed, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, Resumed,
-    RunSettings, Sampled, Sgd, Shares, Steps, Tally, TrainError, Trainer,
+    Batches, Checkpoints, Feed, Gradients, LossSums, OptimizerSettings, Parameter, Replica, ReplicaError,
+    Resumed, RunSettings, Sampled, Sgd, Shares, Steps, TrainError, Trainer,
 };
 
 use crate::watch::{Guarded, descendants, kill, newest, until};
@@ -26,7 +27,7 @@ const SAMPLES: usize = 1003;
 const GLOBAL_BATCH: usize = 24;
 const STEPS: usize = SAMPLES.div_ceil(GLOBAL_BATCH);
 const EPOCHS: usize = 3;
-/// A pass takes so long, so that there is time to be killed in the midst of an epoch.
+/// A pass takes so long, so that there is time to be killed during an epoch.
 const PASS: Duration = Duration::from_millis(8);
 
 /// The feed under test, and a note of every sample that a step is made of.
@@ -52,7 +53,7 @@ impl Feed for Noting {
         Ok(Box::new(steps.map(move |(step, passes)| {
             let passes = passes?;
             let samples: Vec<usize> = passes.iter().flatten().flat_map(indices).collect();
-            // In one piece: whoever is killed leaves whole lines.
+            // In one piece: a killed process leaves whole lines.
             let line = serde_json::json!([epoch, step, samples]).to_string() + "\n";
             (&*notes).write_all(line.as_bytes()).expect("notes are written");
             Ok(passes)
@@ -68,7 +69,7 @@ impl Feed for Noting {
     }
 }
 
-/// The indices of a batch's samples, each of which is its own only feature.
+/// Returns the indices of a batch's samples, each of which is its own only feature.
 fn indices(batch: &Batch) -> Vec<usize> {
     match &batch.inputs {
         Inputs::Pixels(values) => values.iter().map(|&value| value as usize).collect(),
@@ -91,15 +92,15 @@ impl Replica for Mean {
 
     fn pass(&mut self, batch: &Batch, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         thread::sleep(PASS);
-        gradients.weigh(self.evaluate(batch)?);
+        gradients.record_loss(self.evaluate(batch)?);
         let slope = indices(batch).iter().map(|&index| 2.0 * (self.value[0] - index as f32 / 1e3)).sum();
         gradients.put(0, &mut |gradient, fill| fill.write(gradient, &[slope]));
         Ok(())
     }
 
-    fn evaluate(&mut self, batch: &Batch) -> Result<Tally, ReplicaError> {
+    fn evaluate(&mut self, batch: &Batch) -> Result<LossSums, ReplicaError> {
         let errors = indices(batch).into_iter().map(|index| f64::from(self.value[0]) - index as f64 / 1e3);
-        Ok(Tally {
+        Ok(LossSums {
             targets: batch.samples as f64,
             loss: errors.map(|error| error * error).sum(),
             correct: 0.0,
@@ -151,7 +152,8 @@ fn train(directory: &Path) -> Result<(), TrainError> {
     Trainer::new(&mut comm, replica, feed, settings, resumed)?.run(|_| ()).map(drop)
 }
 
-/// The steps that a run of so many ranks was given data for, by their number in the whole run, with their samples.
+/// Returns the steps that a run of so many ranks was given data for, by their number in the whole run, with their
+/// samples.
 fn noted(directory: &Path, ranks: usize) -> BTreeMap<usize, Vec<usize>> {
     let mut steps: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for rank in 0..ranks {
@@ -167,7 +169,7 @@ fn noted(directory: &Path, ranks: usize) -> BTreeMap<usize, Vec<usize>> {
 pub(crate) fn every_sample_is_seen_once_an_epoch_on_4_2_and_3_ranks() {
     let directory = tempfile::tempdir().unwrap();
     let checkpoints = directory.path().join("checkpoints");
-    // In the midst of the first epoch, in the midst of the second, never.
+    // During the first epoch, during the second, never.
     let runs = [(4, Some(STEPS / 3)), (2, Some(STEPS + STEPS / 3)), (3, None)];
     for (ranks, killed_after) in runs {
         let mut command = mpirun(ranks, &this_program());
@@ -191,7 +193,7 @@ pub(crate) fn every_sample_is_seen_once_an_epoch_on_4_2_and_3_ranks() {
     for (ranks, _) in runs {
         let steps = noted(directory.path(), ranks);
         let first = *steps.keys().next().expect("every run makes steps");
-        // What was made after the last checkpoint is forgotten, and made again.
+        // Samples after the last checkpoint are forgotten, and made again.
         let forgotten = seen.split_off(&first);
         assert!(ranks == 4 || !forgotten.is_empty(), "a run was killed when all that it had seen was saved");
         assert!(ranks == 4 || !first.is_multiple_of(STEPS), "{ranks} ranks go on in the midst of an epoch");

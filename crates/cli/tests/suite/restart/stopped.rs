@@ -1,4 +1,4 @@
-//! Runs that are told to stop: by a signal to whoever supervises them, to one rank, or from Slurm.
+//! Runs that are told to stop: by a signal to their supervisor, to one rank, or from Slurm.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,10 +11,10 @@ use unisono_testing::launch::{self, is_open_mpi, mpirun};
 use unisono_testing::shared;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// What a run that was asked to stop ends with.
+/// The exit code of a run that was asked to stop.
 const STOPPED: Option<i32> = Some(75);
 
-/// Long enough to be stopped in the midst of it.
+/// Long enough to be stopped during it.
 fn train(directory: &Path, more: &[&str]) -> Command {
     let mut command = mpirun(2, UNISONO);
     command.args(["train", "--format", "json", "--epochs", "4", "--global-batch", "64"]);
@@ -22,7 +22,7 @@ fn train(directory: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// What it ends with if nobody disturbs it.
+/// Returns the result of an undisturbed run.
 fn undisturbed() -> serde_json::Value {
     let run = || {
         let directory = tempfile::tempdir().unwrap();
@@ -42,7 +42,8 @@ fn disturbed(mut command: Command, directory: &Path, disturb: impl FnOnce(u32)) 
     (status.code(), fs::read_to_string(output).unwrap())
 }
 
-/// That a stopped run is saved where it says, and that the rest gives what the whole gives.
+/// Asserts that a stopped run is saved where its report names, and that the rest gives the result of the
+/// whole.
 fn assert_goes_on(directory: &Path, output: &str) {
     let stopped = last_event(output, "stopped");
     assert_eq!(stopped["stopped"]["is_saved"], true, "{output}");

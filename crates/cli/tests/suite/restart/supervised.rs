@@ -1,4 +1,4 @@
-//! What `unisono supervise` makes of a command that fails; any command, so a shell will do.
+//! Tests of `unisono supervise` with a failing command; any command, so a shell will do.
 
 use std::fs;
 use std::path::Path;
@@ -71,7 +71,7 @@ pub(crate) fn supervise_resumes_and_counts_all_restarts() {
 /// A process that has left the group and the session of its command, as ranks of a launcher do.
 pub(crate) fn nothing_outlives_a_supervised_run() {
     let directory = tempfile::tempdir().unwrap();
-    // What they write goes nowhere: if they stay, they keep no pipe open for which this test would wait.
+    // Their output is discarded: if they stay, they keep no pipe open for which this test would wait.
     let script = "exec >/dev/null 2>&1; setsid sleep 100 & echo $! >> $1/runs; \
                   setsid sh -c 'sleep 101 & wait' & sleep 0.1; exit 1";
     let ended = supervised(&["--max-restarts", "1"], script, directory.path());
@@ -100,7 +100,7 @@ pub(crate) fn supervise_kills_what_does_not_stop() {
     kill("TERM", pid);
     until("it is asked to save", deadline, || (lines(directory.path()) == 2).then_some(()));
     until("it is told to end", deadline, || (lines(directory.path()) == 3).then_some(()));
-    // Whoever tells it once more does not want to wait.
+    // A user who tells it once more does not want to wait.
     kill("INT", pid);
     assert_eq!(run.ended(Duration::from_secs(5)).code(), Some(75));
     assert_eq!(fs::read_to_string(directory.path().join("runs")).unwrap(), "up\nusr1\nterm\n");

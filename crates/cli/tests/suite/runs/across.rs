@@ -4,7 +4,7 @@ use super::*;
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 
-/// The hash at the end of a run of words, each rank a node of its own.
+/// Returns the hash at the end of a run of words, each rank a node of its own.
 fn hash(ranks: usize, launched: &[&str], words: &[&str]) -> String {
     let nodes = vec!["1"; ranks].join(",");
     let mut command = Command::new(UNISONO);

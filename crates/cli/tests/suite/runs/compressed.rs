@@ -16,7 +16,7 @@ const FORMATS: [&str; 8] = [
     "threshold:0.001",
 ];
 
-/// What a run of handwritten digits says at its end.
+/// Returns the final report of a run of handwritten digits.
 fn digits(nodes: &str, checkpoints: &Path, more: &[&str]) -> Value {
     let threads = nodes.split(',').map(|size| size.parse::<usize>().unwrap()).sum::<usize>().to_string();
     let mut command = Command::new(UNISONO);

@@ -4,7 +4,7 @@ use super::*;
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 
-/// The hash of a run on digits, on two ranks.
+/// Returns the hash of a run on digits, on two ranks.
 fn hash(more: &[&str]) -> Value {
     let run = [&["train", "--threads", "2"], more].concat();
     objects(&run).pop().unwrap()["parameters_hash"].clone()

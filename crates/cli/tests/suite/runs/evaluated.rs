@@ -52,7 +52,7 @@ fn a_run_that_gets_no_better_ends_early_and_a_resumed_one_goes_on_counting() {
         (&again["ended_early"], &again["parameters_hash"]),
         (&done["ended_early"], &done["parameters_hash"])
     );
-    // What has ended stays so.
+    // A run that has ended stays so.
     let ended = digits(&[&place[..], &patience, &["--resume"]].concat());
     assert_eq!(ended.last().unwrap()["parameters_hash"], done["parameters_hash"]);
     assert!(of(&ended, "evaluation").is_empty(), "{ended:?}");

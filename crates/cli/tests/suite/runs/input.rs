@@ -33,7 +33,7 @@ fn hash(words: &[&str]) -> Value {
     done["parameters_hash"].clone()
 }
 
-/// The files of the only snapshot in a directory.
+/// Returns the files of the only snapshot in a directory.
 fn shards(snapshots: &Path) -> Vec<String> {
     let [only] = &names_in(snapshots)[..] else { panic!("not one: {:?}", names_in(snapshots)) };
     names_in(&snapshots.join(only))

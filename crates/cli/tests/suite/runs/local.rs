@@ -4,7 +4,7 @@ use super::*;
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 
-/// What a run of handwritten digits says at its end. It compares the replicas of all ranks.
+/// Returns the final report of a run of handwritten digits. It compares the replicas of all ranks.
 fn digits(ranks: &str, more: &[&str]) -> Value {
     let run = ["train", "--threads", ranks, "--global-batch", "48", "--epochs", "3", "--hidden", "64"];
     objects(&[&run, more].concat()).pop().unwrap()

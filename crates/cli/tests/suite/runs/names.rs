@@ -137,8 +137,8 @@ fn a_target_is_predicted_as_a_number_on_any_number_of_ranks() {
     );
 }
 
-/// What a saved MLP of one hidden layer predicts of a house, in the units of the table, from its parameters and the numbers of the rows
-/// that it was trained on.
+/// Returns the prediction of a saved MLP of one hidden layer for a house, in the units of the table, from its parameters and the
+/// numbers of the rows that it was trained on.
 fn price(parameters: &[unisono_train::checkpoint::Tensor], house: [f64; 3]) -> f64 {
     let [size, age, price] = [0, 1, 2].map(|column| {
         let trained: Vec<f64> =

@@ -56,7 +56,7 @@ fn parameters_that_explode_end_all_processes_and_are_named() {
     assert!(!ended.stdout.contains("trained in"), "{}", ended.stdout);
 }
 
-/// Alone, with nobody to end: the cause comes last, and no page of MPI's.
+/// Alone, without others to end: the cause comes last, and no page of MPI's.
 fn a_run_that_nobody_launched_fails_with_its_cause_alone() {
     let run = "train --hidden 8 --epochs 1 --learning-rate 1e6 --warm-up 0 --schedule constant";
     let ended = unisono(&run.split(' ').collect::<Vec<_>>());

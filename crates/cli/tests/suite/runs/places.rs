@@ -1,4 +1,4 @@
-//! Where runs write: not over another run, and not only at the end.
+//! Tests of the places that runs write to: not over another run, and not only at the end.
 
 use super::*;
 use unisono_testing::suite::Test;

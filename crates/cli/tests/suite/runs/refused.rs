@@ -1,4 +1,4 @@
-//! What makes no sense, has no effect, or is too large.
+//! Runs that are contradictory, have no effect, or are too large.
 
 use super::*;
 use unisono_testing::suite::Test;
@@ -30,7 +30,7 @@ fn options_without_effect_are_refused() {
     refused(&["bench-step", "--threads", "2", "--algorithm", "nccl"], &["nccl works on GPU memory"]);
 }
 
-/// What the header says is what happens.
+/// The header matches the run.
 fn a_world_invariant_run_says_what_adds_up() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("table.csv");

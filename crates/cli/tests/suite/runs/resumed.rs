@@ -1,4 +1,4 @@
-//! What a run goes on from, and what not.
+//! Tests of resuming: from matching checkpoints, and never from others.
 
 use unisono_train::Progress;
 use unisono_train::checkpoint::{self, Store};

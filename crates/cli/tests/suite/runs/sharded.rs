@@ -4,7 +4,8 @@ use super::*;
 use unisono_testing::suite::{self, Test};
 use unisono_testing::tests;
 
-/// What a run on a small table says, to a person. Of the layers, the middle one has a bucket of its own.
+/// Returns the readable output of a run on a small table. Of the layers, the middle one has a bucket of its
+/// own.
 fn trained(launched: &[&str], more: &[&str]) -> String {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sharded.csv");
     if !file.exists() {
@@ -20,7 +21,7 @@ fn trained(launched: &[&str], more: &[&str]) -> String {
     said.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The hash of the parameters at its end.
+/// Returns the hash of the parameters at its end.
 fn hash(said: &str) -> &str {
     let is_hash = |word: &&str| word.len() == 16 && word.bytes().all(|digit| digit.is_ascii_hexdigit());
     said.split([' ', ';']).rfind(is_hash).expect("the last line has it")

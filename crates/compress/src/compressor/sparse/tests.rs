@@ -13,13 +13,13 @@ fn pairs(rank: usize, per_mille: u32) -> Vec<Pair> {
     taken.into_iter().map(|index| Pair { index, value: random.i32(-1000..1000) as f32 }).collect()
 }
 
-/// What each leader ends with, where each of them has these pairs: the bits of the sum, whether it is finite, and whether all elements
-/// were sent.
+/// Returns the result of each leader, where each of them has these pairs: the bits of the sum, whether it is finite, and whether all
+/// elements were sent.
 fn summed(own: &[Vec<Pair>]) -> Vec<(Vec<u32>, bool, bool)> {
     let leaders = own.len();
     let world = Unisono::builder().nodes(Topology::from_node_sizes(&vec![1; leaders]));
     let ended = world.on_threads(leaders, |mut comm| -> Result<_> {
-        // What is there before does not count.
+        // Existing values do not count.
         let mut values = vec![7.0_f32; ELEMENTS];
         let mut doubling = Doubling::default();
         doubling.sum(&mut comm, &pairs(5, 100), &mut values)?;
@@ -40,7 +40,7 @@ fn expected(own: &[Vec<Pair>]) -> Vec<u32> {
 #[test]
 fn all_leaders_get_the_sum_of_what_each_sent() {
     for leaders in 2..=8 {
-        // Nothing; few; so many that sums grow beyond half of the elements; all.
+        // No pairs; few; so many that sums grow beyond half of the elements; all.
         for (per_mille, ends_dense) in [(0, Some(false)), (10, Some(false)), (300, None), (1000, Some(true))]
         {
             let own: Vec<_> = (0..leaders).map(|rank| pairs(rank, per_mille)).collect();
@@ -86,7 +86,7 @@ fn a_value_that_is_not_finite_arrives_with_the_same_bits() {
     }
 }
 
-/// The way of so many leaders with so many pairs each.
+/// Returns the way of so many leaders with so many pairs each.
 fn way(leaders: usize, each: usize) -> Way {
     Load { elements: 1000, leaders, most: each, total: leaders * each }.way()
 }

@@ -85,7 +85,7 @@ pub struct OneBit {
     means: [f32; 2],
 }
 
-/// So many sums are added to side by side, whatever the instructions: so all have the same bits.
+/// So many sums are added to side by side, for all instructions: so all have the same bits.
 const SUMS: usize = 16;
 
 /// Elements are scaled by this before they are added, so that the sum of a block is not infinite.

@@ -11,8 +11,8 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// The random numbers for these, in this order: a seed, and numbers that identify the call. Those of other calls are as good as
-    /// independent.
+    /// Returns the random numbers for these, in this order: a seed, and numbers that identify the call. Those of other calls are as
+    /// good as independent.
     pub fn of(numbers: &[u64]) -> Self {
         let mixed = numbers.iter().fold(0, |mixed, &number| mix(mixed ^ number));
         Self { start: mixed as u32, key: (mixed >> 32) as u32 }

@@ -1,4 +1,4 @@
-//! What is decoded and what is left make the value, at every level with the same bits.
+//! The decoded value and the residual add up to the value, at every level with the same bits.
 
 use super::codes::Int;
 use super::*;
@@ -52,7 +52,7 @@ fn decoded<C: Code>(values: &[f32]) -> Vec<f32> {
     decoded
 }
 
-/// The mean of those of the values with this sign bit, as far as they are far from subnormal.
+/// Returns the mean of those of the values with this sign bit, as far as they are far from subnormal.
 fn mean(values: &[f32], is_negative: bool) -> f64 {
     let those = values.iter().filter(|value| value.is_sign_negative() == is_negative);
     let sum: f64 = those.clone().map(|&value| f64::from(value)).sum();

@@ -15,7 +15,7 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    /// Whether the bits above these are the prefix.
+    /// Returns whether the bits above these are the prefix.
     #[inline(always)]
     pub(super) fn follow(self, prefix: u32, value: f32) -> bool {
         magnitude(value) >> (self.from + self.count) == prefix
@@ -46,7 +46,7 @@ impl Counts {
         self.0.iter().map(|table| table[bin] as usize).sum()
     }
 
-    /// The number of magnitudes in this bin and in those above it.
+    /// Returns the number of magnitudes in this bin and in those above it.
     pub(super) fn from(&self, bin: usize) -> usize {
         (bin..BINS).map(|bin| self.of(bin)).sum()
     }
@@ -66,7 +66,7 @@ impl Counts {
         }
     }
 
-    /// Whether some are infinity or NaN.
+    /// Returns whether some are infinity or NaN.
     pub(super) fn any_not_finite(&self) -> bool {
         self.from((f32::INFINITY.to_bits() >> UPPER) as usize) > 0
     }
@@ -80,7 +80,8 @@ impl Counts {
         }
     }
 
-    /// The magnitude that is in this place of the bin of upper bits. `count` adds the magnitudes by the bits that it is given.
+    /// Returns the magnitude that is in this place of the bin of upper bits. `count` adds the magnitudes by the bits that it
+    /// is given.
     pub(super) fn threshold(
         &mut self,
         bin: u32,
@@ -97,14 +98,15 @@ impl Counts {
         Threshold { least, equal }
     }
 
-    /// The threshold, if all magnitudes of the bin are among these pairs.
+    /// Returns the threshold, if all magnitudes of the bin are among these pairs.
     pub(super) fn threshold_of(&mut self, bin: u32, place: usize, pairs: &[Pair]) -> Threshold {
         self.threshold(bin, place, |counts, bits, prefix| {
             pairs.iter().for_each(|pair| counts.add(pair.index as usize, pair.value, bits, prefix));
         })
     }
 
-    /// The bin of the magnitude that is in this place, counted from 1 at the largest; and its place within the bin.
+    /// Returns the bin of the magnitude that is in this place, counted from 1 at the largest; and its place within
+    /// the bin.
     pub(super) fn bin_of(&self, mut place: usize) -> (u32, usize) {
         for bin in (0..BINS).rev() {
             let count = self.of(bin);
@@ -117,7 +119,7 @@ impl Counts {
     }
 }
 
-/// Which magnitudes are taken: all above `least`, and the first few that equal it.
+/// The rule by which magnitudes are taken: all above `least`, and the first few that equal it.
 pub(super) struct Threshold {
     pub(super) least: u32,
     /// The number of magnitudes, at least one.
@@ -125,17 +127,17 @@ pub(super) struct Threshold {
 }
 
 impl Threshold {
-    /// All magnitudes from this one on.
+    /// Returns all magnitudes from this one on.
     pub(super) fn all_from(least: u32) -> Self {
         Self { least, equal: usize::MAX }
     }
 
-    /// All magnitudes in this bin of upper bits, and in those above it.
+    /// Returns all magnitudes in this bin of upper bits, and in those above it.
     pub(super) fn all_from_bin(bin: u32) -> Self {
         Self::all_from(bin << UPPER)
     }
 
-    /// Whether the next value is taken.
+    /// Returns whether the next value is taken.
     #[inline(always)]
     pub(super) fn takes(&mut self, value: f32) -> bool {
         if magnitude(value) == self.least {

@@ -1,8 +1,8 @@
 //! A given number of the largest magnitudes.
 //!
 //! The threshold is found by radix selection: the magnitudes are counted by their upper bits, those in the bin of the threshold
-//! by the bits that follow, and so on. Three rounds give it exactly, whatever the distribution. After the first, there are
-//! most often few candidates besides those that are chosen: they are taken from the array, and what is not chosen is put back.
+//! by the bits that follow, and so on. Three rounds give it exactly, for any distribution. After the first, there are most
+//! often few candidates besides those that are chosen: they are taken from the array, and what is not chosen is put back.
 
 use bytemuck::cast_slice_mut;
 

@@ -4,7 +4,7 @@ use super::*;
 
 const COUNTS: [usize; 11] = [0, 1, 4, 31, 32, 33, 255, 256, 257, 1000, 5000];
 
-/// What stays, and the pairs, by the definition.
+/// Returns the residual and the pairs, computed by the definition.
 fn plainly(values: &[f32], most: usize) -> (Vec<f32>, Vec<Pair>) {
     let mut order: Vec<usize> = (0..values.len()).collect();
     // A stable sort: of equal magnitudes, lower indices come first.
@@ -21,7 +21,7 @@ fn bits(values: &[f32]) -> &[u32] {
     cast_slice(values)
 }
 
-/// What changes no bits of any value if it is added.
+/// The value whose addition changes no bits.
 const NOTHING: f32 = -0.0;
 
 fn check(values: &[f32], most: usize) {

@@ -6,7 +6,8 @@ use super::*;
 use crate::error::DataError;
 use crate::pipeline::{Depth, Pipeline, Threads};
 
-/// A pipeline that reads, decodes and augments, the stage with this name slowly, and a consumer that computes.
+/// Returns a pipeline that reads, decodes and augments, the stage with this name slowly, and a consumer that
+/// computes.
 fn stages(slow: &str, compute: Duration) -> (Vec<StageReport>, f64) {
     let sleeps = |name: &str| Duration::from_millis(if name == slow { 4 } else { 1 });
     let [read, decode, augment] = ["source", "decode", "augment"].map(sleeps);
@@ -30,7 +31,7 @@ fn stages(slow: &str, compute: Duration) -> (Vec<StageReport>, f64) {
     (watch.stages(), waited.as_secs_f64() / began.elapsed().as_secs_f64())
 }
 
-/// What measures time runs alone.
+/// Tests that measure time run alone.
 mod timed {
     use super::*;
 

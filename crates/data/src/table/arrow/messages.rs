@@ -1,6 +1,6 @@
 //! The messages of an Arrow file: one after the other in the stream format, and where the footer says in the file format.
 //!
-//! What a damaged file claims is compared with what is there before anything is allocated for it.
+//! The claims of a damaged file are compared with what is there before anything is allocated for it.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -14,11 +14,11 @@ use arrow_schema::Schema;
 use crate::byte_file::ByteFile;
 use crate::error::DataError;
 
-/// What a file starts and ends with that is in the file format.
+/// The first and last bytes of a file in the file format.
 const MAGIC: &[u8] = b"ARROW1";
 /// Bytes at the end of such a file: the length of the footer before them, and the magic.
 const ENDING: usize = 10;
-/// What a byte of LZ4 stands for, at most.
+/// The most bytes that one byte of LZ4 can expand to.
 const MOST_FROM_A_BYTE: i64 = 255;
 
 /// A message: what it says, and the bytes that it describes.
@@ -27,7 +27,7 @@ pub(super) struct Message {
     pub(super) body: Vec<u8>,
 }
 
-/// Where the next message starts.
+/// The start of the next message.
 enum Next {
     /// There, if the file does not end there.
     Stream(u64),
@@ -42,7 +42,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// The schema of a file, and the messages that follow it.
+    /// Returns the schema of a file, and the messages that follow it.
     pub(super) fn open(path: &Path) -> Result<(Schema, Self), DataError> {
         let mut messages = Self { file: ByteFile::open(path.into())?, next: Next::Stream(0) };
         let schema = match messages.file.start()?.starts_with(MAGIC) {
@@ -52,7 +52,7 @@ impl Messages {
         Ok((schema, messages))
     }
 
-    /// The next message, if any is left.
+    /// Returns the next message, if any is left.
     pub(super) fn next(&mut self) -> Result<Option<Message>, DataError> {
         let start = match &mut self.next {
             Next::Stream(at) if *at == self.file.length() => return Ok(None),
@@ -97,7 +97,8 @@ impl Messages {
         Ok(schema)
     }
 
-    /// The message that starts at a byte, or `None` where a stream says that it ends; and the byte after it.
+    /// Returns the message that starts at a byte, or `None` where a stream says that it ends; and the byte
+    /// after it.
     fn message(&self, start: u64) -> Result<(Option<Message>, u64), DataError> {
         let number = |at| {
             let bytes = self.bytes(at, 4)?.try_into().expect("so many were asked for");
@@ -171,7 +172,7 @@ impl Message {
     }
 }
 
-/// Whether the columns of a batch are compressed.
+/// Returns whether the columns of a batch are compressed.
 fn is_packed(batch: RecordBatch) -> Result<bool, String> {
     match batch.compression().map(|compression| compression.codec()) {
         None => Ok(false),

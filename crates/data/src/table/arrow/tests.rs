@@ -29,13 +29,13 @@ fn read_arrow(path: &Path) -> Result<Dataset, DataError> {
     read(Format::Arrow, path, &Options::default(), None)
 }
 
-/// The error of reading a file of these bytes.
+/// Returns the error of reading a file of these bytes.
 fn refusal(bytes: impl AsRef<[u8]>) -> String {
     let directory = TestDirectory::new();
     read_arrow(&directory.file("some.arrow", bytes)).unwrap_err().to_string()
 }
 
-/// A file of these batches.
+/// Returns a file of these batches.
 fn written(is_stream: bool, compression: Option<CompressionType>, batches: &[RecordBatch]) -> Vec<u8> {
     let options = IpcWriteOptions::default().try_with_compression(compression).unwrap();
     let options = options.with_dictionary_handling(match is_stream {
@@ -253,7 +253,7 @@ fn what_is_wrong_is_named_by_file_column_and_row() {
     for is_stream in IS_STREAM {
         let message = refusal(written(is_stream, LZ4, &[rows(0..9, words)]));
         assert!(message.contains("too short: 9 rows, expected at least 10"), "{message}");
-        // Nothing of no rows is compressed, which this build could not do.
+        // Columns without rows are not compressed, which this build could not do.
         let message = refusal(written(is_stream, Some(CompressionType::ZSTD), std::slice::from_ref(&none)));
         let expected = "cannot be decoded from row 0 on: it is compressed by ZSTD: expected LZ4";
         assert!(message.contains(expected), "{message}");

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long a connection may say nothing.
+/// The longest silence of a connection.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How many objects a list has at most, before the rest is asked for.
+/// The most objects in one answer to a list request.
 const PAGE: usize = 3;
 
-/// What the server has, what it does wrong, and what was asked of it.
+/// The objects of the server, its faults, and the requests it received.
 #[derive(Default)]
 pub(crate) struct State {
     /// By path: `bucket/key`, or what follows the host.
@@ -54,7 +54,7 @@ impl Server {
                     break;
                 }
                 let (state, is_over) = (Arc::clone(&shared), Arc::clone(&is_over));
-                // Whoever asked may be gone.
+                // The client may be gone.
                 thread::spawn(move || answer(stream?, &state, &is_over));
             }
         });
@@ -65,7 +65,7 @@ impl Server {
         self.state.lock().unwrap()
     }
 
-    /// The URL of an object.
+    /// Returns the URL of an object.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}/{path}", self.port)
     }
@@ -187,7 +187,7 @@ fn respond(stream: &mut TcpStream, status: &str, headers: &[&str], body: &[u8]) 
     stream.write_all(body)
 }
 
-/// A page of the objects of a bucket, as `ListObjectsV2` has it.
+/// Returns a page of the objects of a bucket, as `ListObjectsV2` has it.
 fn list(state: &State, request: &Request) -> String {
     let bucket = request.path.trim_end_matches('/');
     let of = |name| request.query.get(name).map_or("", String::as_str);

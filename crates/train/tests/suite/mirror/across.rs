@@ -7,8 +7,8 @@ use std::time::Duration;
 use unisono::{Algorithm, Topology, Unisono};
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
-    BucketBytes, BucketSettings, Gradients, Mirror, Order, Overlap, Parameter, Replica, ReplicaError, Share,
-    Tally, TrainError,
+    BucketBytes, BucketSettings, Gradients, LossSums, Mirror, Order, Overlap, Parameter, Replica,
+    ReplicaError, Share, TrainError,
 };
 
 use super::line::{optimizers, sgd};
@@ -16,7 +16,7 @@ use super::sharded::Many;
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// A bucket for each array.
+/// Returns a bucket for each array.
 fn buckets(overlap: Overlap) -> BucketSettings {
     BucketSettings {
         overlap,
@@ -56,10 +56,10 @@ impl Replica for Steps {
     fn pass(&mut self, (): &(), gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         self.step += 1;
         for (index, values) in self.values.iter_mut().enumerate() {
-            gradients.bring(index, values)?;
+            gradients.wait_for_param(index, values)?;
             (self.sees)(self.step, index);
         }
-        gradients.weigh(Tally { targets: 1.0, loss: 1.0, correct: 0.0 });
+        gradients.record_loss(LossSums { targets: 1.0, loss: 1.0, correct: 0.0 });
         for index in self.puts {
             if let Some((until, told)) = &self.waits
                 && *until == (self.step, index)
@@ -73,8 +73,8 @@ impl Replica for Steps {
         Ok(())
     }
 
-    fn evaluate(&mut self, (): &()) -> Result<Tally, ReplicaError> {
-        Ok(Tally::default())
+    fn evaluate(&mut self, (): &()) -> Result<LossSums, ReplicaError> {
+        Ok(LossSums::default())
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
@@ -141,7 +141,7 @@ fn a_forward_pass_begins_while_buckets_that_it_needs_later_are_on_their_way() {
     five_steps(Overlap::Across, puts, (3, 1), (4, 0));
 }
 
-/// The hash after nine steps.
+/// Returns the hash after nine steps.
 fn ended(
     nodes: &[usize],
     optimizer: &OptimizerSettings,
@@ -202,7 +202,7 @@ fn the_bits_are_those_of_steps_that_wait_for_all() {
     }
 }
 
-/// What a rank's run ends with: it tells the others of its error, as the trainer does.
+/// Returns the result of a rank's run: it reports its error to the others, as the trainer does.
 fn failed(
     nodes: &[usize],
     settings: &BucketSettings,
@@ -249,7 +249,7 @@ impl Replica for Fails<'_> {
         if slope == 0.0 { Err("the machine fails".into()) } else { Ok(()) }
     }
 
-    fn evaluate(&mut self, seed: &usize) -> Result<Tally, ReplicaError> {
+    fn evaluate(&mut self, seed: &usize) -> Result<LossSums, ReplicaError> {
         self.many.evaluate(seed)
     }
 
@@ -268,12 +268,12 @@ struct Spoiled<'a> {
 }
 
 impl Gradients for Spoiled<'_> {
-    fn bring(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
-        self.gradients.bring(index, values)
+    fn wait_for_param(&mut self, index: usize, values: &mut [f32]) -> Result<(), ReplicaError> {
+        self.gradients.wait_for_param(index, values)
     }
 
-    fn weigh(&mut self, tally: Tally) {
-        self.gradients.weigh(tally);
+    fn record_loss(&mut self, tally: LossSums) {
+        self.gradients.record_loss(tally);
     }
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], unisono_train::Fill)) {

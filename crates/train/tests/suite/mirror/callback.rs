@@ -50,7 +50,7 @@ fn train(
     Trainer::new(comm, Line::new(), feed, settings, resumed)?.run(callback)
 }
 
-/// A run of three epochs on two ranks: how it ended, its learning rates and its reports.
+/// Returns a run of three epochs on two ranks: how it ended, its learning rates and its reports.
 fn run(
     directory: Option<&Path>,
     decides: impl Fn(usize) -> Flow + Sync,

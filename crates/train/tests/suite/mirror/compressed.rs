@@ -3,7 +3,7 @@
 use unisono::{Topology, Unisono};
 use unisono_compress::Compression;
 use unisono_train::{
-    BucketSettings, Gradients, Mirror, Parameter, Replica, ReplicaError, Share, Tally, TrainError, Wire,
+    BucketSettings, Gradients, LossSums, Mirror, Parameter, Replica, ReplicaError, Share, TrainError, Wire,
 };
 
 use super::line::sgd;
@@ -19,7 +19,7 @@ struct Products {
     values: [Vec<f32>; 2],
 }
 
-/// The matrix to learn: of full rank.
+/// Returns the matrix to learn: of full rank.
 fn wanted(row: usize, column: usize) -> f32 {
     ((row * 31 + column * 17) % 23) as f32 / 23.0 - 0.5
 }
@@ -57,7 +57,7 @@ impl Replica for Products {
     }
 
     fn pass(&mut self, samples: &Vec<Sample>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
-        gradients.weigh(self.evaluate(samples)?);
+        gradients.record_loss(self.evaluate(samples)?);
         let (mut weight, mut bias) = (vec![0.0; ROWS * COLUMNS], vec![0.0; ROWS]);
         for sample in samples {
             for (row, error) in self.errors(sample).into_iter().enumerate() {
@@ -71,10 +71,10 @@ impl Replica for Products {
         Ok(())
     }
 
-    fn evaluate(&mut self, samples: &Vec<Sample>) -> Result<Tally, ReplicaError> {
+    fn evaluate(&mut self, samples: &Vec<Sample>) -> Result<LossSums, ReplicaError> {
         let squares = samples.iter().flat_map(|sample| self.errors(sample));
         let loss = squares.map(|error| f64::from(error).powi(2)).sum();
-        Ok(Tally { targets: samples.len() as f64, loss, correct: 0.0 })
+        Ok(LossSums { targets: samples.len() as f64, loss, correct: 0.0 })
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
@@ -90,12 +90,12 @@ fn wire(name: &str) -> BucketSettings {
     BucketSettings { wire: name.parse().unwrap(), ..BucketSettings::default() }
 }
 
-/// The mean loss of the last of these steps.
+/// Returns the mean loss of the last of these steps.
 fn loss_after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> f64 {
     after(steps, nodes, settings).0
 }
 
-/// The mean loss of the last of these steps, and the hash of what was learned.
+/// Returns the mean loss of the last of these steps, and the hash of what was learned.
 fn after(steps: usize, nodes: &[usize], settings: &BucketSettings) -> (f64, u64) {
     // At 0.05, what one bit sends comes too late.
     let rate = 0.02;

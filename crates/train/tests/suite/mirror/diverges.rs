@@ -7,8 +7,8 @@ use unisono_testing::suite::Test;
 use unisono_testing::tests;
 use unisono_train::checkpoint::{self, When, load_newest};
 use unisono_train::{
-    AdamW, BucketSettings, Checkpoints, Event, Fill, Gradients, OptimizerSettings, OutOfData, Parameter,
-    Progress, Replica, ReplicaError, Resumed, RunSettings, Stop, Summary, Tally, TrainError, Trainer,
+    AdamW, BucketSettings, Checkpoints, Event, Fill, Gradients, LossSums, OptimizerSettings, OutOfData,
+    Parameter, Progress, Replica, ReplicaError, Resumed, RunSettings, Stop, Summary, TrainError, Trainer,
 };
 
 use super::line::{BIAS, COUNTER, Line, Point};
@@ -42,7 +42,7 @@ impl Replica for Spoiled {
         self.line.pass(points, &mut Multiplied { gradients, factor })
     }
 
-    fn evaluate(&mut self, points: &Vec<Point>) -> Result<Tally, ReplicaError> {
+    fn evaluate(&mut self, points: &Vec<Point>) -> Result<LossSums, ReplicaError> {
         self.line.evaluate(points)
     }
 
@@ -57,8 +57,8 @@ struct Multiplied<'a> {
 }
 
 impl Gradients for Multiplied<'_> {
-    fn weigh(&mut self, tally: Tally) {
-        self.gradients.weigh(tally);
+    fn record_loss(&mut self, tally: LossSums) {
+        self.gradients.record_loss(tally);
     }
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
@@ -77,7 +77,8 @@ fn saving(directory: &Path, every: u64, epochs: usize) -> RunSettings {
     RunSettings { checkpoints: Some(checkpoints), ..run_settings(epochs, OutOfData::Error) }
 }
 
-/// A run over streams of so many batches on each of two ranks, which goes on where the last one ended.
+/// Returns a run over streams of so many batches on each of two ranks, which goes on where the last one
+/// ended.
 fn run(
     settings: &RunSettings,
     batches: usize,
@@ -139,7 +140,7 @@ fn a_run_that_diverges_names_the_parameter_and_keeps_its_checkpoints() {
     }
 }
 
-/// The steps of the checkpoints in a directory.
+/// Returns the steps of the checkpoints in a directory.
 fn saved_steps(directory: &Path) -> Vec<u64> {
     let names = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
     let mut steps: Vec<_> =

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use unisono_train::optimizer::{Averaged, StepInfo, UpdateRule, largest};
-use unisono_train::{AdamW, Gradients, OptimizerSettings, Parameter, Replica, ReplicaError, Sgd, Tally};
+use unisono_train::{AdamW, Gradients, LossSums, OptimizerSettings, Parameter, Replica, ReplicaError, Sgd};
 
 /// A point: what is given, and what is wanted.
 pub(crate) type Point = ([f32; 3], f32);
@@ -36,9 +36,9 @@ impl Line {
         weighted.sum::<f32>() + self.values[BIAS][0] - wanted
     }
 
-    pub(crate) fn tally(&self, points: &[Point]) -> Tally {
+    pub(crate) fn tally(&self, points: &[Point]) -> LossSums {
         let loss = points.iter().map(|point| f64::from(self.error(point)).powi(2)).sum();
-        Tally { targets: points.len() as f64, loss, correct: 0.0 }
+        LossSums { targets: points.len() as f64, loss, correct: 0.0 }
     }
 }
 
@@ -50,7 +50,7 @@ impl Replica for Line {
     }
 
     fn pass(&mut self, points: &Vec<Point>, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
-        gradients.weigh(self.tally(points));
+        gradients.record_loss(self.tally(points));
         let errors: Vec<f32> = points.iter().map(|point| 2.0 * self.error(point)).collect();
         gradients.put(BIAS, &mut |gradient, fill| fill.write(gradient, &[errors.iter().sum()]));
         let along =
@@ -60,7 +60,7 @@ impl Replica for Line {
         Ok(())
     }
 
-    fn evaluate(&mut self, points: &Vec<Point>) -> Result<Tally, ReplicaError> {
+    fn evaluate(&mut self, points: &Vec<Point>) -> Result<LossSums, ReplicaError> {
         Ok(self.tally(points))
     }
 

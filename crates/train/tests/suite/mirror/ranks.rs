@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use unisono_train::{
-    BucketSettings, Event, Gradients, Mirror, OutOfData, Parameter, Replica, ReplicaError, RunSettings,
-    StragglerReport, Tally, Trainer,
+    BucketSettings, Event, Gradients, LossSums, Mirror, OutOfData, Parameter, Replica, ReplicaError,
+    RunSettings, StragglerReport, Trainer,
 };
 
 use super::line::{BIAS, Line, Point, UNUSED, WEIGHT, sgd};
@@ -12,7 +12,7 @@ use super::trainer::{run_settings, stream};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// What `Mirror::new` says on each of three ranks, where some models are changed.
+/// Returns the errors of `Mirror::new` on each of three ranks, where some models are changed.
 fn refused(change: impl Fn(usize, &mut Line) + Sync) -> Vec<String> {
     unisono::threads(3, |mut comm| {
         let mut line = Line::new();
@@ -91,7 +91,7 @@ impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
         self.line.pass(points, gradients)
     }
 
-    fn evaluate(&mut self, points: &Vec<Point>) -> Result<Tally, ReplicaError> {
+    fn evaluate(&mut self, points: &Vec<Point>) -> Result<LossSums, ReplicaError> {
         self.line.evaluate(points)
     }
 
@@ -100,7 +100,7 @@ impl<D: FnMut(usize, &mut Line)> Replica for Odd<D> {
     }
 }
 
-/// What a run of one epoch of ten steps says on each of three ranks, with the straggler reports that it told.
+/// Returns the reports of each of three ranks in a run of one epoch of ten steps, with the straggler reports.
 fn run(
     settings: &RunSettings,
     does: impl Fn(usize, usize, &mut Line) + Sync,

@@ -3,8 +3,8 @@
 use unisono::{Algorithm, Choice, Topology, Unisono};
 use unisono_train::optimizer::OptimizerSettings;
 use unisono_train::{
-    AdamW, BucketBytes, BucketSettings, Gradients, Mirror, Order, Overlap, Parameter, Replica, ReplicaError,
-    Share, Tally, TrainError, Wire,
+    AdamW, BucketBytes, BucketSettings, Gradients, LossSums, Mirror, Order, Overlap, Parameter, Replica,
+    ReplicaError, Share, TrainError, Wire,
 };
 
 use super::line::optimizers;
@@ -20,7 +20,7 @@ pub(crate) struct Many {
 }
 
 impl Many {
-    /// Parts end in the midst of parameters, and some parameters have elements of one rank alone.
+    /// Parts end inside of parameters, and some parameters have elements of one rank alone.
     pub(crate) fn new() -> Self {
         let shapes = [vec![37], vec![5, 50], vec![3], vec![70, 9], vec![1], vec![11, 11]];
         let mut parameters: Vec<_> = (0..)
@@ -43,9 +43,9 @@ impl Replica for Many {
 
     fn pass(&mut self, seed: &usize, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         for (index, values) in self.values.iter_mut().enumerate() {
-            gradients.bring(index, values)?;
+            gradients.wait_for_param(index, values)?;
         }
-        gradients.weigh(Tally { targets: 3.0, loss: 1.0, correct: 0.0 });
+        gradients.record_loss(LossSums { targets: 3.0, loss: 1.0, correct: 0.0 });
         for index in (0..self.parameters.len()).rev().filter(|&index| self.parameters[index].is_trained) {
             let slope = |(at, value): (usize, &f32)| {
                 let noise = ((at * 7919 + index * 31 + seed * 104_729) % 1009) as f32;
@@ -57,8 +57,8 @@ impl Replica for Many {
         Ok(())
     }
 
-    fn evaluate(&mut self, _: &usize) -> Result<Tally, ReplicaError> {
-        Ok(Tally::default())
+    fn evaluate(&mut self, _: &usize) -> Result<LossSums, ReplicaError> {
+        Ok(LossSums::default())
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
@@ -71,7 +71,7 @@ impl Replica for Many {
     }
 }
 
-/// What differs from run to run.
+/// The results that differ from run to run.
 #[derive(Clone)]
 struct Run {
     nodes: Vec<usize>,
@@ -92,8 +92,8 @@ impl Run {
         Self { nodes: vec![ranks], choice: Choice::Auto, optimizer, buckets, clip_norm: None }
     }
 
-    /// The hash of the parameters after eight steps, how many buckets are reduce-scattered, and how many elements each rank
-    /// remembers.
+    /// Returns the hash of the parameters after eight steps, how many buckets are reduce-scattered, and how many elements
+    /// each rank remembers.
     fn ended(&self, shard_optimizer: bool) -> (u64, usize, Vec<usize>) {
         let buckets = BucketSettings { shard_optimizer, ..self.buckets.clone() };
         let world = Unisono::builder().nodes(Topology::from_node_sizes(&self.nodes));
@@ -114,7 +114,8 @@ impl Run {
         (ended[0].0, ended[0].1, ended.into_iter().map(|rank| rank.2).collect())
     }
 
-    /// How many buckets are reduce-scattered; the bits must be those of the same run unsharded.
+    /// Returns the number of buckets that are reduce-scattered; the bits must be those of the same run
+    /// unsharded.
     fn scattered(&self) -> usize {
         let (expected, none, _) = self.ended(false);
         let (found, scattered, _) = self.ended(true);

@@ -21,7 +21,7 @@ fn all_ranks_save_at_the_same_step_and_the_rest_gives_the_same_bits() {
         stoppable_run(&mut comm, Some(whole.path()), false, usize::MAX, |_, _| ()).unwrap()
     });
     assert_eq!(undisturbed[0].0.stopped, None);
-    // In the midst of an epoch of 9 steps, in its last step, in the next epoch.
+    // During an epoch of 9 steps, in its last step, in the next epoch.
     for at in [2, 5, 9, 13] {
         for (before, after) in [(4, 2), (2, 4), (1, 2)] {
             let directory = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ use super::line::{BIAS, Line, Point, points, sgd};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Where a stream of points comes from: so many batches on each rank.
+/// Returns a stream of points: so many batches on each rank.
 pub(crate) fn stream(rank: usize, batches: &[usize]) -> Stream<Vec<Point>> {
     let count = batches[rank];
     Stream::new(1, move |_| Ok(Pipeline::of((0..count).map(move |at| points(40 + at)[at..].to_vec()))))
@@ -107,7 +107,7 @@ impl Feed for Shared {
     }
 }
 
-/// The points of this rank, in batches of so many of all ranks.
+/// Returns the points of this rank, in batches of so many of all ranks.
 pub(crate) fn shared(comm: &Communicator, global_batch: usize) -> Shared {
     let shares = Shares {
         rank: comm.rank(),
@@ -119,7 +119,7 @@ pub(crate) fn shared(comm: &Communicator, global_batch: usize) -> Shared {
     Shared { shares, steps_left: usize::MAX }
 }
 
-/// A run of three epochs of nine steps, which fails after so many steps; or why it ended.
+/// Returns a run of three epochs of nine steps, which fails after so many steps; or why it ended.
 pub(crate) fn saved_run(
     comm: &mut Communicator,
     directory: &Path,
@@ -129,7 +129,8 @@ pub(crate) fn saved_run(
     stoppable_run(comm, Some(directory), resumes, fails_after, |_, _| ())
 }
 
-/// The same; after every step, `after_step` is given how many were made and what asks the run to stop.
+/// Like [`saved_run`]; after every step, `after_step` is given the number of steps made and the handle that
+/// stops the run.
 pub(crate) fn stoppable_run(
     comm: &mut Communicator,
     directory: Option<&Path>,
@@ -141,7 +142,7 @@ pub(crate) fn stoppable_run(
     run_with(comm, buckets, directory, resumes, fails_after, after_step)
 }
 
-/// The same, with these buckets.
+/// Like [`stoppable_run`], with these buckets.
 pub(crate) fn run_with(
     comm: &mut Communicator,
     buckets: BucketSettings,

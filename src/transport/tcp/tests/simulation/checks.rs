@@ -6,11 +6,12 @@ use unisono_collectives::Rank;
 
 use super::{Fate, Fault, Time, World};
 use crate::error::Error;
-use crate::transport::waiting::STRAGGLING;
+use crate::transport::waiting::IN_FLIGHT_GRACE;
 
-/// How long it takes at most to tell other ranks of a failure, in microseconds.
+/// The longest time until other ranks learn of a failure, in microseconds.
 pub(super) const REPORT_US: u64 = 2_000_000;
-/// How much later than promised a rank may fail, since it is woken up late, and reads the clock now and then.
+/// The time by which a rank may fail later than promised, since it is woken up late, and reads the clock now
+/// and then.
 const SLACK: Time = Duration::from_millis(600);
 
 /// The kind of an end, in counts.
@@ -51,7 +52,7 @@ pub(super) fn check(world: &World, fates: &[(Fate, Time)]) {
     }
 }
 
-/// Whether an error names a rank at fault, or one that has failed or waits because of it.
+/// Returns whether an error names a rank at fault, or one that has failed or waits because of it.
 fn is_right(world: &World, fates: &[(Fate, Time)], rank: Rank, error: &Error) {
     let schedule = &world.schedule;
     let named = error.failed_rank().unwrap_or_else(|| panic!("rank {rank} fails and names nobody: {error}"));
@@ -76,13 +77,13 @@ fn is_right(world: &World, fates: &[(Fate, Time)], rank: Rank, error: &Error) {
     }
 }
 
-/// Whether a rank has failed when it promises to.
+/// Returns whether a rank has failed when it promises to.
 fn is_in_time(world: &World, rank: Rank, error: &Error, at: Time) {
     let World { schedule, network, began_call, .. } = world;
     let moved = network.moved[rank].max(began_call[rank]);
     let mut latest = schedule.end_of_wait(rank, moved, schedule.timeout);
     if let (2, Some(lost)) = (schedule.ranks, network.lost[rank]) {
-        latest = latest.min(schedule.end_of_wait(rank, moved.max(lost), STRAGGLING));
+        latest = latest.min(schedule.end_of_wait(rank, moved.max(lost), IN_FLIGHT_GRACE));
     }
     let crashes = world.crashed.iter().flatten().map(|(at, _)| *at).min();
     if let (Some(crash), true) = (crashes, schedule.is_watched) {

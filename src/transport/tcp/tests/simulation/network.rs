@@ -58,7 +58,7 @@ impl Pipe {
     }
 }
 
-/// How many bytes of a segment have not been received.
+/// Returns the number of bytes of a segment that have not been received.
 fn left(bytes: &Cursor<Vec<u8>>) -> usize {
     bytes.get_ref().len() - bytes.position() as usize
 }
@@ -103,7 +103,7 @@ impl Network {
         schedule.crash(own).filter(|(calls, _)| *calls == self.calls[own]).map(|(_, with_host)| with_host)
     }
 
-    /// A number of bytes, at most this many, that the kernel moves at once.
+    /// Returns a number of bytes, at most this many, that the kernel moves at once.
     fn some(&mut self, most: usize) -> usize {
         match self.random.u8(0..8) {
             0 => self.random.usize(1..=most.min(70)),
@@ -225,7 +225,8 @@ impl Network {
         }
     }
 
-    /// The host of a rank ends: nobody acknowledges or refuses any more, and what it has not sent yet is lost.
+    /// The host of a rank ends: no host acknowledges or refuses any more, and what it has not sent yet is
+    /// lost.
     pub(super) fn host_ends(&mut self, own: Rank, now: Time) {
         for other in 0..self.ranks {
             let outgoing = self.pipe(own, other);

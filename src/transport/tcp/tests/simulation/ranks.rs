@@ -92,7 +92,7 @@ impl Sample {
     }
 }
 
-/// The collectives of all seeds.
+/// Returns the collectives of all seeds.
 pub(super) fn samples() -> Vec<Sample> {
     use Algorithm::{
         AllToAll, Butterfly, DoubleTree, MasterWorker, Rail, RecursiveDoubling, Ring, RoundRobin, Tree,
@@ -197,7 +197,7 @@ impl Message {
     }
 }
 
-/// The messages of a seed.
+/// Returns the messages of a seed.
 fn plan(seed: u64, ranks: usize) -> Vec<Message> {
     let mut random = fastrand::Rng::with_seed(seed);
     let message = |number| {

@@ -12,7 +12,7 @@ pub(super) const MOST_BYTES: usize = 50_000;
 /// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Fault {
-    /// The process ends at its socket call of this number; if `with_host`, nobody closes its connections.
+    /// The process ends at its socket call of this number; if `with_host`, no kernel closes its connections.
     Crash { rank: Rank, calls: u64, with_host: bool },
     /// A connection is reset when this number of bytes has been sent in this direction.
     Reset { from: Rank, to: Rank, bytes: u64 },
@@ -22,7 +22,7 @@ pub(super) enum Fault {
     Stop { rank: Rank, since: Time, until: Time },
 }
 
-/// How ranks communicate.
+/// The communication of ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Load {
     /// `calls` calls of the collective number `sample`.
@@ -52,7 +52,7 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a seed; `samples` are the numbers of ranks and bytes of the collectives.
+    /// Returns the schedule of a seed; `samples` are the numbers of ranks and bytes of the collectives.
     pub(super) fn of(seed: u64, samples: &[(usize, usize)]) -> Self {
         let random = &mut fastrand::Rng::with_seed(seed);
         let load = match random.u8(0..5) {
@@ -103,7 +103,7 @@ impl Schedule {
         }
     }
 
-    /// Whether all faults pass so early that all ranks must succeed.
+    /// Returns whether all faults pass so early that all ranks must succeed.
     pub(super) fn is_benign(&self) -> bool {
         let passes = |fault: &Fault| match *fault {
             Fault::Cut { since, until, .. } | Fault::Stop { since, until, .. } => {
@@ -114,7 +114,7 @@ impl Schedule {
         self.faults.iter().all(passes)
     }
 
-    /// The number of the socket call at which a rank ends.
+    /// Returns the number of the socket call at which a rank ends.
     pub(super) fn crash(&self, own: Rank) -> Option<(u64, bool)> {
         let crashes = self.faults.iter().filter_map(|fault| match *fault {
             Fault::Crash { rank, calls, with_host } if rank == own => Some((calls, with_host)),
@@ -166,7 +166,8 @@ impl Schedule {
         at
     }
 
-    /// The latest time at which a rank ends that waits for so long. A rank that is stopped meanwhile may not have read the clock before.
+    /// Returns the latest time at which a rank ends that waits for so long. A rank that is stopped meanwhile may not have read the clock
+    /// before.
     pub(super) fn end_of_wait(&self, own: Rank, since: Time, wait: Time) -> Time {
         let stops = self.faults.iter().filter_map(|fault| match *fault {
             Fault::Stop { rank, since, until } if rank == own => Some((since, until)),
@@ -180,12 +181,12 @@ impl Schedule {
         stops.into_iter().fold(since + wait, late)
     }
 
-    /// Whether a fault only delays.
+    /// Returns whether a fault only delays.
     pub(super) fn delays(&self) -> bool {
         self.faults.iter().any(|fault| matches!(fault, Fault::Cut { .. } | Fault::Stop { .. }))
     }
 
-    /// Whether a fault is a reason for a rank to report that another one fails.
+    /// Returns whether a fault is a reason for a rank to report that another one fails.
     pub(super) fn explains(&self, own: Rank, named: Rank) -> bool {
         self.faults.iter().any(|fault| match *fault {
             Fault::Crash { rank, .. } => rank == named,
