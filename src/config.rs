@@ -27,7 +27,7 @@ pub(crate) use interfaces::Interfaces;
 pub use launcher::{Launcher, Starter, tf_config};
 pub(crate) use links::{Inside, KernelCopies, Network};
 pub use preload::{ACCELERATE_REPORT, PRELOAD, find_program, preloaded};
-pub use variables::warn_of_unread_settings;
+pub use variables::{exported, warn_of_unread_settings};
 
 /// Seconds of waiting for another rank before a warning.
 const WARN: &str = "UNISONO_WARN_S";
@@ -332,16 +332,6 @@ pub fn settings() -> impl Iterator<Item = (String, String)> {
         .collect();
     settings.sort();
     settings.into_iter()
-}
-
-/// Returns the variables that ranks on other hosts need: all `UNISONO_…` variables, the secret too, and those with these names.
-///
-/// # Errors
-/// The name of a variable that is not set, or not Unicode.
-pub fn exported(names: &[String]) -> std::result::Result<Vec<(String, String)>, String> {
-    let settings = settings().map(|(name, _)| name);
-    let value = |name: String| std::env::var(&name).map(|value| (name.clone(), value)).map_err(|_| name);
-    settings.chain(names.iter().cloned()).map(value).collect()
 }
 
 /// Returns whether NCCL is configured to let several ranks share a GPU.
