@@ -31,7 +31,7 @@ pub use launcher::{Launcher, Starter, tf_config};
 pub(crate) use links::{Inside, KernelCopies, Network};
 pub(crate) use observe::Metrics;
 pub use preload::{ACCELERATE_REPORT, PRELOAD, find_program, preloaded};
-pub use variables::warn_of_unread_settings;
+pub use variables::{exported, warn_of_unread_settings};
 
 /// Seconds of waiting for another rank before a warning.
 const WARN: &str = "UNISONO_WARN_S";
@@ -67,7 +67,8 @@ pub const BOOTSTRAP_DIR: &str = "UNISONO_BOOTSTRAP_DIR";
 /// Set to 1 by a launcher for a rank that it starts again, in a world that goes on without the process before it.
 pub const JOIN: &str = "UNISONO_JOIN";
 /// A secret that all ranks of several machines share, without which none is admitted where they meet.
-const SECRET: &str = "UNISONO_SECRET";
+/// The secret of a world over several machines; `unisono launch --hosts` sets it.
+pub const SECRET: &str = "UNISONO_SECRET";
 /// The constants of the cost model: `auto`, `default`, or a file written by `unisono tune`.
 const TUNING: &str = "UNISONO_TUNING";
 

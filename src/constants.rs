@@ -28,6 +28,8 @@ use effort::QUICK;
 use effort::{Effort, THOROUGH};
 pub use fit::Off;
 use fit::Sample;
+#[cfg(feature = "tuning")]
+pub use world::file;
 pub(crate) use world::{agree, of_threads};
 
 /// A section, as measured.

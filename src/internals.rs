@@ -92,6 +92,14 @@ pub struct MpiLibrary {
 }
 
 impl MpiLibrary {
+    /// Returns the MPI whose header this program was compiled with; `None` if it was built without MPI.
+    pub fn compiled_for() -> Option<String> {
+        #[cfg(feature = "mpi")]
+        return Some(crate::transport::mpi::header_version());
+        #[cfg(not(feature = "mpi"))]
+        None
+    }
+
     /// Returns the library, for a world of `ranks` ranks; `None` if the program was built without MPI.
     pub fn linked(ranks: usize) -> Option<Self> {
         #[cfg(feature = "mpi")]

@@ -383,7 +383,7 @@ mod tests {
         assert_eq!("rail+nccl".parse(), Ok(Choice::from(Method::InNodes(Algorithm::Rail, Vendor::Nccl))));
         assert_eq!("ring".parse(), Ok(Choice::from(Algorithm::Ring)));
         let error = "rimg".parse::<Choice>().unwrap_err().to_string();
-        assert!(error.contains("did you mean \"ring\"?") && error.ends_with("mpi, nccl, auto"), "{error}");
+        assert!(error.contains("did you mean `ring`?") && error.ends_with("mpi, nccl, auto"), "{error}");
         let rules = "tree:0-8;ring:8-";
         assert_eq!(rules.parse::<Choice>().unwrap().to_string(), rules);
     }

@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_misspelt_name_gets_a_suggestion() {
         let error = "buterfly".parse::<Algorithm>().unwrap_err().to_string();
-        assert!(error.contains("did you mean \"butterfly\"?"), "{error}");
+        assert!(error.contains("did you mean `butterfly`?"), "{error}");
         let error = "quicksort".parse::<Algorithm>().unwrap_err().to_string();
         assert!(!error.contains("did you mean"), "{error}");
     }

@@ -2,7 +2,7 @@
 
 /// The error for an unknown name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no {kind} is called {name:?}{}; there are {}", self.suggestion(), self.known.join(", "))]
+#[error("no {kind} is called `{name}`;{} there are {}", self.suggestion(), self.known.join(", "))]
 pub struct UnknownName {
     /// The kind of thing: "algorithm".
     pub kind: &'static str,
@@ -24,7 +24,7 @@ impl UnknownName {
     }
 
     fn suggestion(&self) -> String {
-        self.meant().map_or_else(String::new, |known| format!(", did you mean {known:?}?"))
+        self.meant().map_or_else(String::new, |known| format!(" did you mean `{known}`?"))
     }
 }
 
@@ -64,7 +64,7 @@ pub fn find<T: Copy>(
 /// assert_eq!(Tune::ALL.map(Tune::name), ["high", "low"]);
 /// assert_eq!("low".parse(), Ok(Tune::Low));
 /// let error = "hgh".parse::<Tune>().unwrap_err().to_string();
-/// assert_eq!(error, "no tune is called \"hgh\", did you mean \"high\"?; there are high, low");
+/// assert_eq!(error, "no tune is called `hgh`; did you mean `high`? there are high, low");
 /// ```
 #[macro_export]
 macro_rules! named {

@@ -65,6 +65,16 @@ fn unread(name: &str) -> Option<String> {
     Some(format!("unisono: the environment variable {name} is set, and nothing reads it{meant}\n"))
 }
 
+/// Returns the variables that ranks on other hosts need: all `UNISONO_…` variables, the secret too, and those with these names.
+///
+/// # Errors
+/// The name of a variable that is not set, or not Unicode.
+pub fn exported(names: &[String]) -> Result<Vec<(String, String)>, String> {
+    let settings = super::settings().map(|(name, _)| name);
+    let value = |name: String| std::env::var(&name).map(|value| (name.clone(), value)).map_err(|_| name);
+    settings.chain(names.iter().cloned()).map(value).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -49,20 +49,29 @@ pub(super) struct World {
 }
 
 impl World {
-    /// A world of one node with this many ranks, whose constants are cached in `folder`; `None` if it is too small or too large to be
-    /// measured.
+    /// A world with this many ranks, whose constants are cached in `folder`; `None` if it has one rank.
     pub(super) fn new(
         transport: &'static str,
         ranks: usize,
         cores: usize,
         folder: Option<&Path>,
     ) -> Option<Self> {
-        let takes_turns = ranks > cores;
-        if ranks < 2 || takes_turns && ranks > MOST_IN_TURN {
+        if ranks < 2 {
             return None;
         }
         let name = format!("{:016x}-{transport}-{ranks}-ranks-on-{cores}-cores.toml", *MACHINE);
         Some(Self { name, ranks, cores, folder: folder.map(Path::to_owned) })
+    }
+
+    /// Whether the world is small enough to be measured at its first use.
+    pub(super) fn is_measurable(&self) -> bool {
+        let takes_turns = self.ranks > self.cores;
+        !takes_turns || self.ranks <= MOST_IN_TURN
+    }
+
+    /// Returns the file that caches the constants.
+    pub(super) fn file(&self) -> Option<PathBuf> {
+        Some(self.folder.as_ref()?.join(&self.name))
     }
 
     /// Returns the text of the cached file, if there is a valid one.
@@ -71,7 +80,7 @@ impl World {
         if let Some(text) = known.get(&self.name) {
             return Some(text.clone());
         }
-        let text = fs::read_to_string(self.folder.as_ref()?.join(&self.name)).ok()?;
+        let text = fs::read_to_string(self.file()?).ok()?;
         // An invalid file is replaced.
         tuning::read(&text).ok().filter(|sections| !sections.is_empty())?;
         known.insert(self.name.clone(), text.clone());

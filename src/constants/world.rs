@@ -1,6 +1,8 @@
 //! Sets the constants of the cost model in a new world. Rank 0 broadcasts them, since all ranks must select the same algorithms.
 
 use std::path::Path;
+#[cfg(feature = "tuning")]
+use std::path::PathBuf;
 
 #[cfg(feature = "tuning")]
 use super::first_use::World;
@@ -41,19 +43,42 @@ impl Known {
 
     #[cfg(feature = "tuning")]
     fn measured(transport: &Fabric, cores: usize, config: &Config, kept_in: Option<&Path>) -> Self {
-        let topology = transport.topology();
-        // Declared nodes and injected faults change the times of messages.
-        let is_plain = topology.nodes() == 1 && config.nodes.is_none() && config.chaos.is_none();
-        let world = World::new(transport.name(), topology.ranks(), cores, kept_in);
-        match world.filter(|_| is_plain) {
-            None => Self::Text(String::new()),
-            Some(world) => world.known().map_or(Self::Unmeasured(world), Self::Text),
+        let default = Self::Text(String::new());
+        let Some(world) = cached(transport, cores, config, kept_in) else { return default };
+        match world.known() {
+            Some(text) => Self::Text(text),
+            // Between nodes it may take minutes.
+            None if transport.topology().nodes() == 1 && world.is_measurable() => Self::Unmeasured(world),
+            None => default,
         }
     }
 
     #[cfg(not(feature = "tuning"))]
     fn measured(_: &Fabric, _: usize, _: &Config, _: Option<&Path>) -> Self {
         Self::Text(String::new())
+    }
+}
+
+/// The world whose constants are cached in a folder. Declared nodes and injected faults change the times of messages, so they are not.
+#[cfg(feature = "tuning")]
+fn cached(transport: &Fabric, cores: usize, config: &Config, kept_in: Option<&Path>) -> Option<World> {
+    let is_plain = config.nodes.is_none() && config.chaos.is_none();
+    let world = World::new(transport.name(), transport.topology().ranks(), cores, kept_in);
+    world.filter(|_| is_plain)
+}
+
+/// Returns the file from which the next world like this one takes its constants: that of `UNISONO_TUNING`, or this user's cache of the
+/// machine. `None` if there is none: with `UNISONO_TUNING=default`, with declared nodes, or without a folder for caches. Rank 0's is used.
+#[cfg(feature = "tuning")]
+pub fn file(comm: &mut Communicator) -> Option<PathBuf> {
+    let config = comm.config().clone();
+    let transport = comm.transport_of_engine();
+    match &config.constants {
+        Constants::Default => None,
+        Constants::File(file) => Some(file.clone()),
+        Constants::Measured { kept_in } => {
+            cached(transport, transport.node_cores(), &config, kept_in.as_deref())?.file()
+        }
     }
 }
 

@@ -56,7 +56,8 @@ impl<T: Element> Shared<T> {
 
     /// The elements in this range, to be written.
     ///
-    /// # Safety As long as the slice exists, no other code, on any rank, reads them or writes to them.
+    /// # Safety
+    /// As long as the slice exists, no other code, on any rank, reads them or writes to them.
     ///
     /// # Panics
     /// If the range exceeds the array.

@@ -142,7 +142,7 @@ mod tests {
             ("ring:1M-2T", "invalid rule \"ring:1M-2T\""),
             ("ring:-8K", "invalid rule \"ring:-8K\""),
             ("ring:0-;", "invalid rule \"\""),
-            ("rimg:0-8", "did you mean \"ring\"?"),
+            ("rimg:0-8", "did you mean `ring`?"),
             ("ring:8K-8K", "the rule ring:8K-8K matches no size"),
             ("ring:1M-8K", "the rule ring:1M-8K matches no size"),
             ("ring:0-;tree:1G-", "the rules ring:0- and tree:1G- are both for arrays of 1G"),

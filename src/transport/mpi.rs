@@ -29,8 +29,8 @@ pub(crate) use launch::{alone_in_job, library_fits};
 use link::{ByMpi, OF_COLLECTIVES, OF_MESSAGES};
 pub(crate) use progress::Driven;
 use reductions::Reductions;
-pub(crate) use sys::library_version;
 use sys::{Comm, State, User};
+pub(crate) use sys::{header_version, library_version};
 
 /// The error when MPI is already finalised.
 const OVER: &str = "MPI was finalised in this process, when its first communicator was dropped or by the program, and cannot be \

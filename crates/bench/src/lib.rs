@@ -1,4 +1,4 @@
-//! Measures and checks collectives: iterations start at a barrier, the slowest rank counts, every result is checked, and contenders
+//! Measures and checks collectives and messages: iterations start at a barrier, the slowest rank counts, every result is checked, and contenders
 //! take turns. The [doctor] diagnoses a machine and the launch of a program.
 //!
 //! ```
@@ -13,13 +13,16 @@
 //!     op: ReduceOp::Sum,
 //!     memory: Memory::Slice,
 //!     iterations: Some(10),
+//!     warm_up: 3,
+//!     checks: true,
+//!     overlap: false,
 //! };
 //! let rows = unisono::threads(2, |mut comm| {
 //!     let mut rows = Vec::new();
 //!     measure(&mut comm, &settings, |row| rows.push(row)).map(|_| rows)
 //! });
 //! for row in rows.into_iter().next().unwrap()? {
-//!     assert_eq!(row.wrong, 0, "{row:?}");
+//!     assert_eq!(row.wrong, Some(0), "{row:?}");
 //! }
 //! # Ok::<(), unisono::Error>(())
 //! ```

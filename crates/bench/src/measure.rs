@@ -5,7 +5,9 @@ use unisono::{Call, Choice, Communicator, DType, Element, Error, Memory, ReduceO
 
 mod barrier;
 pub mod compressed;
+mod messages;
 mod operation;
+mod overlap;
 mod pattern;
 mod room;
 
@@ -30,6 +32,12 @@ pub struct Settings {
     pub memory: Memory,
     /// The number of iterations of each contender at each size; by default it depends on the size.
     pub iterations: Option<usize>,
+    /// The number of iterations before any is measured.
+    pub warm_up: usize,
+    /// Whether every result is compared with values that the rank computes by itself.
+    pub checks: bool,
+    /// Whether to measure how much of the asynchronous form computation hides.
+    pub overlap: bool,
 }
 
 /// Statistics of the times of a set of iterations, each the time of the slowest rank.
@@ -77,26 +85,35 @@ pub struct Row {
     pub transport: &'static str,
     /// The kind of memory that holds the array.
     pub memory: &'static str,
-    /// The time of one call: in each iteration that of the slowest rank.
+    /// The time of one call: in each iteration that of the slowest rank. For messages half the time of a round trip between the first
+    /// and the last rank.
     pub time_us: Times,
     /// The lead of the fastest rank over the slowest: the median over iterations, in percent of the slowest.
     pub skew_percent: f64,
-    /// Array bytes over the median time, in 1e9 bytes per second.
+    /// Array bytes over the median time, in 1e9 bytes per second. For messages that of 64 in flight.
     pub algbw_gb_per_s: f64,
     /// The bus bandwidth: the same times 2(p−1)/p for an all-reduce, and the factor of nccl-tests for other operations. The
     /// least that a link must carry, comparable between worlds.
     pub busbw_gb_per_s: f64,
     /// The number of wrong elements, in the rank and iteration with the most; for a barrier, the number of iterations in which a
-    /// rank left before all had arrived.
-    pub wrong: u64,
+    /// rank left before all had arrived. Null if results were not checked.
+    pub wrong: Option<u64>,
     /// The prediction of the cost model for the method that ran; null for a vendor's own.
     pub predicted_us: Option<f64>,
     /// Whether ranks outnumber cores, so that times say little about the algorithm.
     pub oversubscribed: bool,
+    /// The share of the asynchronous form that computation hides, in percent; null unless measured.
+    pub overlap_percent: Option<f64>,
 }
 
-/// The number of warm-up iterations before any is measured.
-const WARM_UP: usize = 3;
+/// The number of iterations, and what happens in them.
+#[derive(Debug, Clone, Copy)]
+struct Effort {
+    warm_up: usize,
+    iterations: usize,
+    checks: bool,
+}
+
 /// The number of bytes to reduce for a row, and the minimum and maximum number of iterations.
 const WORTH_BYTES: usize = 1 << 28;
 const ITERATIONS: std::ops::RangeInclusive<usize> = 10..=1000;
@@ -122,6 +139,17 @@ pub fn measure(
         for &size_bytes in sizes {
             let call = operation.call(settings.dtype, settings.op, size_bytes, comm.ranks());
             let task = Task { operation, call, settings };
+            if operation == Operation::SendRecv {
+                let others = settings.contenders.iter().filter(|&choice| *choice != Choice::Auto);
+                left_out.extend(others.map(|choice| (choice.clone(), not_offered(operation))));
+                match with_type!(call.dtype, T => messages_row::<T>(comm, &task))? {
+                    Ok(row) => report(row),
+                    Err(why) => left_out.push((Choice::Auto, why)),
+                }
+                left_out.sort_by_key(|(choice, _)| choice.to_string());
+                left_out.dedup();
+                continue;
+            }
             for contender in with_type!(call.dtype, T => measure_call::<T>(comm, &task))? {
                 match contender.unable {
                     Some(why) if !left_out.contains(&(contender.choice.clone(), why.clone())) => {
@@ -144,10 +172,11 @@ struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// The number of iterations.
-    fn iterations(&self) -> usize {
+    fn effort(&self) -> Effort {
         let worth = WORTH_BYTES / self.call.size_bytes().max(1);
-        self.settings.iterations.unwrap_or_else(|| worth.clamp(*ITERATIONS.start(), *ITERATIONS.end()))
+        let iterations =
+            self.settings.iterations.unwrap_or_else(|| worth.clamp(*ITERATIONS.start(), *ITERATIONS.end()));
+        Effort { warm_up: self.settings.warm_up, iterations, checks: self.settings.checks }
     }
 
     /// The reason to skip a contender, if another method would run instead.
@@ -162,8 +191,12 @@ impl Task<'_> {
             Some(collective) => algorithm.plan(collective, comm.topology(), comm.rank()).is_some(),
             None => *choice == Choice::from(OF_BARRIER),
         };
-        (!offers).then(|| format!("{operation} is not offered"))
+        (!offers).then(|| not_offered(operation))
     }
+}
+
+fn not_offered(operation: Operation) -> String {
+    format!("{operation} is not offered")
 }
 
 /// The measurements of one contender at one size, on this rank.
@@ -176,13 +209,14 @@ struct Contender {
     moments: Vec<barrier::Moments>,
     /// The reason why it cannot run.
     unable: Option<String>,
+    overlap_percent: Option<f64>,
 }
 
 fn measure_call<T: Element + From<u8>>(comm: &mut Communicator, task: &Task<'_>) -> Result<Vec<Contender>> {
     let Task { operation, ref call, settings } = *task;
     let pattern = Pattern::<T>::new(call, comm.rank(), comm.ranks());
     let mut array = Array::<T>::new(settings.memory, comm, call.count)?;
-    let iterations = task.iterations();
+    let effort @ Effort { warm_up, iterations, checks } = task.effort();
     let new = |choice: &Choice| Contender {
         choice: choice.clone(),
         ran: "",
@@ -190,9 +224,10 @@ fn measure_call<T: Element + From<u8>>(comm: &mut Communicator, task: &Task<'_>)
         wrong: 0,
         moments: Vec::new(),
         unable: task.unable(comm, choice),
+        overlap_percent: None,
     };
     let mut contenders: Vec<_> = settings.contenders.iter().map(new).collect();
-    for iteration in 0..WARM_UP + iterations {
+    for iteration in 0..warm_up + iterations {
         for turn in 0..contenders.len() {
             // Earlier calls affect caches and the schedulers of other ranks, so all contenders start equally often.
             let position = (turn + iteration) % contenders.len();
@@ -214,10 +249,18 @@ fn measure_call<T: Element + From<u8>>(comm: &mut Communicator, task: &Task<'_>)
                 timed => timed?,
             };
             contender.ran = ran.method.name();
-            contender.wrong = contender.wrong.max(pattern.count_wrong(array.elements()?));
-            if iteration >= WARM_UP {
+            if checks {
+                contender.wrong = contender.wrong.max(pattern.count_wrong(array.elements()?));
+            }
+            if iteration >= warm_up {
                 contender.times_us.push(time_us);
             }
+        }
+    }
+    let is_measurable = settings.overlap && settings.memory != Memory::Device;
+    for contender in contenders.iter_mut().filter(|contender| is_measurable && contender.unable.is_none()) {
+        if operation != Operation::Barrier {
+            contender.overlap_percent = overlap::percent::<T>(comm, &contender.choice, call, effort)?;
         }
     }
     Ok(contenders)
@@ -231,8 +274,8 @@ fn slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result<Times> {
 
 /// Combines the measurements of all ranks for a contender.
 fn row(comm: &mut Communicator, task: &Task<'_>, contender: Contender) -> Result<Row> {
-    let Task { operation, call, settings: &Settings { memory, .. } } = *task;
-    let Contender { choice, ran, times_us, wrong, moments, .. } = contender;
+    let Task { operation, call, settings: &Settings { memory, checks, .. } } = *task;
+    let Contender { choice, ran, times_us, wrong, moments, overlap_percent, .. } = contender;
     let (mut slowest, mut fastest, mut wrong) = (times_us.clone(), times_us, [wrong]);
     comm.call().algorithm(Choice::Auto).all_reduce(&mut slowest, ReduceOp::Max)?;
     comm.call().algorithm(Choice::Auto).all_reduce(&mut fastest, ReduceOp::Min)?;
@@ -259,8 +302,48 @@ fn row(comm: &mut Communicator, task: &Task<'_>, contender: Contender) -> Result
         skew_percent: Times::of(skew).p50,
         algbw_gb_per_s,
         busbw_gb_per_s: algbw_gb_per_s * operation.bus_factor(comm.ranks()),
-        wrong: wrong[0] + barrier::left_early(comm, &moments)?,
+        wrong: if checks { Some(wrong[0] + barrier::left_early(comm, &moments)?) } else { None },
         predicted_us: predicted,
         oversubscribed: comm.is_oversubscribed(),
+        overlap_percent,
     })
+}
+
+/// The measurement of messages, or why there is none.
+fn messages_row<T: Element + From<u8>>(
+    comm: &mut Communicator,
+    task: &Task<'_>,
+) -> Result<std::result::Result<Row, String>> {
+    let Task { operation, ref call, settings } = *task;
+    let is_chosen = settings.contenders.contains(&Choice::Auto);
+    if comm.ranks() == 1 || settings.memory != Memory::Slice || !is_chosen {
+        return Ok(Err(format!("{operation} needs two ranks, slices, and the algorithm auto")));
+    }
+    let measured = messages::measure::<T>(comm, call.count, task.effort())?;
+    let time_us = slowest(comm, measured.half_trips_us)?;
+    let window_us = slowest(comm, measured.windows_us)?.p50;
+    let mut wrong = [measured.wrong];
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut wrong, ReduceOp::Max)?;
+    let gb_per_s = (measured.window * call.size_bytes()) as f64 / window_us / 1e3;
+    Ok(Ok(Row {
+        algorithm: Choice::Auto.to_string(),
+        ran: operation.name(),
+        operation: operation.name(),
+        bytes: call.size_bytes(),
+        count: call.count,
+        dtype: call.dtype.name(),
+        op: NO_OP,
+        ranks: comm.ranks(),
+        nodes: comm.topology().nodes(),
+        transport: comm.transport(),
+        memory: settings.memory.name(),
+        time_us,
+        skew_percent: 0.0,
+        algbw_gb_per_s: gb_per_s,
+        busbw_gb_per_s: gb_per_s,
+        wrong: settings.checks.then_some(wrong[0]),
+        predicted_us: None,
+        oversubscribed: comm.is_oversubscribed(),
+        overlap_percent: None,
+    }))
 }

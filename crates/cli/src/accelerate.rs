@@ -9,6 +9,7 @@ use std::process::Command;
 use clap::{Args as ClapArgs, ValueEnum};
 use unisono::config::{ACCELERATE_REPORT, Launcher, PRELOAD, Starter, find_program, preloaded};
 
+use super::family::code_of_unstarted;
 use super::{Failure, speaks};
 
 /// The program, and how to run it.
@@ -74,12 +75,16 @@ impl Family {
 
 /// Replaces this process by the program. Returns why it cannot.
 pub(super) fn run(args: &Args) -> Failure {
-    let why = match prepared(args) {
-        Ok(mut command) => format!("cannot run {}: {}", args.command[0].display(), command.exec()),
-        Err(why) => why,
-    };
-    // All ranks find the same error.
-    if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere }
+    match prepared(args) {
+        Ok(mut command) => {
+            let error = command.exec();
+            let why = format!("cannot run `{}`: {error}", args.command[0].display());
+            Failure::Unstarted(why, code_of_unstarted(&error))
+        }
+        // All ranks find the same error.
+        Err(why) if speaks() => Failure::BadInput(why),
+        Err(_) => Failure::SaidElsewhere,
+    }
 }
 
 fn prepared(args: &Args) -> Result<Command, String> {

@@ -1,37 +1,39 @@
 //! `unisono bench`: benchmarks algorithms and vendor collectives, for every operation.
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::{ArgAction, Args as ClapArgs};
 #[cfg(feature = "nccl")]
 use unisono::Error;
 use unisono::select::InvalidChoice;
-use unisono::size::bytes;
 use unisono::{Algorithm, Choice, Communicator, DType, Memory, ReduceOp, Vendor};
 use unisono_bench::{Operation, Room, Settings, measure, room};
 use unisono_collectives::names::UnknownName;
 use unisono_compress::Compression;
 
 use super::Failure;
-use super::values::{named, whole};
+use super::output::Format;
+use super::values::{Sizes, named, sizes, whole};
 use super::world::World;
 
 mod rows;
 mod table;
 mod wire;
 
-use rows::{Format, Rows};
+use rows::Rows;
 
 /// What to benchmark, and how to print it.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Algorithms, comma-separated; also rules by size, such as "tree:0-8K;ring:8K-"
-    #[arg(long, default_value = "all", value_delimiter = ',')]
+    /// Algorithms, comma-separated, in the same run; also rules by size, such as "tree:0-8K;ring:8K-" [default: auto, beside
+    /// the collectives of MPI, or of NCCL for --memory device, where there are some]
+    #[arg(long, value_delimiter = ',')]
     #[arg(value_parser = named(["all"].into_iter().chain(Choice::names()), contenders))]
     algorithm: Vec<Contenders>,
-    /// Collective operations, comma-separated
+    /// Operations, comma-separated; send-recv: messages between the first and the last rank, with half the time of a round
+    /// trip, and the bandwidth of 64 messages in flight
     #[arg(long, default_value = "all-reduce", value_delimiter = ',')]
     #[arg(value_parser = named(["all"].into_iter().chain(Operation::ALL.map(Operation::name)), operations))]
     operation: Vec<Operations>,
-    /// Array sizes in bytes: from MIN to MAX, growing by FACTOR (2 if omitted); the suffixes K, M and G
+    /// Array sizes in bytes: one, or from MIN to MAX, growing by FACTOR (2 if omitted); the suffixes K, M and G
     /// mean 2^10, 2^20 and 2^30
     #[arg(long, value_name = "MIN:MAX[:FACTOR]", default_value = "8:16M", value_parser = sizes)]
     bytes: Sizes,
@@ -45,28 +47,29 @@ pub(super) struct Args {
     /// Kind of memory that holds the array
     #[arg(long, default_value = "slice", value_parser = named(Memory::ALL.map(Memory::name), str::parse::<Memory>))]
     memory: Memory,
-    /// Baseline to compare with, alternating in the same run
-    #[arg(long)]
-    against: Option<Baseline>,
     /// Compare formats between nodes with f32, comma-separated: int8, int4, int8:stochastic, int4:stochastic, onebit, topk:FRACTION,
     /// threshold:MAGNITUDE, powersgd:RANK
     #[arg(long, value_name = "WIRE,WIRE", value_delimiter = ',')]
-    #[arg(conflicts_with_all = ["algorithm", "operation", "dtype", "op", "memory", "against"])]
+    #[arg(conflicts_with_all = ["algorithm", "operation", "dtype", "op", "memory", "overlap", "check"])]
     wire: Vec<Compression>,
     /// Iterations per algorithm and size [default: chosen by array size]
     #[arg(long, value_name = "N", value_parser = whole(1, MOST_ITERATIONS))]
     iterations: Option<usize>,
+    /// Iterations before any is measured
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole(0, MOST_ITERATIONS))]
+    warm_up: usize,
+    /// Compare every result with values that the rank computes by itself; exit with 1 if any is wrong
+    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true")]
+    #[arg(require_equals = true, action = ArgAction::Set)]
+    check: bool,
+    /// Also measure which share of an asynchronous call is hidden by computation that takes as long
+    #[arg(long)]
+    overlap: bool,
     /// Output format
     #[arg(long, default_value = "table")]
     format: Format,
     #[command(flatten)]
     world: World,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Baseline {
-    /// MPI's own collectives
-    Mpi,
 }
 
 #[derive(Debug, Clone)]
@@ -100,43 +103,17 @@ fn operations(name: &str) -> Result<Operations, UnknownName> {
     name.parse().map(|operation| Operations(vec![operation]))
 }
 
-#[derive(Debug, Clone, PartialEq)]
-struct Sizes(Vec<usize>);
-
 /// A benchmark stores the time of each iteration.
 const MOST_ITERATIONS: usize = 10_000_000;
-/// The largest array of a benchmark.
-const MOST_BYTES: usize = 1 << 34;
-
-fn sizes(text: &str) -> Result<Sizes, String> {
-    let expected =
-        || "expected MIN:MAX[:FACTOR] with 1 <= MIN <= MAX <= 16G and a FACTOR above 1, such as 8:16M:4";
-    let parts: Vec<_> = text.split(':').collect();
-    let (least, most, factor) = match parts[..] {
-        [one] => (one, one, "2"),
-        [least, most] => (least, most, "2"),
-        [least, most, factor] => (least, most, factor),
-        _ => return Err(expected().to_owned()),
-    };
-    let factor = factor.parse::<usize>().ok().filter(|&factor| factor > 1).ok_or_else(expected)?;
-    let (least, most) = (bytes(least).ok_or_else(expected)?, bytes(most).ok_or_else(expected)?);
-    if least < 1 || least > most || most > MOST_BYTES {
-        return Err(expected().to_owned());
-    }
-    let sizes = std::iter::successors(Some(least), |size| size.checked_mul(factor));
-    Ok(Sizes(sizes.take_while(|&size| size <= most).collect()))
-}
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if !args.wire.is_empty() {
-        let (sizes_bytes, iterations) = (&args.bytes.0, args.iterations);
-        return args.world.run(|comm| wire::on_rank(comm, &args.wire, sizes_bytes, iterations, args.format));
+        return args.world.run(|comm| wire::on_rank(comm, args));
     }
     let mut contenders: Vec<_> =
         args.algorithm.iter().flat_map(|contenders| contenders.choices(args.memory)).collect();
-    if let Some(Baseline::Mpi) = args.against {
-        contenders.retain(|choice| *choice != Choice::from(Vendor::Mpi));
-        contenders.push(Choice::from(Vendor::Mpi));
+    if contenders.is_empty() {
+        contenders.push(Choice::Auto);
     }
     if let Some(why) = without_gpu(&contenders, args.memory) {
         return Err(super::refused(why));
@@ -155,8 +132,17 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         op: args.op,
         memory: args.memory,
         iterations: args.iterations,
+        warm_up: args.warm_up,
+        checks: args.check,
+        overlap: args.overlap,
     };
-    args.world.run(|comm| on_rank(comm, args, &settings))
+    args.world.run(|comm| {
+        let mut settings = settings.clone();
+        if args.algorithm.is_empty() {
+            settings.contenders.extend(baseline(comm, &settings));
+        }
+        on_rank(comm, args, &settings)
+    })
 }
 
 fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<(), Failure> {
@@ -173,7 +159,7 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
     let mut told = talks.then(|| Rows::begin(args.format, comm, settings, route.as_deref()));
     let (mut wrong, mut rows) = (0, 0);
     let measured = measure(comm, settings, |row| {
-        wrong += row.wrong;
+        wrong += row.wrong.unwrap_or(0);
         rows += 1;
         if let Some(told) = &mut told {
             told.write(&row);
@@ -190,9 +176,22 @@ fn on_rank(comm: &mut Communicator, args: &Args, settings: &Settings) -> Result<
         return Err(Failure::Error(format!("{wrong} elements were wrong")));
     }
     if let Some(told) = told {
-        told.end(rows);
+        told.end(rows, args.check);
     }
     Ok(())
+}
+
+/// The collectives to compare `auto` with, if there are some here. All ranks find the same.
+fn baseline(comm: &mut Communicator, settings: &Settings) -> Option<Choice> {
+    if settings.memory == Memory::Device {
+        return cfg!(feature = "nccl").then_some(Vendor::Nccl.into());
+    }
+    let reduces_halves =
+        settings.dtype.is_half() && settings.operations.iter().any(|operation| operation.reduces());
+    let has_collectives = settings.operations.iter().any(|&operation| operation != Operation::SendRecv);
+    let mpi = Choice::from(Vendor::Mpi);
+    let is_here = has_collectives && !reduces_halves && comm.collective(mpi.clone()).is_ok();
+    is_here.then_some(mpi)
 }
 
 /// The contenders left out, one line per reason.
@@ -254,19 +253,4 @@ fn device_route(comm: &mut Communicator) -> Result<String, Failure> {
 #[cfg(not(feature = "nccl"))]
 fn device_route(_: &mut Communicator) -> Result<String, Failure> {
     Err(Failure::BadInput(format!("--memory device {}", super::features::needs(&["nccl"]))))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_read() {
-        assert_eq!(sizes("8:64").unwrap().0, [8, 16, 32, 64]);
-        assert_eq!(sizes("1K:20K:4").unwrap().0, [1024, 4096, 16384]);
-        assert_eq!(sizes("2M").unwrap().0, [2 << 20]);
-        for nonsense in ["", "8:4", "0:8", "8:16:1", "8:16:2:2", "8:1T", "x:8", "8:17G"] {
-            assert!(sizes(nonsense).unwrap_err().contains("MIN:MAX"), "{nonsense}");
-        }
-    }
 }

@@ -19,10 +19,11 @@ use unisono_train::{
     Share, Times, TrainError, Wire,
 };
 
+use super::output::Format;
 use super::train::bad_input;
 use super::values::{count, named};
 use super::world::World;
-use super::{Failure, Figures, output};
+use super::{Failure, output};
 
 /// What to benchmark.
 #[derive(Debug, ClapArgs)]
@@ -65,8 +66,8 @@ pub(super) struct Args {
     #[arg(long, value_parser = named(Choice::names(), str::parse::<Choice>))]
     algorithm: Option<Choice>,
     /// Output format
-    #[arg(long, default_value = "human")]
-    format: Figures,
+    #[arg(long, default_value = "table")]
+    format: Format,
     #[command(flatten)]
     world: World,
 }
@@ -359,10 +360,11 @@ fn batch(samples: usize, kind: &Kind) -> Batch {
     }
 }
 
-fn tell(row: &Row, format: Figures) {
+fn tell(row: &Row, format: Format) {
     match format {
-        Figures::Json => output::row(row),
-        Figures::Human => {
+        Format::Json => output::row(row),
+        Format::Csv => output::csv(&[row]),
+        Format::Table => {
             println!(
                 "{} parameters, {} ranks over {}, in buckets of {} ({}): {:.2} ms per step; compute {:.2}, all-reduce {:.2} hidden and {:.2} exposed, \
                  update {:.2}",

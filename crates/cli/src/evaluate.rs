@@ -12,8 +12,9 @@ use unisono_train::metrics::{Measured, Named};
 use unisono_train::{Test, TrainError};
 
 use super::features::source;
+use super::output::Format;
 use super::world::World;
-use super::{Failure, Figures, output, train};
+use super::{Failure, output, train};
 
 /// The model, and the data to evaluate it on.
 #[derive(Debug, ClapArgs)]
@@ -33,8 +34,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     metrics: Vec<Named>,
     /// Output format
-    #[arg(long, default_value = "human")]
-    format: Figures,
+    #[arg(long, default_value = "table", value_parser = Format::without_csv())]
+    format: Format,
     #[command(flatten)]
     world: World,
 }
@@ -78,9 +79,9 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<(), TrainError> {
         step: saved.progress.step,
         parameters_hash: saved.parameters_hash()?,
     };
-    match args.format {
-        Figures::Json => output::row(&line),
-        Figures::Human => println!(
+    match args.format == Format::Json {
+        true => output::row(&line),
+        false => println!(
             "{} after {} steps, {}, on {} ({}): loss {:.4}{} of {} targets{}",
             saved.model,
             line.step,

@@ -1,14 +1,13 @@
 //! `unisono explain`: draws a schedule, or the programs that carry it out.
 
 use clap::{Args as ClapArgs, Subcommand};
-use unisono::size::bytes;
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::execution::{Capabilities, CompiledPlan};
 use unisono_collectives::model::Machine;
 use unisono_collectives::{explain, explain_programs, explain_svg, names};
 use unisono_steps::pipeline::PipelineSchedule;
 
-use super::values::{named, whole};
+use super::values::{Sizes, named, sizes, whole};
 use super::{Failure, speaks};
 
 /// What to draw.
@@ -35,9 +34,9 @@ pub(super) struct Args {
     /// Draw as an SVG document instead of text
     #[arg(long, conflicts_with = "program")]
     svg: bool,
-    /// Array size in bytes, such as 8K, of four-byte elements; with --program
-    #[arg(long, value_name = "N", default_value = "1M", requires = "program", value_parser = size_bytes)]
-    bytes: usize,
+    /// Array sizes in bytes, as for bench, of four-byte elements; with --program
+    #[arg(long, value_name = "MIN:MAX[:FACTOR]", default_value = "1M", requires = "program", value_parser = sizes)]
+    bytes: Sizes,
 }
 
 /// What is no collective.
@@ -65,11 +64,6 @@ const MOST_RANKS: usize = 1024;
 const MOST_STAGES: usize = 256;
 const ELEMENT_SIZE_BYTES: usize = 4;
 
-fn size_bytes(text: &str) -> Result<usize, String> {
-    let size_bytes = bytes(text).filter(|size_bytes| *size_bytes <= 1 << 40);
-    size_bytes.ok_or_else(|| "expected 0 to 1024G bytes, such as 100M".to_owned())
-}
-
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(Other::Pipeline(pipeline)) = &args.other {
         return draw_pipeline(pipeline);
@@ -78,25 +72,35 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         unreachable!("the command line requires an algorithm and its ranks");
     };
     if !(1..=ranks).contains(&args.nodes) {
-        return Err(Failure::BadInput(format!("{ranks} ranks do not fit on {} nodes", args.nodes)));
+        return Err(Failure::BadInput(format!(
+            "--nodes must be at most --ranks {ranks}, got `{}`",
+            args.nodes
+        )));
     }
     let sizes: Vec<_> = (0..args.nodes).map(|node| (ranks + node) / args.nodes).rev().collect();
     let topology = Topology::from_node_sizes(&sizes);
     let operation = args.operation;
     let Some(plans) = algorithm.plans(operation, &topology) else {
-        return Err(Failure::BadInput(format!("{algorithm} does not offer {operation}")));
+        let offers = |algorithm: &Algorithm| algorithm.plans(operation, &topology).is_some();
+        let others: Vec<_> = Algorithm::ALL.into_iter().filter(offers).map(Algorithm::name).collect();
+        return Err(Failure::BadInput(format!(
+            "{algorithm} does not offer {operation}; these do: {}",
+            others.join(", ")
+        )));
     };
     if speaks() {
         let name = algorithm.name();
         if args.program {
             let capabilities = Capabilities::of(&Machine::default(), &topology);
-            let count = args.bytes.div_ceil(ELEMENT_SIZE_BYTES);
             let compile = |rank| CompiledPlan::new(algorithm, operation, &topology, rank);
             let compiled: Vec<_> = (0..ranks).filter_map(compile).collect();
-            let program = |plan: &CompiledPlan| plan.program(count, ELEMENT_SIZE_BYTES, &capabilities);
-            let execution = compiled[0].execution(count, ELEMENT_SIZE_BYTES, &capabilities);
-            let programs: Vec<_> = compiled.iter().map(program).collect();
-            print!("{}", explain_programs(name, operation, &topology, execution, &programs));
+            for size_bytes in &args.bytes.0 {
+                let count = size_bytes.div_ceil(ELEMENT_SIZE_BYTES);
+                let program = |plan: &CompiledPlan| plan.program(count, ELEMENT_SIZE_BYTES, &capabilities);
+                let execution = compiled[0].execution(count, ELEMENT_SIZE_BYTES, &capabilities);
+                let programs: Vec<_> = compiled.iter().map(program).collect();
+                print!("{}", explain_programs(name, operation, &topology, execution, &programs));
+            }
         } else {
             let draw = if args.svg { explain_svg } else { explain };
             print!("{}", draw(name, operation, &topology, &plans));

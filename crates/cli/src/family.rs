@@ -2,10 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Child, Command, ExitStatus};
-use std::thread;
+use std::process::{Child, ChildStdin, Command, ExitStatus};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{
@@ -29,8 +29,12 @@ pub(super) fn adopt_orphans() -> io::Result<()> {
 /// A running command in its own process group: signals typed at a terminal reach it only through this process.
 #[derive(Debug)]
 pub(super) struct Member {
-    child: Child,
+    pub(super) child: Child,
     pid: Pid,
+    /// Where signals are written for a command that runs elsewhere, each as a byte.
+    pub(super) input: Option<ChildStdin>,
+    /// The threads that forward its output.
+    pub(super) forwards: Vec<JoinHandle<()>>,
 }
 
 impl Member {
@@ -38,7 +42,7 @@ impl Member {
     pub(super) fn start(mut command: Command) -> io::Result<Self> {
         let child = command.process_group(0).spawn()?;
         let pid = Pid::from_child(&child);
-        Ok(Self { child, pid })
+        Ok(Self { child, pid, input: None, forwards: Vec::new() })
     }
 
     /// Its process id.
@@ -58,8 +62,16 @@ impl Member {
     }
 
     /// Sends a signal to its whole process group, as a terminal does: the command may be a script that wraps the program.
-    pub(super) fn signal_group(&self, signal: Signal) {
-        let _ = kill_process_group(self.pid, signal);
+    pub(super) fn signal_group(&mut self, signal: Signal) {
+        let Some(input) = &mut self.input else {
+            let _ = kill_process_group(self.pid, signal);
+            return;
+        };
+        let number = u8::try_from(signal.as_raw()).expect("signals are small numbers");
+        // If it cannot be written, the command has ended or lost its connection. The next signal to kill ends the connection.
+        if input.write_all(&[number]).is_err() || signal == Signal::KILL {
+            self.input = None;
+        }
     }
 }
 
@@ -88,6 +100,16 @@ pub(super) fn end() -> io::Result<usize> {
         }
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The exit code for a command that did not start, as a shell has it: 127 if it was not found, otherwise 126.
+pub(super) fn code_of_unstarted(error: &io::Error) -> u8 {
+    if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+}
+
+/// Whether an exit code means that the command cannot be run.
+pub(super) fn is_unrunnable(code: u8) -> bool {
+    matches!(code, 126 | 127)
 }
 
 /// The exit code as a shell reports it: 128 plus the signal for a killed command.

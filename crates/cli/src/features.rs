@@ -1,5 +1,9 @@
 //! The parts that this program was built without, and the features that provide them.
 
+use std::sync::LazyLock;
+
+use unisono::internals::MpiLibrary;
+
 /// The commands that not every build has: the feature that brings each, and whether it is compiled in.
 const COMMANDS: [(&str, &str, bool); 7] = [
     ("train", "candle", cfg!(feature = "candle")),
@@ -10,6 +14,29 @@ const COMMANDS: [(&str, &str, bool); 7] = [
     ("bench-step", "candle", cfg!(feature = "candle")),
     ("plot", "plot", cfg!(feature = "plot")),
 ];
+
+/// All features of the command, and whether they are compiled in.
+const FEATURES: [(&str, bool); 10] = [
+    ("mpi", cfg!(feature = "mpi")),
+    ("ucx", cfg!(feature = "ucx")),
+    ("nccl", cfg!(feature = "nccl")),
+    ("cuda", cfg!(feature = "cuda")),
+    ("candle", cfg!(feature = "candle")),
+    ("parquet", cfg!(feature = "parquet")),
+    ("arrow", cfg!(feature = "arrow")),
+    ("remote", cfg!(feature = "remote")),
+    ("service", cfg!(feature = "service")),
+    ("plot", cfg!(feature = "plot")),
+];
+
+/// The answer to `--version`: the version, the MPI that this program was compiled for, and its features.
+pub(super) static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let mpi = MpiLibrary::compiled_for().unwrap_or_else(|| "none".to_owned());
+    let features = FEATURES.iter().filter(|(_, is_built_in)| *is_built_in).map(|(name, _)| *name);
+    let features: Vec<_> = features.collect();
+    let listed = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
+    format!("{}\nMPI: {mpi}\nfeatures: {listed}", env!("CARGO_PKG_VERSION"))
+});
 
 /// The error for a command that is not compiled in.
 pub(super) fn missing_command(name: &str) -> Option<String> {

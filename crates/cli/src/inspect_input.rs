@@ -10,8 +10,9 @@ use unisono_data::DataError;
 use unisono_data::pipeline::StageReport;
 use unisono_train::{Feed, Sampled, Shares, explain_bottleneck};
 
+use super::Failure;
+use super::output::{self, Format};
 use super::train::{self, InputOptions};
-use super::{Failure, Figures, output};
 
 /// The input pipeline, as `unisono train` with the same options has it on one rank.
 #[derive(Debug, ClapArgs)]
@@ -20,8 +21,8 @@ pub(super) struct Args {
     #[command(flatten)]
     input: InputOptions,
     /// Output format
-    #[arg(long, default_value = "human")]
-    format: Figures,
+    #[arg(long, default_value = "table", value_parser = Format::without_csv())]
+    format: Format,
 }
 
 /// The meaning of an option that is another one in training.
@@ -43,7 +44,8 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let settings = Config { epochs: args.input.epochs.unwrap_or(2), ..args.input.settings.clone() };
     settings.check().map_err(train::failure)?;
     let (dataset, kept) = settings.kept_dataset().map_err(train::failure)?;
-    if let Figures::Human = args.format {
+    let is_json = args.format == Format::Json;
+    if !is_json {
         dataset.notices().iter().for_each(|notice| println!("{notice}"));
         kept.iter().for_each(|report| println!("{report}"));
     }
@@ -57,9 +59,9 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
             measure(&mut feed, epoch, samples).map_err(|error| train::failure(error.into()))?;
         let (event, stages) = ("input", feed.stages());
         let line = Line { event, epoch, samples, batch_size: batch, samples_per_s, stages };
-        match args.format {
-            Figures::Json => output::row(&line),
-            Figures::Human => println!("{}", table(&line)),
+        match is_json {
+            true => output::row(&line),
+            false => println!("{}", table(&line)),
         }
     }
     Ok(())

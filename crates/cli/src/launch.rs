@@ -1,60 +1,81 @@
-//! `unisono launch`: starts the ranks of a world as processes on this machine, or its part of them on each of several, without MPI.
+//! `unisono launch`: starts the ranks of a world as processes, on this machine, on other hosts over ssh, or its part of them on each of
+//! several, without MPI.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, IsTerminal as _, Read as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args as ClapArgs;
+use clap::{ArgAction, Args as ClapArgs};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use unisono::config::Launcher;
+use unisono::config::{Launcher, SECRET, exported};
 
 use super::family;
 use super::values::{LONGEST_S, whole};
-use super::{BAD_INPUT, Failure, speaks};
+use super::{Failure, speaks};
 
 mod directory;
+mod forward;
+mod hosts;
 mod ranks;
 
 use directory::Directory;
-use ranks::{Meeting, Place, Ranks};
+use forward::{Output, Prefix};
+use hosts::{Host, Hosts, Part};
+use ranks::{Machine, Meeting, Place, Ranks};
 
 /// The command, and how many ranks of it to start.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Number of ranks to start on this machine, one process each
+    /// Number of ranks to start on this machine, or on each host, one process each
     #[arg(short = 'n', long, value_name = "N", value_parser = whole(1, MOST_RANKS))]
     ranks: usize,
+    /// Begin each line of output with the number of its rank [default: on a terminal, lines of ranks other than 0]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    #[arg(require_equals = true, action = ArgAction::Set)]
+    prefix: Option<bool>,
+    /// Also write the output of each rank to DIR/rank-N.log
+    #[arg(long, value_name = "DIR")]
+    logs: Option<PathBuf>,
     #[command(flatten)]
     machines: Machines,
     /// Go on without a rank, other than 0, that a signal has killed, and start it again: for programs that let it join, such as
     /// unisono train --strategy parameter-server --elastic
-    #[arg(long, conflicts_with_all = ["nnodes", "node_rank"])]
+    #[arg(long, conflicts_with_all = ["nnodes", "node_rank", "hosts"])]
     elastic: bool,
-    /// How often ranks are started again, in all, with --elastic
+    /// Restarts in all before going on without a rank, with --elastic
     #[arg(long, value_name = "N", requires = "elastic", default_value_t = 3)]
     max_restarts: u32,
     /// Time for the other ranks to exit by themselves after one has failed
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = whole(0, LONGEST_S))]
     grace_s: u64,
-    /// Command that every rank runs, after --; only rank 0 reads piped standard input
+    /// Command that every rank runs, after --; only rank 0 reads piped standard input, and none with --hosts
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
 
-/// Several machines; the command is run on each, with the same options but for `--node-rank`.
+/// Several machines: ssh starts the ranks, or the command is run on each, with the same options but for `--node-rank`.
 #[derive(Debug, ClapArgs)]
 #[command(next_help_heading = "Several machines")]
 struct Machines {
+    /// Hosts on which ssh starts the ranks, comma-separated, in this directory; this command must be there at the same path. HOST:SLOTS
+    /// has its own number of ranks
+    #[arg(long, value_name = "HOST[:SLOTS],…", value_delimiter = ',', value_parser = hosts::host)]
+    #[arg(conflicts_with_all = ["nnodes", "node_rank"])]
+    hosts: Vec<Host>,
+    /// Environment variables to set on hosts, comma-separated, besides UNISONO_…
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', requires = "hosts")]
+    export: Vec<String>,
     /// Number of machines, on each of which launch is run
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = whole(1, MOST_RANKS))]
     nnodes: usize,
     /// Number of this machine, from 0
     #[arg(long, value_name = "K")]
     node_rank: Option<usize>,
-    /// Name or address of machine 0, which the others can reach
+    /// Name or address of machine 0, which the others can reach [default: the first of --hosts]
     #[arg(long, value_name = "HOST")]
     master_addr: Option<String>,
     /// Port there; ranks meet at the next one
@@ -62,30 +83,80 @@ struct Machines {
     master_port: u16,
 }
 
-impl Machines {
-    /// Where the ranks find each other, and the number of the first one here.
-    fn place(&self, ranks: usize) -> Result<Place, Failure> {
-        if self.nnodes == 1 {
-            return Ok(Place {
-                first: 0,
-                all: ranks,
-                here: ranks,
-                meeting: Meeting::Directory(
-                    Directory::new().map_err(|error| Failure::Error(error.to_string()))?,
-                ),
-            });
-        }
-        let node = self.node_rank.filter(|&node| node < self.nnodes);
-        let Some((node, host)) = node.zip(self.master_addr.clone()) else {
-            return Err(Failure::BadInput(format!(
-                "--nnodes {} needs --node-rank, the number of this machine from 0 to {}, and --master-addr, the name of machine 0",
-                self.nnodes,
-                self.nnodes - 1
-            )));
+impl Args {
+    /// The ranks of this machine.
+    fn machine(&self, output: Output) -> Result<Machine<'_>, Failure> {
+        let machines = &self.machines;
+        let (node, meeting) = if machines.nnodes == 1 {
+            let directory = Directory::new().map_err(|error| Failure::Error(error.to_string()))?;
+            (0, Meeting::Directory(directory))
+        } else {
+            let node = machines.node_rank.filter(|&node| node < machines.nnodes);
+            let Some((node, host)) = node.zip(machines.master_addr.clone()) else {
+                return Err(Failure::BadInput(format!(
+                    "--nnodes {} needs --node-rank, the number of this machine from 0 to {}, and --master-addr, the name of machine 0",
+                    machines.nnodes,
+                    machines.nnodes - 1
+                )));
+            };
+            (node, Meeting::Master { host, port: machines.master_port })
         };
-        let meeting = Meeting::Master { host, port: self.master_port };
-        Ok(Place { first: node * ranks, all: self.nnodes * ranks, here: ranks, meeting })
+        Ok(Machine {
+            words: &self.command,
+            environment: Vec::new(),
+            first: node * self.ranks,
+            here: self.ranks,
+            all: machines.nnodes * self.ranks,
+            meeting,
+            output,
+            reads: true,
+        })
     }
+
+    /// The hosts, each with its part of the ranks.
+    fn hosts(&self, output: &Output) -> Result<Hosts, Failure> {
+        let Machines { hosts, export, master_addr, master_port, .. } = &self.machines;
+        let unset =
+            |name| format!("--export {name}: there is no such environment variable, or it is not Unicode");
+        let mut environment = exported(export).map_err(|name| Failure::BadInput(unset(name)))?;
+        if environment.iter().all(|(name, _)| name != SECRET) {
+            environment
+                .push((SECRET.to_owned(), secret().map_err(|error| Failure::Error(error.to_string()))?));
+        }
+        let text = |word: &OsString| word.clone().into_string();
+        let command = self.command.iter().map(text).collect::<Result<Vec<_>, _>>();
+        let command = command.map_err(|word| {
+            Failure::BadInput(format!("--hosts takes a command in Unicode, not `{}`", word.display()))
+        })?;
+        let directory = std::env::current_dir().map_err(|error| Failure::Error(error.to_string()))?;
+        let first_host = hosts[0].name.rsplit('@').next().unwrap_or_default();
+        let master = (master_addr.clone().unwrap_or_else(|| first_host.to_owned()), *master_port);
+        let slots = |host: &Host| host.slots.unwrap_or(self.ranks);
+        let (all, mut first, mut parts) = (hosts.iter().map(slots).sum(), 0, Vec::new());
+        for host in hosts {
+            let part = Part {
+                command: command.clone(),
+                directory: directory.clone(),
+                environment: environment.clone(),
+                first,
+                here: slots(host),
+                all,
+                master: master.clone(),
+                grace_s: self.grace_s,
+                output: output.clone(),
+            };
+            first += part.here;
+            parts.push((host.name.clone(), part));
+        }
+        Ok(Hosts { parts })
+    }
+}
+
+/// A secret of this launch.
+fn secret() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.map(|byte| format!("{byte:02x}")).concat())
 }
 
 /// The same limit as for `--threads`.
@@ -101,37 +172,67 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         );
         return Err(if speaks() { Failure::BadInput(why) } else { Failure::SaidElsewhere });
     }
-    let place = args.machines.place(args.ranks)?;
-    Ok(launch(args, &place).unwrap_or_else(|error| {
+    let by_default = if io::stdout().is_terminal() { Prefix::Others } else { Prefix::None };
+    let prefix = args.prefix.map_or(by_default, |all| if all { Prefix::All } else { Prefix::None });
+    let logs = args.logs.as_ref().map(std::path::absolute).transpose();
+    let output = Output { prefix, logs: logs.map_err(|error| Failure::Error(error.to_string()))? };
+    let grace = Duration::from_secs(args.grace_s);
+    if !args.machines.hosts.is_empty() {
+        let hosts = args.hosts(&output)?;
+        return Ok(code_of(launch(&hosts, None, grace)));
+    }
+    output.prepare().map_err(|error| Failure::BadInput(error.to_string()))?;
+    let restarts = args.elastic.then_some(args.max_restarts);
+    let machine = args.machine(output)?;
+    Ok(code_of(launch(&machine, restarts, grace)))
+}
+
+/// Runs the part of this host in a launch from another one.
+pub(super) fn run_part() -> ExitCode {
+    code_of(hosts::run())
+}
+
+fn code_of(ended: io::Result<ExitCode>) -> ExitCode {
+    ended.unwrap_or_else(|error| {
         say(&error.to_string());
         ExitCode::FAILURE
-    }))
+    })
 }
 
 fn say(what: &str) {
     eprintln!("launch: {what}");
 }
 
-fn launch(args: &Args, place: &Place) -> io::Result<ExitCode> {
+fn launch(place: &dyn Place, restarts: Option<u32>, grace: Duration) -> io::Result<ExitCode> {
     let mut signals = Signals::new(heeded())?;
+    watch(place, restarts, &mut || signals.pending().collect(), grace)
+}
+
+/// Runs the ranks until all have ended, and all that they have started. `signals` returns the signals that have arrived.
+fn watch(
+    place: &dyn Place,
+    restarts: Option<u32>,
+    signals: &mut dyn FnMut() -> Vec<i32>,
+    grace: Duration,
+) -> io::Result<ExitCode> {
     family::adopt_orphans()?;
-    let restarts = args.elastic.then_some(args.max_restarts);
-    let mut ranks = match Ranks::start(&args.command, place, restarts) {
+    let mut ranks = match Ranks::start(place, restarts) {
         Ok(ranks) => ranks,
         Err(error) => {
             // The ranks already started wait for the others.
             family::end()?;
-            say(&format!("cannot start {}: {error}", args.command[0].display()));
-            return Ok(ExitCode::from(BAD_INPUT));
+            say(&format!("cannot run `{}`: {error}", place.program()));
+            return Ok(ExitCode::from(family::code_of_unstarted(&error)));
         }
     };
-    let watched = ranks.watch(&mut signals, Duration::from_secs(args.grace_s));
+    let watched = ranks.watch(signals, grace);
     let left = family::end()?;
+    let code = ranks.end();
     watched?;
     if left > 0 {
-        say(&format!("killed {left} processes that the ranks left behind"));
+        say(&format!("killed {left} processes that the {} left behind", place.what()));
     }
-    Ok(ExitCode::from(ranks.code()))
+    Ok(ExitCode::from(code))
 }
 
 /// The signals that are forwarded to ranks. SIGHUP is one of them unless it is ignored, as under `nohup`.

@@ -19,6 +19,7 @@ mod algorithms;
 mod bench;
 #[cfg(feature = "candle")]
 mod bench_step;
+mod completions;
 mod doctor;
 #[cfg(feature = "candle")]
 mod evaluate;
@@ -58,7 +59,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Collective communication for data-parallel training.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, styles = STYLES, after_help = AFTER_HELP)]
+#[command(version, long_version = features::VERSION.as_str(), max_term_width = 100, styles = STYLES, after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -73,8 +74,8 @@ const STYLES: Styles = Styles::styled()
 
 const AFTER_HELP: &str = "\
 Examples:
-  mpirun -n 2 unisono bench --against mpi   Ranks are processes
-  unisono train --threads 2                 Ranks are threads
+  mpirun -n 2 unisono bench   Ranks are processes
+  unisono train --threads 2   Ranks are threads
 
 See `unisono help COMMAND` for the options of a command.";
 
@@ -102,6 +103,8 @@ enum Command {
     BenchStep(bench_step::Args),
     /// Benchmark all-reduce and the other collectives
     Bench(bench::Args),
+    /// Print the completions of a shell, for it to load
+    Completions(completions::Args),
     /// Diagnose this machine and the launch
     Doctor(doctor::Args),
     /// Draw the schedule of an algorithm
@@ -110,6 +113,9 @@ enum Command {
     HangReport(hang_report::Args),
     /// Start N ranks of a command on this machine, without MPI
     Launch(launch::Args),
+    /// Run the part of this host in a launch with --hosts
+    #[command(hide = true)]
+    LaunchPart,
     /// Plot benchmark results as SVG
     #[cfg(feature = "plot")]
     Plot(plot::Args),
@@ -125,16 +131,6 @@ enum Command {
     Supervise(supervise::Args),
 }
 
-/// Output format of results.
-#[cfg(feature = "candle")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Figures {
-    /// Human-readable text
-    Human,
-    /// One JSON object per line
-    Json,
-}
-
 /// Why a command did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -142,6 +138,8 @@ pub(crate) enum Failure {
     BadInput(String),
     /// The request is invalid, and another rank reports it.
     SaidElsewhere,
+    /// The command to run cannot be started, for this reason; the exit code says so as a shell does.
+    Unstarted(String, u8),
     /// Something failed at run time.
     Error(String),
     /// Something failed at run time, and the ranks have already reported it.
@@ -164,7 +162,8 @@ const TO_REFUSE: Duration = Duration::from_secs(10);
 /// Why a rank that shows help does not join the others.
 const SHOWS_HELP: &str = "it was started with --help or --version, or without a command";
 
-/// Runs the command. Exit code: 0 on success, 1 on failure, 2 if the command is invalid, 75 if it stopped on request.
+/// Runs the command. Exit code: 0 on success, 1 on failure, 2 if the command is invalid, 75 if it stopped on request, 126 or 127 if
+/// the command that it is to run cannot be started.
 fn main() -> ExitCode {
     warnings::show();
     if speaks() {
@@ -193,10 +192,12 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         #[cfg(feature = "candle")]
         Command::BenchStep(args) => bench_step::run(&args)?,
         Command::Bench(args) => bench::run(&args)?,
+        Command::Completions(args) => completions::run(&args),
         Command::Doctor(args) => return doctor::run(&args),
         Command::Explain(args) => explain::run(&args)?,
         Command::HangReport(args) => hang_report::run(&args)?,
         Command::Launch(args) => return launch::run(&args),
+        Command::LaunchPart => return Ok(launch::run_part()),
         #[cfg(feature = "plot")]
         Command::Plot(args) => plot::run(&args)?,
         Command::Trace(args) => trace::run(&args)?,
@@ -216,6 +217,12 @@ fn failed(failure: &Failure) -> ExitCode {
             ExitCode::from(BAD_INPUT)
         }
         Failure::SaidElsewhere => left_to_another(BAD_INPUT),
+        // All ranks find the same error.
+        Failure::Unstarted(_, code) if !speaks() => left_to_another(*code),
+        Failure::Unstarted(message, code) => {
+            eprintln!("unisono: {message}");
+            ExitCode::from(*code)
+        }
         #[cfg(feature = "candle")]
         Failure::Stopped => ExitCode::from(STOPPED),
         Failure::Said => ExitCode::FAILURE,

@@ -7,8 +7,33 @@ use std::fmt;
 use std::io::{self, ErrorKind, IsTerminal, Write as _};
 use std::os::fd::AsFd;
 
+use clap::ValueEnum;
+#[cfg(feature = "candle")]
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use signal_hook::low_level::exit;
+
+/// The format of results on standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// Text for people
+    Table,
+    /// One JSON object per line
+    Json,
+    /// Comma-separated values with a header
+    Csv,
+}
+
+impl Format {
+    /// The parser of commands whose results do not fit into rows of the same columns.
+    #[cfg(feature = "candle")]
+    pub(super) fn without_csv() -> impl TypedValueParser<Value = Self> {
+        let names =
+            [Self::Table, Self::Json].map(|format| format.to_possible_value().expect("it has a name"));
+        let format = |name: String| Self::from_str(&name, false);
+        PossibleValuesParser::new(names).try_map(format)
+    }
+}
 
 /// Writes to standard output, without wrapping.
 macro_rules! print {
@@ -41,6 +66,16 @@ pub(super) fn out(text: fmt::Arguments<'_>) {
 /// If `row` has a map with keys that are not text.
 pub(super) fn row<T: Serialize>(row: &T) {
     print!("{}\n", serde_json::to_string(row).expect("rows have no maps with odd keys"));
+}
+
+/// Writes rows to standard output as comma-separated values with a header.
+pub(super) fn csv<T: Serialize>(rows: &[T]) {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        writer.serialize(row).expect("a row has plain fields");
+    }
+    let text = writer.into_inner().expect("memory takes all text");
+    print!("{}", String::from_utf8(text).expect("rows are text"));
 }
 
 /// Writes lines to standard output, wrapped.

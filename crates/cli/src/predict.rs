@@ -14,6 +14,7 @@ use unisono_train::{TrainError, agree};
 use super::Failure;
 use super::evaluate::warn;
 use super::features::source;
+use super::output::Format;
 use super::train::{CacheArgs, failure};
 use super::world::World;
 
@@ -43,7 +44,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", conflicts_with_all = ["data", "image"], default_value_t = 0)]
     seed: u64,
     /// Output format
-    #[arg(long, default_value = "human")]
+    #[arg(long, default_value = "table")]
     format: Format,
     #[command(flatten)]
     world: World,
@@ -81,16 +82,6 @@ impl Samples {
             Self::All => &Part::ALL,
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Human-readable text
-    Human,
-    /// One JSON object per line
-    Json,
-    /// Comma-separated values with a header
-    Csv,
 }
 
 /// The prediction for a sample.
@@ -293,7 +284,7 @@ fn predict(
 
 /// Writes predictions to standard output.
 enum Rows {
-    Human(BufWriter<Stdout>),
+    Text(BufWriter<Stdout>),
     Json(BufWriter<Stdout>),
     Csv(Box<csv::Writer<Stdout>>),
 }
@@ -301,7 +292,7 @@ enum Rows {
 impl Rows {
     fn new(format: Format) -> Self {
         match format {
-            Format::Human => Self::Human(BufWriter::new(io::stdout())),
+            Format::Table => Self::Text(BufWriter::new(io::stdout())),
             Format::Json => Self::Json(BufWriter::new(io::stdout())),
             Format::Csv => Self::Csv(Box::new(csv::Writer::from_writer(io::stdout()))),
         }
@@ -309,7 +300,7 @@ impl Rows {
 
     fn say(&mut self, row: &(impl Serialize + fmt::Display)) -> Result<(), Stopped> {
         let said = match self {
-            Self::Human(out) => writeln!(out, "{row}"),
+            Self::Text(out) => writeln!(out, "{row}"),
             Self::Json(out) => writeln!(out, "{}", serde_json::to_string(row).expect("answers are plain")),
             Self::Csv(out) => out.serialize(row).map_err(io::Error::from),
         };
@@ -318,7 +309,7 @@ impl Rows {
 
     fn end(&mut self) -> Result<(), Stopped> {
         let flushed = match self {
-            Self::Human(out) | Self::Json(out) => out.flush(),
+            Self::Text(out) | Self::Json(out) => out.flush(),
             Self::Csv(out) => out.flush(),
         };
         flushed.map_err(Stopped::Output)

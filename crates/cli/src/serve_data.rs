@@ -27,7 +27,7 @@ pub(super) struct Args {
     token_file: PathBuf,
     /// Batches to make at once [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
+    concurrency: Option<u16>,
     /// Memory for batches that other jobs may ask for again, such as 64M; 0 to keep none
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = size_or_none)]
     memory_cache: usize,
@@ -54,7 +54,7 @@ pub(super) fn run(args: Args) -> Result<(), Failure> {
     let server = ServerSettings {
         listen: args.listen,
         token: Token::read(&args.token_file).map_err(refused)?,
-        threads: args.threads.map_or_else(cores, usize::from),
+        threads: args.concurrency.map_or_else(cores, usize::from),
         cache_bytes: args.memory_cache,
         join: args.join,
         advertise: args.advertise,

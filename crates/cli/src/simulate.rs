@@ -85,8 +85,9 @@ impl Cluster {
     fn topology(&self) -> Result<Topology, Failure> {
         if self.nodes * self.ranks_per_node > MOST_RANKS {
             let (nodes, ranks_per_node) = (self.nodes, self.ranks_per_node);
-            let too_many =
-                format!("{nodes} nodes of {ranks_per_node} ranks are more than {MOST_RANKS} ranks");
+            let too_many = format!(
+                "{nodes} nodes of {ranks_per_node} ranks are more than {MOST_RANKS} ranks: choose fewer --nodes or --ranks-per-node"
+            );
             return Err(Failure::BadInput(too_many));
         }
         Ok(Topology::uniform(self.nodes as usize, self.ranks_per_node as usize))
@@ -96,11 +97,14 @@ impl Cluster {
         let mut machine = match &self.tuning {
             None => Machine::default(),
             Some(file) => {
-                let bad = |error: &dyn std::fmt::Display| {
-                    Failure::BadInput(format!("--tuning: `{}`: {error}", file.display()))
-                };
-                let text = fs::read_to_string(file).map_err(|error| bad(&error))?;
-                let sections = tuning::read(&text).map_err(|error| bad(&error))?;
+                let name = file.display();
+                let text = fs::read_to_string(file)
+                    .map_err(|error| Failure::BadInput(format!("--tuning: cannot read `{name}`: {error}")))?;
+                let sections = tuning::read(&text).map_err(|error| {
+                    Failure::BadInput(format!(
+                        "--tuning: `{name}`, {error}; expected a file of `unisono tune`"
+                    ))
+                })?;
                 let transport = if self.nodes > 1 { "shm+mpi" } else { "shm" };
                 let tuning = Tuning::default().with(sections);
                 tuning.machine(transport, Memory::Registered, usize::MAX)

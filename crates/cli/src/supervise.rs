@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use super::family::{self, Member, POLL, TO_END, code};
+use super::family::{self, Member, POLL, TO_END, code, code_of_unstarted, is_unrunnable};
 use super::values::{LONGEST_S, whole};
 use super::{BAD_INPUT, STOPPED};
 
@@ -22,10 +22,10 @@ use plan::Plan;
 /// The command, and how often to restart it.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Give up after N restarts in a row without a new checkpoint
+    /// Restarts in all before giving up
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole(0, u32::MAX))]
     max_restarts: u32,
-    /// Wait before a restart; doubles with every restart in a row, up to a minute
+    /// Wait before a restart; doubles with every restart without a new checkpoint, up to a minute
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = whole(0, LONGEST_S))]
     wait_s: u64,
     /// Time for the command to save a checkpoint and exit when asked to stop
@@ -71,13 +71,13 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
         return Ok(ExitCode::from(BAD_INPUT));
     }
     let mut newest = plan.newest_of_run();
-    let mut in_a_row = 0;
+    let (mut restarts, mut in_a_row) = (0, 0);
     loop {
         let command = match Member::start(plan.command()) {
             Ok(command) => command,
             Err(error) => {
-                say(&format!("cannot start {}: {error}", plan.program().display()));
-                return Ok(ExitCode::from(BAD_INPUT));
+                say(&format!("cannot run `{}`: {error}", plan.program().display()));
+                return Ok(ExitCode::from(code_of_unstarted(&error)));
             }
         };
         let Ended { status, was_asked } = watch(command, &mut signals, Duration::from_secs(args.grace_s))?;
@@ -91,6 +91,10 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
                 say("the command is invalid (exit code 2); not restarting");
                 return Ok(ExitCode::from(BAD_INPUT));
             }
+            _ if is_unrunnable(code) => {
+                say(&format!("the command cannot be run (exit code {code}); not restarting"));
+                return Ok(ExitCode::from(code));
+            }
             STOPPED => return Ok(stopped("the command stopped on request", &plan)),
             _ if was_asked => {
                 return Ok(stopped(&format!("{} after it was asked to stop", how(status)), &plan));
@@ -100,14 +104,15 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
         if saved > newest {
             (newest, in_a_row) = (saved, 0);
         }
-        if in_a_row == args.max_restarts {
-            say(&format!("{}; giving up after {in_a_row} restarts without a new checkpoint", how(status)));
+        if restarts == args.max_restarts {
+            say(&format!("{}; giving up after {restarts} restarts", how(status)));
             return Ok(ExitCode::from(code));
         }
         let wait = wait(Duration::from_secs(args.wait_s), in_a_row);
+        restarts += 1;
         in_a_row += 1;
         let (how, from, max) = (how(status), plan.from(), args.max_restarts);
-        say(&format!("{how}; restarting in {} s {from}: restart {in_a_row} of {max}", wait.as_secs()));
+        say(&format!("{how}; restarting in {} s {from}: restart {restarts} of {max}", wait.as_secs()));
         if is_asked_within(wait, &mut signals) {
             return Ok(stopped("asked to stop while nothing was running", &plan));
         }

@@ -14,7 +14,8 @@ use unisono_strategies::{ServerSettings, Strategy};
 use unisono_train::rate::Rate;
 use unisono_train::{Feed, Replica, RunSettings, Stop, Summary, TrainError, Trainer, Wire};
 
-use super::{Failure, Figures, speaks};
+use super::output::Format;
+use super::{Failure, speaks};
 
 mod args;
 mod elastic;
@@ -139,17 +140,18 @@ impl RunWorld {
 fn train<R: Replica, F: Feed<Batch = R::Batch>>(
     mut trainer: Trainer<'_, R, F>,
     world: RunWorld,
-    format: Figures,
+    format: Format,
     settings: &Config,
 ) -> Result<Summary, TrainError> {
     if world.rank != 0 {
         return trainer.run(|_| ());
     }
-    if format == Figures::Human {
+    if format == Format::Table {
         introduce(&mut trainer, &world, settings);
     }
     let started = Instant::now();
-    let mut teller = Teller::new(format, settings.epochs, trainer.settings().strategy.is_none());
+    let mut teller =
+        Teller::new(format == Format::Json, settings.epochs, trainer.settings().strategy.is_none());
     let summary = trainer.run(|event| teller.tell(&event))?;
     teller.done(&summary, started.elapsed().as_secs_f64());
     Ok(summary)
@@ -212,7 +214,7 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
 /// Trains with parameter servers; the coordinator prints progress, and has the summary.
 fn serve(
     comm: &mut Communicator,
-    format: Figures,
+    format: Format,
     settings: &Config,
     servers: ServerSettings,
     folder: Option<&Path>,
@@ -225,7 +227,7 @@ fn serve(
     if rank != 0 {
         return run.run(|_| ());
     }
-    if format == Figures::Human {
+    if format == Format::Table {
         let (feed, of_run) = (run.feed(), run.settings());
         let samples = feed.steps().and_then(|steps| feed.samples(steps));
         let (parameters, global_batch) = (run.parameter_count(), of_run.global_batch);
@@ -240,7 +242,7 @@ fn serve(
         );
     }
     let started = Instant::now();
-    let mut teller = Teller::new(format, settings.epochs, false);
+    let mut teller = Teller::new(format == Format::Json, settings.epochs, false);
     let summary = run.run(|event| teller.tell(&event))?;
     if let Some(summary) = &summary {
         teller.done(summary, started.elapsed().as_secs_f64());

@@ -16,24 +16,35 @@ use super::world::World;
 /// Where to write the measurements.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// Tuning file to write; existing sections that this run does not measure are kept
-    #[arg(long, value_name = "FILE", default_value = "unisono.toml")]
-    out: PathBuf,
+    /// Tuning file to write; existing sections that this run does not measure are kept [default: the file of UNISONO_TUNING, or the
+    /// cache from which this user's next run with as many ranks on this machine takes its constants]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
     #[command(flatten)]
     world: World,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
-    args.world.run(|comm| on_rank(comm, &args.out))
+    args.world.run(|comm| on_rank(comm, args.out.as_deref()))
 }
 
-fn on_rank(comm: &mut Communicator, file: &Path) -> Result<(), Failure> {
+const NOWHERE: &str = "no run would find the constants: UNISONO_TUNING is default, nodes are declared, or there is no home \
+                       folder; name a file by --out";
+
+fn on_rank(comm: &mut Communicator, out: Option<&Path>) -> Result<(), Failure> {
     let talks = comm.rank() == 0;
     // Checks before measuring that the file can be written. All ranks must know the outcome.
-    let kept = if talks { kept(file).and_then(|kept| check_place(file).map(|()| kept)) } else { Ok(vec![]) };
-    let mut refused = [u8::from(kept.is_err())];
+    let prepare = |comm: &mut Communicator| {
+        let next = || constants::file(comm).ok_or_else(|| NOWHERE.to_owned());
+        let file = out.map_or_else(next, |out| Ok(out.to_owned()))?;
+        let kept = kept(&file)?;
+        check_place(&file, out.is_none())?;
+        Ok((file, kept))
+    };
+    let place = if talks { prepare(comm) } else { Ok(<(PathBuf, Vec<_>)>::default()) };
+    let mut refused = [u8::from(place.is_err())];
     comm.broadcast(&mut refused, 0).map_err(|error| Failure::Error(error.to_string()))?;
-    let kept = kept.map_err(Failure::BadInput)?;
+    let (file, kept) = place.map_err(Failure::BadInput)?;
     if refused != [0] {
         return Err(Failure::SaidElsewhere);
     }
@@ -53,13 +64,17 @@ fn on_rank(comm: &mut Communicator, file: &Path) -> Result<(), Failure> {
             println!("warning: [{}] {doubt}", one.reach.name());
         }
     }
-    write(file, &merged(kept, &measured)).map_err(Failure::Error)?;
+    write(&file, &merged(kept, &measured)).map_err(Failure::Error)?;
     if comm.is_oversubscribed() && comm.topology().nodes() == 1 {
         println!(
             "oversubscribed (more ranks than cores): only hand-overs were measured; to measure messages, run at most one rank per core"
         );
     }
-    println!("written to {}; set UNISONO_TUNING={0} to use it", file.display());
+    let used = match out {
+        None => "the next run with as many ranks on this machine uses it".to_owned(),
+        Some(out) => format!("set UNISONO_TUNING={} to use it", out.display()),
+    };
+    println!("written to {}; {used}", file.display());
     Ok(())
 }
 
@@ -112,10 +127,14 @@ fn kept(file: &Path) -> Result<Vec<(Reach, Section)>, String> {
     })
 }
 
-/// Checks that the file can be written.
-fn check_place(file: &Path) -> Result<(), String> {
+/// Checks that the file can be written; `makes_folder` for one that this program has chosen.
+fn check_place(file: &Path, makes_folder: bool) -> Result<(), String> {
     let temporary = beside(file);
-    fs::write(&temporary, "").map_err(|error| format!("cannot write `{}`: {error}", file.display()))?;
+    let folder = file.parent().filter(|_| makes_folder);
+    let ready = folder.map_or(Ok(()), fs::create_dir_all);
+    ready
+        .and_then(|()| fs::write(&temporary, ""))
+        .map_err(|error| format!("cannot write `{}`: {error}", file.display()))?;
     let _ = fs::remove_file(temporary);
     Ok(())
 }

@@ -37,7 +37,7 @@ fn missing(error: &Error) -> Option<String> {
 
 /// The command line parser. It takes a negative number for a value and not for an unknown option, so that the error
 /// names the range that the value must lie in.
-fn command() -> Command {
+pub(super) fn command() -> Command {
     let negative = |argument: Arg| {
         let is_valued = argument.get_action().takes_values() && !argument.is_positional();
         if is_valued { argument.allow_negative_numbers(true) } else { argument }
@@ -64,7 +64,20 @@ fn line(error: &Error) -> String {
     let text = error.to_string().replace("invalid digit found in string", "expected a whole number from 0");
     let said = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let said = said.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
-    said.fold(String::new(), |told, line| joined(told, &advice(line.strip_prefix("error: ").unwrap_or(line))))
+    // An error of ours has no context.
+    let is_clap = error.context().next().is_some();
+    said.fold(String::new(), |told, line| {
+        let line = advice(line.strip_prefix("error: ").unwrap_or(line));
+        joined(told, &if is_clap { quoted(&line) } else { line })
+    })
+}
+
+/// Puts values and options into backticks, as all other errors have them; clap uses apostrophes. A reason that follows is ours.
+fn quoted(line: &str) -> String {
+    match line.split_once("': ") {
+        Some((clap, reason)) => format!("{}`: {reason}", clap.replace('\'', "`")),
+        None => line.replace('\'', "`"),
+    }
 }
 
 /// Joins two parts of a line.
@@ -110,21 +123,21 @@ mod tests {
         for (typed, said) in [
             (
                 "bench --byts 8",
-                "unexpected argument '--byts' found; did you mean '--bytes'? see unisono bench --help",
+                "unexpected argument `--byts` found; did you mean `--bytes`? see unisono bench --help",
             ),
-            ("explan", "unrecognized subcommand 'explan'; did you mean 'explain'? see unisono --help"),
+            ("explan", "unrecognized subcommand `explan`; did you mean `explain`? see unisono --help"),
             (
                 "explain ring",
                 "the following required arguments were not provided: --ranks <P>; see unisono explain --help",
             ),
             (
                 "bench --format jsn",
-                "invalid value 'jsn' for '--format <FORMAT>'; expected one of table, json, csv; did you mean 'json'? see \
+                "invalid value `jsn` for `--format <FORMAT>`; expected one of table, json, csv; did you mean `json`? see \
                  unisono bench --help",
             ),
             (
                 "bench --threads 1025",
-                "invalid value '1025' for '--threads <N>': expected a whole number from 1 to 1024; see unisono bench --help",
+                "invalid value `1025` for `--threads <N>`: expected a whole number from 1 to 1024; see unisono bench --help",
             ),
         ] {
             assert_eq!(refused(typed), said);
@@ -158,8 +171,8 @@ mod tests {
             ] {
                 let said = refused(typed);
                 let expected =
-                    format!("': needs the features `parquet` and `remote`; {build} parquet,remote`");
-                assert!(said.contains("'--data <") && said.contains(&expected), "{typed}: {said}");
+                    format!("`: needs the features `parquet` and `remote`; {build} parquet,remote`");
+                assert!(said.contains("`--data <") && said.contains(&expected), "{typed}: {said}");
             }
         }
     }
@@ -173,10 +186,10 @@ mod tests {
             "supervise --wait-s -1 -- true",
         ] {
             let said = refused(typed);
-            assert!(said.contains("': expected a whole number "), "{typed}: {said}");
+            assert!(said.contains("`: expected a whole number "), "{typed}: {said}");
         }
-        assert!(refused("bench --bytes -8").contains("expected MIN:MAX"));
-        assert!(refused("bench -x").starts_with("unexpected argument '-x' found; "));
+        assert!(refused("bench --bytes -8").contains("or MIN:MAX"));
+        assert!(refused("bench -x").starts_with("unexpected argument `-x` found; "));
     }
 
     #[test]

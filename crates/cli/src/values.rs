@@ -25,20 +25,37 @@ where
     }
 }
 
-/// Parses a size in bytes. Those of a whole world stay far below overflow.
-pub(super) fn size(text: &str) -> Result<usize, String> {
-    size_from(1, text)
-}
+/// The largest size in bytes. Those of a whole world stay far below overflow.
+const MOST_BYTES: usize = 1 << 40;
 
 /// Parses a size in bytes, or 0.
 #[cfg(feature = "service")]
 pub(super) fn size_or_none(text: &str) -> Result<usize, String> {
-    size_from(0, text)
+    let size_bytes = bytes(text).filter(|&size_bytes| size_bytes <= MOST_BYTES);
+    size_bytes.ok_or_else(|| "expected 0 to 1024G bytes, such as 100M".to_owned())
 }
 
-fn size_from(least: usize, text: &str) -> Result<usize, String> {
-    let size_bytes = bytes(text).filter(|size_bytes| (least..=1 << 40).contains(size_bytes));
-    size_bytes.ok_or_else(|| format!("expected {least} to 1024G bytes, such as 100M"))
+/// Array sizes in bytes, ascending.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Sizes(pub(super) Vec<usize>);
+
+/// Parses one size, or a range: `MIN:MAX[:FACTOR]`.
+pub(super) fn sizes(text: &str) -> Result<Sizes, String> {
+    let expected = || "expected a size from 1 to 1024G bytes, such as 100M, or MIN:MAX[:FACTOR] with a FACTOR above 1, such as 8:16M:4";
+    let parts: Vec<_> = text.split(':').collect();
+    let (least, most, factor) = match parts[..] {
+        [one] => (one, one, "2"),
+        [least, most] => (least, most, "2"),
+        [least, most, factor] => (least, most, factor),
+        _ => return Err(expected().to_owned()),
+    };
+    let factor = factor.parse::<usize>().ok().filter(|&factor| factor > 1).ok_or_else(expected)?;
+    let (least, most) = (bytes(least).ok_or_else(expected)?, bytes(most).ok_or_else(expected)?);
+    if least < 1 || least > most || most > MOST_BYTES {
+        return Err(expected().to_owned());
+    }
+    let sizes = std::iter::successors(Some(least), |size| size.checked_mul(factor));
+    Ok(Sizes(sizes.take_while(|&size| size <= most).collect()))
 }
 
 /// Parses a whole number above 0.
@@ -69,5 +86,20 @@ impl<P: TypedValueParser> TypedValueParser for Named<P> {
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         Some(Box::new(self.names.iter().map(PossibleValue::new)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_one_or_a_range() {
+        assert_eq!(sizes("8:64").unwrap().0, [8, 16, 32, 64]);
+        assert_eq!(sizes("1K:20K:4").unwrap().0, [1024, 4096, 16384]);
+        assert_eq!(sizes("2M").unwrap().0, [2 << 20]);
+        for invalid in ["", "0", "8:4", "0:8", "8:16:1", "8:16:2:2", "8:1T", "x:8", "8:1025G"] {
+            assert!(sizes(invalid).unwrap_err().contains("MIN:MAX"), "{invalid}");
+        }
     }
 }

@@ -68,7 +68,7 @@ pub enum Compression {
 
 /// The text names no compression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no compression is called {0:?}; there are {names}", names = Compression::NAMES)]
+#[error("no compression is called `{0}`; there are {names}", names = Compression::NAMES)]
 pub struct UnknownCompression(String);
 
 /// The highest rank of PowerSGD: more loses to formats that keep every element.

@@ -164,7 +164,7 @@ impl fmt::Display for PipelineSchedule {
 /// The text names no schedule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no schedule of a pipeline is called {0:?}; there are gpipe, 1f1b and interleaved:STAGES (of each rank, from 2 to 64)"
+    "no schedule of a pipeline is called `{0}`; there are gpipe, 1f1b and interleaved:STAGES (of each rank, from 2 to 64)"
 )]
 pub struct UnknownPipelineSchedule(String);
 

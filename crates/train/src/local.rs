@@ -45,7 +45,7 @@ pub enum Outer {
 /// The text names no outer step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no outer step is called {0:?}; there are average, and nesterov:RATE,MOMENTUM, such as nesterov:0.7,0.9"
+    "no outer step is called `{0}`; there are average, and nesterov:RATE,MOMENTUM, such as nesterov:0.7,0.9"
 )]
 pub struct UnknownOuter(String);
 

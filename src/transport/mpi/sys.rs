@@ -46,7 +46,7 @@ pub(crate) fn library_version() -> String {
 }
 
 /// The name and version of the MPI header that this program was compiled with; empty if unknown.
-pub(super) fn header_version() -> String {
+pub(crate) fn header_version() -> String {
     // SAFETY: the function gives a constant text of C's.
     let text = unsafe { CStr::from_ptr(unisono_mpi_of_header()) };
     plain_version(&text.to_string_lossy())

@@ -54,7 +54,8 @@ impl Post {
 
     /// Posts the content with this number, which must be larger than the one before.
     ///
-    /// # Safety Only one rank may post here, and no rank may still be reading the previous content.
+    /// # Safety
+    /// Only one rank may post here, and no rank may still be reading the previous content.
     pub(super) unsafe fn post(&self, number: u64, content: Content) {
         // SAFETY: as the caller promises, nothing else touches the content now.
         self.content.with_mut(|own| unsafe { *own = content });

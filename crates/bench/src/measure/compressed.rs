@@ -5,7 +5,7 @@ use std::time::Instant;
 use unisono::{Communicator, ReduceOp, Result};
 use unisono_compress::{Compression, Compressor, Levels};
 
-use super::{Times, WARM_UP, slowest};
+use super::{Times, slowest};
 
 /// One format at one size.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -46,7 +46,7 @@ pub fn measure(
     comm: &mut Communicator,
     compressions: &[Compression],
     sizes_bytes: &[usize],
-    iterations: Option<usize>,
+    (warm_up, iterations): (usize, Option<usize>),
     mut report: impl FnMut(Row),
 ) -> Result<()> {
     let levels = Levels::of(comm)?;
@@ -62,13 +62,13 @@ pub fn measure(
         let mut contenders: Vec<_> = [None].into_iter().chain(compressors).map(Contender::new).collect();
         let (own, exact) = (values(comm.rank(), count), exact(comm.ranks(), count));
         let mut array = comm.alloc::<f32>(count)?;
-        for iteration in 0..WARM_UP + iterations {
+        for iteration in 0..warm_up + iterations {
             for contender in &mut contenders {
                 array.copy_from_slice(&own);
                 let time_us = contender.timed(comm, &mut array)?;
                 if iteration == 0 {
                     contender.errors = errors(&array, &exact);
-                } else if iteration >= WARM_UP {
+                } else if iteration >= warm_up {
                     contender.times_us.push(time_us);
                 }
             }

@@ -3,13 +3,15 @@
 use unisono::{Call, DType, Operation as Collective, ReduceOp};
 use unisono_collectives::named;
 
-/// A collective operation, whose root, if there is one, is rank 0; or a barrier, which has no array.
+/// A collective operation, whose root, if there is one, is rank 0; a barrier, which has no array; or messages between two ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// A collective.
     Collective(Collective),
     /// [`Communicator::barrier`](unisono::Communicator::barrier).
     Barrier,
+    /// Messages between the first and the last rank.
+    SendRecv,
 }
 
 impl From<Collective> for Operation {
@@ -20,26 +22,31 @@ impl From<Collective> for Operation {
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; Collective::all(0).len() + 1] = {
-        let mut all = [Self::Barrier; Collective::all(0).len() + 1];
+    pub const ALL: [Self; Collective::all(0).len() + 2] = {
+        let mut all = [Self::Barrier; Collective::all(0).len() + 2];
         let mut index = 0;
         while index < Collective::all(0).len() {
             all[index] = Self::Collective(Collective::all(0)[index]);
             index += 1;
         }
+        all[index + 1] = Self::SendRecv;
         all
     };
 
     /// The name on the command line and in tables.
     pub fn name(self) -> &'static str {
-        self.collective().map_or("barrier", Collective::name)
+        match self {
+            Self::Collective(collective) => collective.name(),
+            Self::Barrier => "barrier",
+            Self::SendRecv => "send-recv",
+        }
     }
 
-    /// The collective; `None` for a barrier.
+    /// The collective; `None` for a barrier and for messages.
     pub(crate) fn collective(self) -> Option<Collective> {
         match self {
             Self::Collective(collective) => Some(collective),
-            Self::Barrier => None,
+            Self::Barrier | Self::SendRecv => None,
         }
     }
 
@@ -51,10 +58,13 @@ impl Operation {
     /// A call on an array of about this many bytes: at least one element, and a multiple of the number of ranks if each rank
     /// has a part of equal size.
     pub(super) fn call(self, dtype: DType, op: ReduceOp, size_bytes: usize, ranks: usize) -> Call {
-        let Some(operation) = self.collective() else {
-            return Call::barrier();
-        };
         let count = (size_bytes / dtype.size_bytes()).max(1);
+        let operation = match self {
+            Self::Collective(operation) => operation,
+            Self::Barrier => return Call::barrier(),
+            // A message has what a broadcast between two ranks has.
+            Self::SendRecv => Collective::Broadcast { root: 0 },
+        };
         let parts = if operation == Collective::AllToAll { ranks } else { 1 };
         let count = count.next_multiple_of(parts);
         Call::new(operation, operation.reduces().then_some(op), dtype, count)
@@ -62,7 +72,11 @@ impl Operation {
 
     /// The ratio of bus bandwidth to array bandwidth, by the definitions of nccl-tests.
     pub(super) fn bus_factor(self, ranks: usize) -> f64 {
-        self.collective().map_or(0.0, |collective| collective.bus_factor(ranks))
+        match self {
+            Self::Collective(collective) => collective.bus_factor(ranks),
+            Self::Barrier => 0.0,
+            Self::SendRecv => 1.0,
+        }
     }
 }
 
@@ -91,6 +105,6 @@ mod tests {
     #[test]
     fn bandwidths_of_buses_are_those_of_nccl_tests() {
         let factors = Operation::ALL.map(|operation| operation.bus_factor(4));
-        assert_eq!(factors, [1.5, 0.75, 0.75, 1.0, 1.0, 0.75, 0.75, 0.75, 1.0, 1.0, 0.0]);
+        assert_eq!(factors, [1.5, 0.75, 0.75, 1.0, 1.0, 0.75, 0.75, 0.75, 1.0, 1.0, 0.0, 1.0]);
     }
 }

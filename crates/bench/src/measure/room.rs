@@ -51,7 +51,9 @@ fn arrays(settings: &Settings) -> usize {
     let is_copied = settings.memory == Memory::Device || settings.contenders.iter().any(copies);
     // Half formats are held as f32, and rounded for sending.
     let is_widened = settings.dtype.is_half() && settings.operations.iter().copied().any(Operation::reduces);
-    1 + usize::from(is_copied) + if is_widened { 2 } else { 0 }
+    // Messages in flight hold a few of the largest.
+    let in_flight = if settings.operations.contains(&Operation::SendRecv) { 3 } else { 0 };
+    1 + usize::from(is_copied) + usize::from(settings.overlap) + if is_widened { 2 } else { 0 } + in_flight
 }
 
 #[cfg(test)]
@@ -68,6 +70,9 @@ mod tests {
             op: ReduceOp::Sum,
             memory: Memory::Slice,
             iterations: None,
+            warm_up: 3,
+            checks: true,
+            overlap: false,
         }
     }
 

@@ -127,7 +127,7 @@ fn named(split_at: &[String], names: &[String], stages: usize) -> Result<Vec<usi
         match names.iter().position(|known| known == name) {
             Some(layer) if layer > firsts[firsts.len() - 1] => firsts.push(layer),
             Some(_) => return refuse(format!("no stage can begin at {name} there")),
-            None => return refuse(format!("no layer is called {name:?}")),
+            None => return refuse(format!("no layer is called `{name}`")),
         }
     }
     if firsts.len() == stages { Ok(firsts) } else { refuse(format!("{} names are given", split_at.len())) }

@@ -56,7 +56,7 @@ fn names_are_read_back() {
     let message = "rnn".parse::<ModelKind>().unwrap_err().to_string();
     assert_eq!(
         message,
-        "no model is called \"rnn\", did you mean \"cnn\"?; there are mlp, cnn, transformer, resnet"
+        "no model is called `rnn`; did you mean `cnn`? there are mlp, cnn, transformer, resnet"
     );
 }
 

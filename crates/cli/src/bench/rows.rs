@@ -1,21 +1,10 @@
 //! Output formats of benchmark rows.
 
-use clap::ValueEnum;
 use unisono::Communicator;
 use unisono_bench::{Row, Settings};
 
 use super::table::Table;
-use crate::output;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
-    /// Aligned columns
-    Table,
-    /// One JSON object per line
-    Json,
-    /// Comma-separated values with a header
-    Csv,
-}
+use crate::output::{self, Format};
 
 /// Writes rows to standard output.
 pub(super) enum Rows {
@@ -52,10 +41,11 @@ impl Rows {
         }
     }
 
-    /// Writes the footer after the last row, if all results were right.
-    pub(super) fn end(&self, rows: usize) {
+    /// Writes the footer after the last row, if no result was wrong.
+    pub(super) fn end(&self, rows: usize, are_checked: bool) {
         if let Self::Table(_) = self {
-            println!("# {rows} rows, no element wrong");
+            let checked = if are_checked { "no element wrong" } else { "results not checked" };
+            println!("# {rows} rows, {checked}");
         }
     }
 }
@@ -64,7 +54,7 @@ impl Rows {
 type Column = (&'static str, fn(&Row) -> String);
 
 /// The CSV columns. No value contains commas or quotes.
-const COLUMNS: [Column; 21] = [
+const COLUMNS: [Column; 22] = [
     ("algorithm", |row| row.algorithm.clone()),
     ("ran", |row| row.ran.to_owned()),
     ("bytes", |row| row.bytes.to_string()),
@@ -82,8 +72,14 @@ const COLUMNS: [Column; 21] = [
     ("skew_percent", |row| row.skew_percent.to_string()),
     ("algbw_gb_per_s", |row| row.algbw_gb_per_s.to_string()),
     ("busbw_gb_per_s", |row| row.busbw_gb_per_s.to_string()),
-    ("wrong", |row| row.wrong.to_string()),
-    ("predicted_us", |row| row.predicted_us.map_or_else(String::new, |predicted| predicted.to_string())),
+    ("wrong", |row| text(row.wrong)),
+    ("predicted_us", |row| text(row.predicted_us)),
     ("oversubscribed", |row| row.oversubscribed.to_string()),
     ("operation", |row| row.operation.to_owned()),
+    ("overlap_percent", |row| text(row.overlap_percent)),
 ];
+
+/// A value, or nothing.
+fn text(value: Option<impl ToString>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}

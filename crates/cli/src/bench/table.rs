@@ -23,7 +23,7 @@ struct Column {
 }
 
 /// The columns to drop, in this order, if a line is too narrow.
-const LEAST_NEEDED: [&str; 3] = ["algbw", "min", "model"];
+const LEAST_NEEDED: [&str; 3] = ["min", "model", "algbw"];
 
 impl Table {
     /// Writes the header. `route` describes the route of GPU arrays.
@@ -31,14 +31,14 @@ impl Table {
         let (ranks, nodes, transport) = (comm.ranks(), comm.topology().nodes(), comm.transport());
         let Settings { op, dtype, memory, .. } = settings;
         println!("# {ranks} ranks on {nodes} node(s) over {transport}; {op} of {dtype}, {memory} memory");
-        println!("# times of the slowest rank, median and best; busbw as in nccl-tests");
+        println!("# times of the slowest rank, median and best; algbw and busbw as in nccl-tests");
         if let Some(route) = route {
             println!("# arrays on GPUs: {route}");
         }
         if comm.is_oversubscribed() {
             println!("# oversubscribed (more ranks than cores): times say little about the algorithms");
         }
-        let table = Self { columns: columns(&settings.contenders, output::columns()), operation: "" };
+        let table = Self { columns: columns(settings, output::columns()), operation: "" };
         print!("{}\n", table.line('#', |column| column.name.to_owned()));
         print!("{}\n", table.line('#', |column| column.unit.to_owned()));
         table
@@ -64,10 +64,13 @@ impl Table {
 
 /// The columns that fit on lines of `room` characters. The column `ran` appears only if a contender may run another algorithm than
 /// the one requested.
-fn columns(contenders: &[Choice], room: usize) -> Vec<Column> {
+fn columns(settings: &Settings, room: usize) -> Vec<Column> {
+    let Settings { contenders, checks, overlap, .. } = settings;
     let mut columns = all(contenders);
     let are_chosen = contenders.iter().any(|choice| matches!(choice, Choice::Auto | Choice::Rules(_)));
-    columns.retain(|column| column.name != "ran" || are_chosen);
+    for (name, is_shown) in [("ran", are_chosen), ("overlap", *overlap), ("wrong", *checks)] {
+        columns.retain(|column| column.name != name || is_shown);
+    }
     for name in LEAST_NEEDED {
         let width: usize = columns.iter().map(|column| column.width + 1).sum();
         if width > room {
@@ -75,6 +78,10 @@ fn columns(contenders: &[Choice], room: usize) -> Vec<Column> {
         }
     }
     columns
+}
+
+fn shown(value: Option<f64>, decimals: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
 }
 
 fn all(contenders: &[Choice]) -> Vec<Column> {
@@ -94,22 +101,34 @@ fn all(contenders: &[Choice]) -> Vec<Column> {
         text("ran", algorithms, |row| row.ran.to_owned()),
         number("time", "(us)", 10, |row| format!("{:.2}", row.time_us.p50)),
         number("min", "(us)", 10, |row| format!("{:.2}", row.time_us.min)),
-        number("model", "(us)", 10, |row| {
-            row.predicted_us.map_or_else(|| "-".to_owned(), |us| format!("{us:.2}"))
-        }),
+        number("model", "(us)", 10, |row| shown(row.predicted_us, 2)),
         number("algbw", "(GB/s)", 8, |row| format!("{:.2}", row.algbw_gb_per_s)),
         number("busbw", "(GB/s)", 8, |row| format!("{:.2}", row.busbw_gb_per_s)),
-        number("wrong", "", 6, |row| row.wrong.to_string()),
+        number("overlap", "(%)", 8, |row| shown(row.overlap_percent, 0)),
+        number("wrong", "", 6, |row| shown(row.wrong.map(|wrong| wrong as f64), 0)),
     ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use unisono::{DType, Memory, Operation, ReduceOp};
 
-    fn shown(contenders: &[&str], room: usize) -> (Vec<&'static str>, usize) {
+    fn columns_of(contenders: &[&str], room: usize) -> (Vec<&'static str>, usize) {
         let contenders: Vec<_> = contenders.iter().map(|name| name.parse().unwrap()).collect();
-        let columns = columns(&contenders, room);
+        let settings = Settings {
+            contenders,
+            operations: vec![Operation::AllReduce.into()],
+            sizes_bytes: vec![8],
+            dtype: DType::F32,
+            op: ReduceOp::Sum,
+            memory: Memory::Slice,
+            iterations: None,
+            warm_up: 3,
+            checks: true,
+            overlap: false,
+        };
+        let columns = columns(&settings, room);
         let width = columns.iter().map(|column| column.width + 1).sum::<usize>();
         (columns.iter().map(|column| column.name).collect(), width)
     }
@@ -119,13 +138,14 @@ mod tests {
         let algorithms: Vec<_> = Algorithm::ALL.map(Algorithm::name).to_vec();
         let with_auto = [&algorithms[..], &["auto"]].concat();
         for (contenders, room, left_out) in [
-            (&algorithms, 80, &["ran", "algbw"][..]),
-            (&algorithms, 100, &["ran"]),
-            (&with_auto, 80, &["min", "model", "algbw"]),
-            (&with_auto, 100, &["algbw"]),
-            (&with_auto, 120, &[]),
+            (&algorithms, 80, &["ran", "min", "overlap"][..]),
+            (&algorithms, 100, &["ran", "overlap"]),
+            (&with_auto, 80, &["min", "model", "algbw", "overlap"]),
+            (&with_auto, 100, &["min", "overlap"]),
+            (&with_auto, 120, &["overlap"]),
+            (&vec!["auto", "mpi"], 80, &["min", "model", "overlap"]),
         ] {
-            let (shown, width) = shown(contenders, room);
+            let (shown, width) = columns_of(contenders, room);
             assert!(width <= room, "{shown:?} take {width} of {room}");
             let all: Vec<_> = all(&[]).iter().map(|column| column.name).collect();
             let missing: Vec<_> = all.into_iter().filter(|name| !shown.contains(name)).collect();

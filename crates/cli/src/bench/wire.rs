@@ -2,10 +2,10 @@
 
 use unisono::Communicator;
 use unisono_bench::compressed::{Row, measure};
-use unisono_compress::Compression;
 
-use super::rows::Format;
+use super::Args;
 use crate::Failure;
+use crate::output::Format;
 
 /// A CSV column: its name, and its value for a row.
 type Column = (&'static str, fn(&Row) -> String);
@@ -26,13 +26,8 @@ const COLUMNS: [Column; 13] = [
     ("largest_error", |row| row.largest_error.to_string()),
 ];
 
-pub(super) fn on_rank(
-    comm: &mut Communicator,
-    compressions: &[Compression],
-    sizes_bytes: &[usize],
-    iterations: Option<usize>,
-    format: Format,
-) -> Result<(), Failure> {
+pub(super) fn on_rank(comm: &mut Communicator, args: &Args) -> Result<(), Failure> {
+    let format = args.format;
     let talks = comm.rank() == 0;
     let (ranks, nodes, transport) = (comm.ranks(), comm.topology().nodes(), comm.transport());
     if nodes == 1 {
@@ -57,7 +52,7 @@ pub(super) fn on_rank(
             Format::Csv => print!("{}\n", COLUMNS.map(|(name, _)| name).join(",")),
         }
     }
-    let measured = measure(comm, compressions, sizes_bytes, iterations, |row| {
+    let measured = measure(comm, &args.wire, &args.bytes.0, (args.warm_up, args.iterations), |row| {
         if talks {
             write(&row, format);
         }

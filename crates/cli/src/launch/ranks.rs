@@ -1,30 +1,55 @@
-//! The launched ranks, until the last has ended.
+//! The launched processes, until the last has ended: ranks, or the launchers of hosts.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal as _};
+use std::mem;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGUSR1};
-use signal_hook::iterator::Signals;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGUSR1};
 use unisono::config::{BOOTSTRAP_DIR, JOIN};
 
 use super::super::STOPPED;
 use super::super::family::{Member, POLL, TO_END, code, how};
+use super::forward::Output;
 use super::{Directory, say};
+
+/// What a launch starts.
+pub(super) trait Place {
+    /// How many processes.
+    fn count(&self) -> usize;
+    /// Starts one of them; `joins` if it is a rank that is started again.
+    fn start(&self, index: usize, joins: bool) -> io::Result<Member>;
+    /// The program that is started, in errors.
+    fn program(&self) -> String;
+    /// What they are, in the plural.
+    fn what(&self) -> &'static str;
+    /// The report of one that failed; `None` if it has reported that itself.
+    fn failure(&self, index: usize, process: u32, status: ExitStatus) -> Option<String>;
+    /// Its exit code.
+    fn code(&self, status: ExitStatus) -> u8;
+    /// Whether the others can go on without it.
+    fn is_replaceable(&self, index: usize, status: ExitStatus) -> bool;
+}
 
 /// The ranks of this machine in their world.
 #[derive(Debug)]
-pub(super) struct Place {
-    /// The number of the first one.
+pub(super) struct Machine<'a> {
+    pub(super) words: &'a [OsString],
+    /// Variables to set, besides those that describe a rank.
+    pub(super) environment: Vec<(String, String)>,
+    /// The number of the first rank.
     pub(super) first: usize,
     /// How many are here, and in the world.
     pub(super) here: usize,
     pub(super) all: usize,
     pub(super) meeting: Meeting,
+    pub(super) output: Output,
+    /// Whether rank 0 reads standard input.
+    pub(super) reads: bool,
 }
 
 /// Where ranks find each other.
@@ -36,16 +61,79 @@ pub(super) enum Meeting {
     Master { host: String, port: u16 },
 }
 
-/// All ranks of this machine, in rank order.
-#[derive(Debug)]
+impl Place for Machine<'_> {
+    fn count(&self) -> usize {
+        self.here
+    }
+
+    fn start(&self, index: usize, joins: bool) -> io::Result<Member> {
+        let rank = self.first + index;
+        let mut command = self.command(index);
+        if joins {
+            command.env(JOIN, "1");
+        }
+        self.output.capture(rank, &mut command);
+        let mut member = Member::start(command)?;
+        member.forwards = self.output.forward(rank, &mut member.child)?;
+        Ok(member)
+    }
+
+    fn program(&self) -> String {
+        self.words[0].display().to_string()
+    }
+
+    fn what(&self) -> &'static str {
+        "ranks"
+    }
+
+    fn failure(&self, index: usize, process: u32, status: ExitStatus) -> Option<String> {
+        Some(format!("rank {} (process {process}) {}", self.first + index, how(status)))
+    }
+
+    fn code(&self, status: ExitStatus) -> u8 {
+        code(status)
+    }
+
+    fn is_replaceable(&self, index: usize, status: ExitStatus) -> bool {
+        self.first + index > 0 && status.signal().is_some()
+    }
+}
+
+impl Machine<'_> {
+    /// The command of a rank, with its environment.
+    fn command(&self, local_rank: usize) -> Command {
+        let Self { words, environment, first, here, all, meeting, .. } = self;
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).envs(environment.iter().cloned());
+        match meeting {
+            Meeting::Directory(directory) => command.env_remove(JOIN).env(BOOTSTRAP_DIR, directory.path()),
+            Meeting::Master { host, port } => command
+                .env_remove(BOOTSTRAP_DIR)
+                .env("MASTER_ADDR", host)
+                .env("MASTER_PORT", port.to_string()),
+        };
+        let rank = first + local_rank;
+        for (name, number) in
+            [("RANK", rank), ("WORLD_SIZE", *all), ("LOCAL_RANK", local_rank), ("LOCAL_WORLD_SIZE", *here)]
+        {
+            command.env(name, number.to_string());
+        }
+        // No terminal: a process outside the terminal's foreground group that reads from it is stopped.
+        if rank > 0 || !self.reads || io::stdin().is_terminal() {
+            command.stdin(Stdio::null());
+        }
+        command
+    }
+}
+
+/// All processes of a launch.
 pub(super) struct Ranks<'a> {
-    words: &'a [OsString],
-    place: &'a Place,
+    place: &'a dyn Place,
     /// How many times a rank that was killed is still started again; `None` if that ends the others.
     restarts: Option<u32>,
-    /// The number of the first one in the world.
-    first: usize,
     ranks: Vec<Rank>,
+    /// Ranks that were started again.
+    replaced: Vec<Member>,
     /// The exit status of the first rank that failed.
     failed: Option<ExitStatus>,
     /// What to do next, and when, to ranks that should have ended.
@@ -72,24 +160,21 @@ impl<'a> Ranks<'a> {
     ///
     /// # Errors
     /// If a rank cannot be started; those before it are running.
-    pub(super) fn start(words: &'a [OsString], place: &'a Place, restarts: Option<u32>) -> io::Result<Self> {
-        let start = |local_rank| {
-            let member = Member::start(command(words, local_rank, place))?;
-            Ok(Rank { member, status: None })
-        };
-        let ranks = (0..place.here).map(start).collect::<io::Result<_>>()?;
-        Ok(Self { words, place, restarts, first: place.first, ranks, failed: None, next: None, told: false })
+    pub(super) fn start(place: &'a dyn Place, restarts: Option<u32>) -> io::Result<Self> {
+        let start = |index| Ok(Rank { member: place.start(index, false)?, status: None });
+        let ranks = (0..place.count()).map(start).collect::<io::Result<_>>()?;
+        Ok(Self { place, restarts, ranks, replaced: Vec::new(), failed: None, next: None, told: false })
     }
 
     /// Waits for all ranks to end. After one fails, the others get a grace period: they notice by themselves, and report it. Forwards
     /// signals to the ranks.
-    pub(super) fn watch(&mut self, signals: &mut Signals, grace: Duration) -> io::Result<()> {
+    pub(super) fn watch(&mut self, signals: &mut dyn FnMut() -> Vec<i32>, grace: Duration) -> io::Result<()> {
         loop {
             self.poll(grace)?;
-            if self.running().count() == 0 {
+            if self.running().next().is_none() {
                 return Ok(());
             }
-            for signal in signals.pending() {
+            for signal in signals() {
                 self.pass_on(signal);
             }
             if let Some((measure, when)) = self.next
@@ -101,44 +186,48 @@ impl<'a> Ranks<'a> {
         }
     }
 
-    /// The exit code of the world, once all have ended.
-    pub(super) fn code(&self) -> u8 {
+    /// Waits until all output has been forwarded, after all have ended; returns the exit code of the world.
+    pub(super) fn end(&mut self) -> u8 {
+        let members = self.ranks.iter_mut().map(|rank| &mut rank.member).chain(&mut self.replaced);
+        for forward in members.flat_map(|member| mem::take(&mut member.forwards)) {
+            // A thread that panicked has reported that.
+            let _ = forward.join();
+        }
         let has_stopped =
             || self.ranks.iter().any(|rank| rank.status.is_some_and(|status| code(status) == STOPPED));
         match self.failed {
-            Some(status) => code(status),
+            Some(status) => self.place.code(status),
             None if has_stopped() => STOPPED,
             None => 0,
         }
     }
 
-    fn running(&self) -> impl Iterator<Item = &Member> {
-        self.ranks.iter().filter(|rank| rank.status.is_none()).map(|rank| &rank.member)
+    fn running(&mut self) -> impl Iterator<Item = &mut Member> {
+        self.ranks.iter_mut().filter(|rank| rank.status.is_none()).map(|rank| &mut rank.member)
     }
 
     /// Polls the ranks, and reports the first that failed.
     fn poll(&mut self, grace: Duration) -> io::Result<()> {
-        let running = (self.first..).zip(&mut self.ranks).filter(|(_, rank)| rank.status.is_none());
-        for (number, rank) in running {
+        let running = self.ranks.iter_mut().enumerate().filter(|(_, rank)| rank.status.is_none());
+        for (index, rank) in running {
             rank.status = rank.member.poll()?;
             let fails = |status: &ExitStatus| !status.success() && code(*status) != STOPPED;
             let Some(status) = rank.status.filter(fails) else { continue };
-            let ends = self.told || self.next.is_some() || number == 0 || status.signal().is_none();
+            let report = self.place.failure(index, rank.member.id(), status);
+            let ends = self.told || self.next.is_some() || !self.place.is_replaceable(index, status);
             if let Some(restarts) = self.restarts.as_mut().filter(|_| !ends) {
-                let (process, how) = (rank.member.id(), how(status));
+                let report = report.unwrap_or_default();
                 let Some(left) = restarts.checked_sub(1) else {
-                    say(&format!("rank {number} (process {process}) {how}: the others go on without it"));
+                    say(&format!("{report}: the others go on without it"));
                     continue;
                 };
-                say(&format!(
-                    "rank {number} (process {process}) {how}: it is started again, and may be {left} more times"
-                ));
+                say(&format!("{report}: it is started again, and may be {left} more times"));
                 *restarts = left;
-                let mut command = command(self.words, number - self.first, self.place);
-                command.env(JOIN, "1");
-                *rank = Rank { member: Member::start(command)?, status: None };
+                let member = self.place.start(index, true)?;
+                self.replaced.push(mem::replace(&mut rank.member, member));
+                rank.status = None;
             } else if self.failed.is_none() {
-                say(&format!("rank {number} (process {}) {}", rank.member.id(), how(status)));
+                report.iter().for_each(|report| say(report));
                 self.failed = Some(status);
                 // Ranks that are already being killed get no grace period.
                 self.next.get_or_insert((Measure::Tell, Instant::now() + grace));
@@ -153,9 +242,10 @@ impl<'a> Ranks<'a> {
             SIGUSR1 => (Signal::USR1, false),
             SIGINT => (Signal::INT, true),
             SIGHUP => (Signal::HUP, true),
+            SIGKILL => (Signal::KILL, true),
             _ => (Signal::TERM, true),
         };
-        if ends && self.told {
+        if signal == Signal::KILL || ends && self.told {
             return self.take(Measure::Kill);
         }
         self.told |= ends;
@@ -168,32 +258,8 @@ impl<'a> Ranks<'a> {
             Measure::Tell => (Signal::TERM, "terminating them"),
             Measure::Kill => (Signal::KILL, "killing them"),
         };
-        say(&format!("{running} of {} ranks are still running: {what}", self.ranks.len()));
+        say(&format!("{running} of {} {} are still running: {what}", self.ranks.len(), self.place.what()));
         self.running().for_each(|rank| rank.signal_group(signal));
         self.next = Some((Measure::Kill, Instant::now() + TO_END));
     }
-}
-
-/// The command of a rank, with its environment.
-fn command(words: &[OsString], local_rank: usize, place: &Place) -> Command {
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]);
-    let Place { first, here, all, meeting } = place;
-    match meeting {
-        Meeting::Directory(directory) => command.env_remove(JOIN).env(BOOTSTRAP_DIR, directory.path()),
-        Meeting::Master { host, port } => {
-            command.env_remove(BOOTSTRAP_DIR).env("MASTER_ADDR", host).env("MASTER_PORT", port.to_string())
-        }
-    };
-    let rank = first + local_rank;
-    for (name, number) in
-        [("RANK", rank), ("WORLD_SIZE", *all), ("LOCAL_RANK", local_rank), ("LOCAL_WORLD_SIZE", *here)]
-    {
-        command.env(name, number.to_string());
-    }
-    // No terminal: a process outside the terminal's foreground group that reads from it is stopped.
-    if rank > 0 || io::stdin().is_terminal() {
-        command.stdin(Stdio::null());
-    }
-    command
 }

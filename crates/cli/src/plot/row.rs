@@ -24,8 +24,8 @@ pub(super) struct Row {
     pub(super) memory: String,
     pub(super) time_us: Times,
     pub(super) busbw_gb_per_s: f64,
-    #[serde(default)]
-    wrong: u64,
+    /// None if results were not checked.
+    wrong: Option<u64>,
     #[serde(default)]
     pub(super) oversubscribed: bool,
 }
@@ -46,8 +46,8 @@ impl Row {
     /// Why the row cannot be drawn, if so.
     fn defect(&self) -> Option<String> {
         let Times { min, p50, p95 } = self.time_us;
-        if self.wrong > 0 {
-            Some(format!("{} elements were wrong, so the times are meaningless", self.wrong))
+        if let Some(wrong @ 1..) = self.wrong {
+            Some(format!("{wrong} elements were wrong, so the times are meaningless"))
         } else if self.bytes == 0 {
             Some(format!(
                 "{} of 0 bytes cannot be drawn on a logarithmic axis: choose another --operation",

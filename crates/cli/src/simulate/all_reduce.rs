@@ -1,15 +1,16 @@
 //! `unisono simulate ALGORITHM`: predicts the time of an all-reduce.
 
-use clap::{Args as ClapArgs, ValueEnum};
+use clap::Args as ClapArgs;
 use serde::Serialize;
 use unisono::{Algorithm, Operation, Topology};
 use unisono_collectives::clock::{self, Unpredictable};
 use unisono_collectives::model::Machine;
 
 use super::Cluster;
+use crate::Failure;
 use crate::algorithms::{Algorithms, algorithms};
-use crate::values::size;
-use crate::{Failure, output};
+use crate::output::{self, Format};
+use crate::values::{Sizes, sizes};
 
 /// What to simulate, and on which cluster.
 #[derive(Debug, ClapArgs)]
@@ -17,26 +18,18 @@ pub(super) struct Args {
     /// Algorithms, comma-separated, or all
     #[arg(value_delimiter = ',', required = true, value_parser = algorithms())]
     algorithm: Vec<Algorithms>,
-    /// Size of the f32 array in bytes; the suffixes K, M and G mean 2^10, 2^20 and 2^30
-    #[arg(long, value_name = "S", value_parser = size)]
-    bytes: usize,
+    /// Sizes of the f32 array in bytes, as for bench
+    #[arg(long, value_name = "MIN:MAX[:FACTOR]", value_parser = sizes)]
+    bytes: Sizes,
     /// Output format
     #[arg(long, default_value = "table")]
     format: Format,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Aligned columns, fastest first
-    Table,
-    /// One JSON object per line
-    Json,
-}
-
 const ELEMENT_SIZE_BYTES: usize = size_of::<f32>();
 
 /// The prediction for one algorithm.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 struct Row {
     algorithm: &'static str,
     nodes: usize,
@@ -58,18 +51,20 @@ pub(super) fn run(args: &Args, cluster: &Cluster) -> Result<(), Failure> {
     let topology = cluster.topology()?;
     let machine = cluster.machine()?;
     let asked = args.algorithm.iter().flat_map(|Algorithms(algorithms)| algorithms);
-    let mut rows: Vec<_> = asked.map(|&algorithm| row(algorithm, &topology, &machine, args.bytes)).collect();
-    rows.sort_by(|one, other| time_us(one).total_cmp(&time_us(other)));
-    if let [Row { predicted_us: None, algorithm, why_not: Some(why_not), .. }, ..] = &rows[..] {
-        return Err(Failure::BadInput(format!("{algorithm}: {why_not}")));
+    let mut sizes = Vec::new();
+    for &size_bytes in &args.bytes.0 {
+        let rows = asked.clone().map(|&algorithm| row(algorithm, &topology, &machine, size_bytes));
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort_by(|one, other| time_us(one).total_cmp(&time_us(other)));
+        if let [Row { predicted_us: None, algorithm, why_not: Some(why_not), .. }, ..] = &rows[..] {
+            return Err(Failure::BadInput(format!("{algorithm}: {why_not}")));
+        }
+        sizes.push(rows);
     }
     match args.format {
-        Format::Json => {
-            for row in &rows {
-                output::row(row);
-            }
-        }
-        Format::Table => table(&rows, &machine),
+        Format::Table => sizes.iter().for_each(|rows| table(rows, &machine)),
+        Format::Json => sizes.iter().flatten().for_each(output::row),
+        Format::Csv => output::csv(&sizes.concat()),
     }
     Ok(())
 }

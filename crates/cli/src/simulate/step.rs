@@ -1,6 +1,5 @@
 //! `unisono simulate step`: predicts a data-parallel training step.
 
-use std::io;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
@@ -14,8 +13,9 @@ use unisono_steps::{Bucket, Served, Step, USUAL_BUCKET_BYTES};
 use super::Cluster;
 use super::model::{Model, parameters};
 use super::wire::Wire;
+use crate::Failure;
+use crate::output::{self, Format};
 use crate::values::whole;
-use crate::{Failure, output};
 
 /// The model, what a rank needs for it, and the cluster.
 #[derive(Debug, ClapArgs)]
@@ -50,7 +50,7 @@ pub(super) struct Args {
     #[command(flatten)]
     cluster: Cluster,
     /// Output format
-    #[arg(long, default_value = "human")]
+    #[arg(long, default_value = "table")]
     format: Format,
 }
 
@@ -79,16 +79,6 @@ enum Overlap {
     Beside,
     Across,
     InTurn,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// Aligned columns
-    Human,
-    /// Comma-separated values with a header
-    Csv,
-    /// One JSON object per line
-    Json,
 }
 
 /// The default of `train`.
@@ -134,7 +124,7 @@ struct Row {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     args.cluster.topology()?;
     if args.batch_size == 0 || args.backward_ms == 0.0 {
-        let why = "the samples and the backward pass of a step must be above 0";
+        let why = "--batch-size and --backward-ms must be above 0";
         return Err(Failure::BadInput(why.to_owned()));
     }
     let model = args.model.read().map_err(Failure::BadInput)?;
@@ -152,13 +142,13 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         }
     }
     match args.format {
-        Format::Human => table(&rows, &model, args),
+        Format::Table => table(&rows, &model, args),
         Format::Json => {
             for row in &rows {
                 output::row(row);
             }
         }
-        Format::Csv => print!("{}", csv_of(&rows).map_err(|error| Failure::Error(error.to_string()))?),
+        Format::Csv => output::csv(&rows),
     }
     Ok(())
 }
@@ -324,15 +314,6 @@ fn table(rows: &[Row], model: &Model, args: &Args) {
             row.strategy
         );
     }
-}
-
-fn csv_of(rows: &[Row]) -> io::Result<String> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
-    for row in rows {
-        writer.serialize(row)?;
-    }
-    let text = writer.into_inner().map_err(csv::IntoInnerError::into_error)?;
-    Ok(String::from_utf8(text).expect("figures are text"))
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use unisono_candle::Config;
 use unisono_data::Cache;
 use unisono_train::optimizer::{self, NamedRule};
 
-use crate::Figures;
 use crate::features::{needs, source};
+use crate::output::Format;
 use crate::values::named;
 use crate::world::World;
 
@@ -79,8 +79,8 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) write_config: bool,
     /// Output format
-    #[arg(long, default_value = "human")]
-    pub(super) format: Figures,
+    #[arg(long, default_value = "table", value_parser = Format::without_csv())]
+    pub(super) format: Format,
     #[command(flatten)]
     pub(super) world: World,
 }

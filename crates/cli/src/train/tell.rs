@@ -9,11 +9,11 @@ use unisono_train::{
     Summary, WorkerReport, WorkersReport,
 };
 
-use super::super::{Figures, output, progress};
+use super::super::{output, progress};
 
 /// Prints progress and results.
 pub(super) struct Teller {
-    format: Figures,
+    is_json: bool,
     epochs: usize,
     /// Whether all ranks hold the parameters.
     is_mirrored: bool,
@@ -36,13 +36,13 @@ struct Line<'a, T> {
 }
 
 impl Teller {
-    /// Shows a progress bar in the human-readable format.
-    pub(super) fn new(format: Figures, epochs: usize, is_mirrored: bool) -> Self {
-        let bar = match format {
-            Figures::Human => progress::bar(),
-            Figures::Json => ProgressBar::hidden(),
+    /// Shows a progress bar beside text.
+    pub(super) fn new(is_json: bool, epochs: usize, is_mirrored: bool) -> Self {
+        let bar = match is_json {
+            false => progress::bar(),
+            true => ProgressBar::hidden(),
         };
-        Self { format, epochs, is_mirrored, bar }
+        Self { is_json, epochs, is_mirrored, bar }
     }
 
     pub(super) fn tell(&mut self, event: &Event) {
@@ -53,32 +53,32 @@ impl Teller {
                 self.bar.set_message(format!("loss {loss:.4}"));
                 self.bar.set_position(*step as u64);
             }
-            Event::Resumed { step, epoch } => match self.format {
-                Figures::Human => println!("resuming after step {step}, in epoch {epoch}"),
-                Figures::Json => print_json("resumed", &Resumed { step: *step, epoch: *epoch }),
+            Event::Resumed { step, epoch } => match self.is_json {
+                false => println!("resuming after step {step}, in epoch {epoch}"),
+                true => print_json("resumed", &Resumed { step: *step, epoch: *epoch }),
             },
             // Standard output is for results.
             Event::Notice(notice) => self.bar.suspend(|| eprintln!("unisono: {notice}")),
-            Event::Stragglers(report) => match (self.format, &report.slowest) {
-                (Figures::Json, _) => print_json("stragglers", report),
-                (Figures::Human, Some(slowest)) => {
+            Event::Stragglers(report) => match (self.is_json, &report.slowest) {
+                (true, _) => print_json("stragglers", report),
+                (false, Some(slowest)) => {
                     self.bar.suspend(|| eprintln!("unisono: {}", straggler(report, slowest)));
                 }
-                (Figures::Human, None) => {}
+                (false, None) => {}
             },
-            Event::Workers(report) => match self.format {
-                Figures::Human => self.bar.suspend(|| println!("{}", workers(report))),
-                Figures::Json => print_json("workers", report),
+            Event::Workers(report) => match self.is_json {
+                false => self.bar.suspend(|| println!("{}", workers(report))),
+                true => print_json("workers", report),
             },
-            Event::Evaluation(report) => match self.format {
-                Figures::Human => self.bar.suspend(|| println!("{}", evaluation(report))),
-                Figures::Json => print_json("evaluation", report),
+            Event::Evaluation(report) => match self.is_json {
+                false => self.bar.suspend(|| println!("{}", evaluation(report))),
+                true => print_json("evaluation", report),
             },
             Event::Epoch(report) => {
                 self.bar.reset();
-                match self.format {
-                    Figures::Human => self.bar.suspend(|| println!("{}", self.epoch(report))),
-                    Figures::Json => print_json("epoch", report),
+                match self.is_json {
+                    false => self.bar.suspend(|| println!("{}", self.epoch(report))),
+                    true => print_json("epoch", report),
                 }
             }
         }
@@ -102,17 +102,17 @@ impl Teller {
     pub(super) fn done(&self, summary: &Summary, seconds: f64) {
         self.bar.finish_and_clear();
         let Summary { ranks, parameters_hash, memory_bytes, stopped, ended_early, .. } = summary;
-        if let (Figures::Human, Some(EndedEarly { step, best })) = (self.format, ended_early) {
+        if let Some(EndedEarly { step, best }) = ended_early.as_ref().filter(|_| !self.is_json) {
             let Best { test_loss, step: best_step, evaluations_since } = best;
             println!(
                 "ended early after step {step}: the least test loss is {test_loss:.4}, after step {best_step} (evaluations since: \
                  {evaluations_since})"
             );
         }
-        match (self.format, stopped) {
-            (Figures::Json, None) => print_json("done", summary),
-            (Figures::Json, Some(_)) => print_json("stopped", summary),
-            (Figures::Human, None) => {
+        match (self.is_json, stopped) {
+            (true, None) => print_json("done", summary),
+            (true, Some(_)) => print_json("stopped", summary),
+            (false, None) => {
                 let hold = match self.is_mirrored {
                     true => format!("all {ranks} ranks hold the same parameters,"),
                     false => "parameters".to_owned(),
@@ -121,7 +121,7 @@ impl Teller {
                     .map_or(String::new(), |bytes| format!("; {} of memory a rank", approximate(bytes)));
                 println!("trained in {seconds:.1} s; {hold} {parameters_hash}{memory}");
             }
-            (Figures::Human, Some(Stopped { step, is_saved })) => {
+            (false, Some(Stopped { step, is_saved })) => {
                 let saved = match is_saved {
                     true => "saved: continue with --resume",
                     false => "not saved: no --checkpoint-dir was given",

@@ -85,7 +85,7 @@ fn what_one_rank_cannot_understand_ends_all() {
         let started = Instant::now();
         let ended = launch::run(command, DEADLINE);
         let line = format!(
-            "unisono: on rank {by} ({}): unexpected argument '--byts' found; did you mean '--bytes'? see unisono bench --help\n",
+            "unisono: on rank {by} ({}): unexpected argument `--byts` found; did you mean `--bytes`? see unisono bench --help\n",
             host()
         );
         assert_eq!(count(&ended.stderr, &line), 1, "{line:?} once in\n{}", ended.stderr);
@@ -119,8 +119,8 @@ fn refused_with(ranks: usize, arguments: &[&str], variables: &[(&str, &str)], sa
 }
 
 fn nonsense_is_refused_once() {
-    refused(3, &["bench", "--algorithm", "buterfly"], "did you mean \"butterfly\"?");
-    refused(2, &["bench", "--bytes", "8:4"], "expected MIN:MAX[:FACTOR]");
+    refused(3, &["bench", "--algorithm", "buterfly"], "did you mean `butterfly`?");
+    refused(2, &["bench", "--bytes", "8:4"], "or MIN:MAX[:FACTOR]");
     refused(
         2,
         &["bench", "--algorithm", "ring,rail+nccl"],
@@ -138,15 +138,15 @@ fn nonsense_is_refused_once() {
         "there are int8, int4, int8:stochastic, int4:stochastic, onebit, topk:FRACTION",
     );
     refused(2, &["bench", "--wire", "int8", "--op", "max"], "cannot be used with");
-    refused(2, &["bench", "--operation", "brodcast"], "did you mean \"broadcast\"?");
+    refused(2, &["bench", "--operation", "brodcast"], "did you mean `broadcast`?");
     refused(
         2,
         &["bench", "--operation", "gather", "--memory", "device"],
         "supports all-reduce only, not gather",
     );
-    refused(2, &["bench", "--dtype", "bf16", "--against", "mpi"], "MPI has no bf16");
+    refused(2, &["bench", "--dtype", "bf16", "--algorithm", "auto,mpi"], "MPI has no bf16");
     refused(2, &["verify", "--ranks", "0:3"], "expected A:B");
-    let ended = unisono(&["bench", "--threads", "2", "--against", "mpi"]);
+    let ended = unisono(&["bench", "--threads", "2", "--algorithm", "mpi"]);
     assert_eq!(ended.status.code(), Some(2));
     assert_eq!(count(&ended.stderr, "need ranks under mpirun"), 1, "{}", ended.stderr);
 }
@@ -160,7 +160,7 @@ fn bad_training_is_refused_once() {
     refused(2, &["train", "--batch-size", "0"], "--batch-size is 0");
     refused(2, &["train", "--batch-size", "10001"], "a global batch of 20002 samples on 2 ranks");
     refused(2, &["train", "--model", "transformer"], "use the mlp, the cnn or the resnet");
-    refused(2, &["train", "--algorithm", "rimg"], "did you mean \"ring\"?");
+    refused(2, &["train", "--algorithm", "rimg"], "did you mean `ring`?");
     refused(2, &["train", "--hidden", "1000000,1000000"], "the 2 rank(s) on ");
     refused(2, &["train", "--trace", "no/such/trace.json"], "cannot write a trace to `no/such/trace.json`");
     refused(2, &["train", "--shards", "4"], "--shards has no effect without --order world-invariant");
@@ -310,6 +310,29 @@ fn constants_are_measured_at_the_first_use_of_a_machine() {
     std::fs::remove_file(&caches).unwrap();
 }
 
+fn tune_writes_where_the_next_run_reads() {
+    let caches = temporary("tuned");
+    let run = |arguments: &str| {
+        let mut command = std::process::Command::new(UNISONO);
+        command
+            .args(arguments.split_whitespace())
+            .envs([("UNISONO_TUNING", "auto"), ("XDG_CACHE_HOME", &caches)]);
+        launch::run(command, DEADLINE).expect_success().stdout
+    };
+    let said = run("tune --threads 2").replace("\n    ", " ");
+    let file = said.split("written to ").nth(1).and_then(|rest| rest.split(';').next()).unwrap();
+    assert!(file.starts_with(&caches) && said.contains("the next run with as many ranks"), "{said}");
+    let slow = |line: &str| match line.split_once(", gb_per_s") {
+        Some((range, _)) => format!("{range}, gb_per_s = 1e-6 }},\n"),
+        None => format!("{line}\n"),
+    };
+    let text = std::fs::read_to_string(file).unwrap();
+    std::fs::write(file, text.lines().map(slow).collect::<String>()).unwrap();
+    let bench = run("bench --threads 2 --algorithm round-robin --bytes 64K --iterations 3 --format json");
+    assert!(rows(&bench)[0]["predicted_us"].as_f64() > Some(1e6), "{bench}");
+    std::fs::remove_dir_all(&caches).unwrap();
+}
+
 fn bad_tuning_files_are_refused_once() {
     let file = temporary("broken.toml");
     let variables = [("UNISONO_TUNING", file.as_str())];
@@ -335,6 +358,7 @@ pub(crate) fn tests() -> Vec<Test> {
         rules_decide_by_size,
         what_ranks_that_take_turns_tune_is_written_quickly,
         constants_are_measured_at_the_first_use_of_a_machine,
+        tune_writes_where_the_next_run_reads,
         bad_tuning_files_are_refused_once,
     ];
     tests.push(Test::new("what_tune_writes_is_used", what_tune_writes_is_used).deep());

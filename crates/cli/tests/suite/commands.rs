@@ -238,9 +238,9 @@ fn more_than_there_is_is_refused() {
 fn nonsense_is_refused() {
     let world = "--nodes 2 --ranks-per-node 2";
     for (arguments, said) in [
-        (format!("rimg {world} --bytes 1K"), "did you mean \"ring\"?"),
-        (format!("ring {world} --bytes 1T"), "expected 1 to 1024G bytes"),
-        (format!("ring {world} --bytes 0"), "expected 1 to 1024G bytes"),
+        (format!("rimg {world} --bytes 1K"), "did you mean `ring`?"),
+        (format!("ring {world} --bytes 1T"), "from 1 to 1024G bytes"),
+        (format!("ring {world} --bytes 0"), "from 1 to 1024G bytes"),
         (format!("ring {world} --bytes 1K --intra 5"), "expected ALPHA_US,GB_PER_S"),
         (format!("ring {world} --bytes 1K --inter 5,0"), "a rate of 0 GB/s"),
         (
@@ -249,7 +249,7 @@ fn nonsense_is_refused() {
         ),
         ("ring --nodes 9999 --ranks-per-node 9999 --bytes 1K".to_owned(), "are more than 32768 ranks"),
         ("all-to-all --nodes 512 --ranks-per-node 8 --bytes 1K".to_owned(), "all-to-all: more than"),
-        (String::new(), "were not provided: --bytes <S>"),
+        (String::new(), "were not provided: --bytes <MIN:MAX"),
         (format!("step {world} --backward-ms 1"), "were not provided: <--model"),
         (format!("step {world} --backward-ms 1 --model cnn"), "such as mlp:1024,1024"),
         (format!("step {world} --backward-ms 1 --parameters 0"), "such as 25.6M"),
@@ -261,7 +261,10 @@ fn nonsense_is_refused() {
             "simulate topk:FRACTION",
         ),
         (format!("step {world} --backward-ms 1 --parameters 1M --bucket-bytes 0"), "such as 25M"),
-        (format!("step {world} --backward-ms 1 --parameters 1M --tuning /nowhere"), "--tuning: `/nowhere`"),
+        (
+            format!("step {world} --backward-ms 1 --parameters 1M --tuning /nowhere"),
+            "--tuning: cannot read `/nowhere`",
+        ),
     ] {
         let output = simulate(&arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -304,7 +307,7 @@ fn a_build_without_gpus_says_so_where_there_are_gpus() {
 #[cfg(feature = "candle")]
 fn gpus_that_cannot_be_had_are_refused_by_name() {
     let wire = ("--device cuda --wire f16", "gradients are sent as f32, not as f16; leave it out");
-    let name = ("--device gpu", "no device is called \"gpu\"");
+    let name = ("--device gpu", "no device is called `gpu`");
     let mut refused = vec![wire, name];
     if cfg!(not(feature = "cuda")) {
         refused.push((

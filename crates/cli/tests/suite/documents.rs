@@ -7,31 +7,7 @@ use std::process::Command;
 
 use unisono_testing::{suite::Test, tests};
 
-use crate::UNISONO;
-
-const COMMANDS: [&str; 18] = [
-    "accelerate",
-    "bench",
-    "bench-step",
-    "doctor",
-    "evaluate",
-    "explain",
-    "hang-report",
-    "inspect-input",
-    "launch",
-    "plot",
-    "predict",
-    "serve-data",
-    "simulate",
-    "supervise",
-    "trace",
-    "train",
-    "tune",
-    "verify",
-];
-
-/// Subcommands of a subcommand.
-const NESTED: [&str; 2] = ["explain pipeline", "simulate step"];
+use crate::{UNISONO, all_commands};
 
 pub(crate) fn tests() -> Vec<Test> {
     tests![shown_output_is_printed, drawings_are_printed, options_exist]
@@ -96,11 +72,12 @@ fn drawings_are_printed() {
 
 /// Every option of a command in a block of code is one that its help names.
 fn options_exist() {
+    let known = all_commands();
     let mut helps = BTreeMap::new();
     let mut checked = 0;
     for (path, text) in documents() {
         for line in text.lines().filter(|line| line.contains("unisono ")) {
-            for (command, options) in commands(line) {
+            for (command, options) in commands(line, &known) {
                 let help =
                     helps.entry(command.clone()).or_insert_with(|| output(&format!("{command} --help")));
                 for option in options {
@@ -117,7 +94,7 @@ fn options_exist() {
 }
 
 /// Returns the commands of a line, each with its options: `launch -n 2 -- unisono train --epochs 1` has two.
-fn commands(line: &str) -> Vec<(String, Vec<String>)> {
+fn commands(line: &str, known: &[String]) -> Vec<(String, Vec<String>)> {
     // The end of inline code ends its command.
     let line = line.replace('`', " ` ");
     let words: Vec<_> = line.split([' ', '(', ')', ',', ';', '"']).filter(|word| !word.is_empty()).collect();
@@ -125,9 +102,9 @@ fn commands(line: &str) -> Vec<(String, Vec<String>)> {
     let mut is_open = false;
     for (at, word) in words.iter().enumerate() {
         let name = words.get(at + 1).copied().unwrap_or_default();
-        if *word == "unisono" && COMMANDS.contains(&name) {
+        if *word == "unisono" && known.iter().any(|command| command == name) {
             let both = format!("{name} {}", words.get(at + 2).copied().unwrap_or_default());
-            found.push((if NESTED.contains(&&*both) { both } else { name.to_owned() }, Vec::new()));
+            found.push((if known.contains(&both) { both } else { name.to_owned() }, Vec::new()));
             is_open = true;
         } else if matches!(*word, "--" | "#" | "|" | "&&" | ":" | "`" | "mpirun") {
             is_open = false;

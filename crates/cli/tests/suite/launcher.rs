@@ -243,8 +243,14 @@ fn nonsense_is_refused() {
         assert_eq!(ended.stdout, "", "{arguments}");
         (ended.status.code(), ended.stderr)
     };
+    for (command, code, why) in
+        [("/there/is/no/such/command", 127, "No such file"), ("/", 126, "Permission denied")]
+    {
+        let (ended, stderr) = refused(&format!("-n 2 -- {command}"), &[]);
+        assert_eq!(ended, Some(code), "{stderr}");
+        assert!(stderr.starts_with(&format!("launch: cannot run `{command}`: {why}")), "{stderr}");
+    }
     for (arguments, said) in [
-        ("-n 2 -- /there/is/no/such/command", "launch: cannot start /there/is/no/such/command: No such file"),
         ("-n 0 -- true", "expected a whole number from 1 to 1024"),
         ("-n 1025 -- true", "expected a whole number from 1 to 1024"),
         ("-n 2", "required arguments were not provided: <COMMAND>"),
@@ -258,6 +264,27 @@ fn nonsense_is_refused() {
     let line = "unisono: launch starts the ranks itself, and cannot run as one of 2 ranks: start it without a launcher\n";
     assert_eq!(refused("-n 2 -- echo x", &world("0")), (Some(2), line.to_owned()));
     assert_eq!(refused("-n 2 -- echo x", &world("1")), (Some(2), String::new()));
+}
+
+fn lines_of_ranks_are_prefixed_and_logged() {
+    let directory = tempfile::tempdir().unwrap();
+    let logs = directory.path().join("logs");
+    let arguments = format!("-n 3 --prefix --logs {}", logs.display());
+    let ended = launched(&arguments, "echo out; printf half >&2; printf line >&2").expect_success();
+    assert_eq!(sorted(&ended.stdout), ["[0] out", "[1] out", "[2] out"]);
+    let mut stderr: Vec<_> = ended.stderr.split_inclusive("line").collect();
+    stderr.sort_unstable();
+    assert_eq!(stderr, ["[0] halfline", "[1] halfline", "[2] halfline"]);
+    for rank in 0..3 {
+        let log = fs::read_to_string(logs.join(format!("rank-{rank}.log"))).unwrap();
+        assert!(log == "out\nhalfline" || log == "halflineout\n", "{log}");
+    }
+    assert_eq!(launched("-n 2 --prefix=false", "echo out").expect_success().stdout, "out\nout\n");
+    // A reader that has seen enough ends ranks as if they wrote to it themselves.
+    let line = "exec \"$0\" launch -n 1 --prefix -- sh -c 'while echo x; do :; done 2>/dev/null' | head -n 1";
+    let mut command = Command::new("sh");
+    command.args(["-c", line, UNISONO]);
+    assert_eq!(launch::run(command, DEADLINE).expect_success().stdout, "[0] x\n");
 }
 
 fn every_rank_fails_whose_failure_another_reports() {
@@ -290,6 +317,7 @@ pub(crate) fn tests() -> Vec<Test> {
         signals_are_passed_on,
         a_hangup_is_passed_on_unless_it_is_ignored,
         nonsense_is_refused,
+        lines_of_ranks_are_prefixed_and_logged,
         every_rank_fails_whose_failure_another_reports,
         help_on_one_rank_ends_the_others,
     ]

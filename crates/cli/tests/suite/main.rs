@@ -8,8 +8,9 @@ mod accelerate;
 #[cfg(feature = "mpi")]
 mod cli;
 mod commands;
-#[cfg(all(feature = "candle", feature = "mpi", feature = "plot", feature = "service"))]
+#[cfg(feature = "full")]
 mod documents;
+mod hosts;
 #[cfg(feature = "mpi")]
 mod launch;
 mod launcher;
@@ -23,6 +24,8 @@ mod runs;
 mod saved;
 #[cfg(feature = "service")]
 mod service;
+#[cfg(all(feature = "full", not(feature = "cuda")))]
+mod snapshots;
 mod trace;
 #[cfg(all(feature = "mpi", feature = "candle"))]
 mod train;
@@ -40,6 +43,26 @@ fn unisono(arguments: &[&str]) -> unisono_testing::launch::Ended {
     unisono_testing::launch::run(command, std::time::Duration::from_secs(120))
 }
 
+/// All commands that the help lists, and those below them, such as `simulate step`.
+#[cfg(feature = "full")]
+fn all_commands() -> Vec<String> {
+    let mut found = listed("");
+    let nested: Vec<_> = found.iter().flat_map(|command| listed(command)).collect();
+    found.extend(nested);
+    found
+}
+
+/// The commands that the help of a command lists.
+#[cfg(feature = "full")]
+fn listed(command: &str) -> Vec<String> {
+    let arguments: Vec<_> = command.split_whitespace().chain(["-h"]).collect();
+    let help = unisono(&arguments).expect_success().stdout;
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let lines = lines.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+    let names = lines.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+    names.map(|name| format!("{command} {name}").trim().to_owned()).collect()
+}
+
 /// Counts how often a text has another in it.
 #[cfg(feature = "mpi")]
 fn count(text: &str, said: &str) -> usize {
@@ -50,8 +73,9 @@ fn main() -> ExitCode {
     suite::main(&[
         Module::new("accelerate", accelerate::tests),
         Module::new("commands", commands::tests),
-        #[cfg(all(feature = "candle", feature = "mpi", feature = "plot", feature = "service"))]
+        #[cfg(feature = "full")]
         Module::new("documents", documents::tests),
+        Module::new("hosts", hosts::tests),
         Module::new("launcher", launcher::tests),
         Module::new("trace", trace::tests),
         #[cfg(feature = "mpi")]
@@ -98,6 +122,8 @@ fn main() -> ExitCode {
         Module::new("saved::predicted", saved::predicted::tests),
         #[cfg(feature = "service")]
         Module::new("service", service::tests),
+        #[cfg(all(feature = "full", not(feature = "cuda")))]
+        Module::new("snapshots", snapshots::tests),
         #[cfg(all(feature = "mpi", feature = "candle"))]
         Module::new("train", train::tests),
     ])

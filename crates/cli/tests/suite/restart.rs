@@ -29,7 +29,7 @@ pub(crate) fn tests() -> Vec<Test> {
         a_signal_to_one_rank_stops_all_of_them,
         the_slurm_script_puts_the_job_back_into_the_queue,
         supervise_gives_up_or_does_not_begin,
-        supervise_counts_from_the_last_new_checkpoint,
+        supervise_resumes_and_counts_all_restarts,
         nothing_outlives_a_supervised_run,
         supervise_kills_what_does_not_stop,
         killed_with_a_parameter_server,

@@ -282,9 +282,9 @@ fn what_is_asked_makes_sense_or_is_refused() {
     for (arguments, said) in [
         (&[][..], "required arguments were not provided"),
         (&["--data", "digits", "--prompt", "a"], "cannot be used with"),
-        (&["--prompt", "a", "--limit", "3"], "cannot be used with '--limit <N>'"),
-        (&["--image", "a.png", "--split", "all"], "cannot be used with '--split <SPLIT>'"),
-        (&["--data", "digits", "--length", "3"], "cannot be used with '--length <N>'"),
+        (&["--prompt", "a", "--limit", "3"], "cannot be used with `--limit <N>`"),
+        (&["--image", "a.png", "--split", "all"], "cannot be used with `--split <SPLIT>`"),
+        (&["--data", "digits", "--length", "3"], "cannot be used with `--length <N>`"),
     ] {
         let output = unisono("predict", DIGITS.directory.path(), arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);

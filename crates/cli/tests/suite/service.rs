@@ -54,7 +54,7 @@ struct Served {
 
 impl Served {
     fn start(folder: &Path, more: &str) -> Self {
-        let fixed = "serve-data --listen 127.0.0.1:0 --token-file token --threads 1";
+        let fixed = "serve-data --listen 127.0.0.1:0 --token-file token --concurrency 1";
         let mut command = unisono(folder, &format!("{fixed} {more}"));
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the command starts");
         let (says, lines) = channel();

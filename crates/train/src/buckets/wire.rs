@@ -30,7 +30,7 @@ pub enum Wire {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownWire {
     /// There is none of this name.
-    #[error("no wire format is called {0:?}; there are f32, bf16 and f16, and between nodes {names}", names = Compression::NAMES)]
+    #[error("no wire format is called `{0}`; there are f32, bf16 and f16, and between nodes {names}", names = Compression::NAMES)]
     Unknown(String),
     /// Its speed cannot be predicted.
     #[error(

@@ -132,7 +132,7 @@ mod tests {
             assert_eq!(text.parse::<Wires>().unwrap().to_string(), text);
         }
         for (text, said) in [
-            ("auto:", "no wire format is called \"\""),
+            ("auto:", "no wire format is called ``"),
             ("auto:int8,f8", "\"f8\""),
             ("auto:threshold:0.5", "depends on the gradients"),
         ] {

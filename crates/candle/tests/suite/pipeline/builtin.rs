@@ -168,7 +168,7 @@ fn what_cannot_be_cut_is_refused_on_all_ranks() {
     for (ranks, settings, said) in [
         (3, of(2), "a multiple of the 2 ranks of a pipeline; this world has 3 ranks"),
         (5, of(5), "has 4 layers (hidden1, hidden2, hidden3, output), which cannot be cut into 5"),
-        (2, split_at(&["hidden9"]), "no layer is called \"hidden9\""),
+        (2, split_at(&["hidden9"]), "no layer is called `hidden9`"),
         (2, split_at(&["hidden1"]), "no stage can begin at hidden1"),
         (2, split_at(&["hidden2", "output"]), "2 names are given: 2 stages need the names of 1 layers"),
         (2, Config { dropout: 0.1, ..of(2) }, "does not go with --dropout"),

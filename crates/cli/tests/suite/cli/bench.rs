@@ -10,7 +10,7 @@ fn bench_rows_are_what_the_design_says() {
     let arguments = [
         "bench",
         "--algorithm",
-        "all,auto",
+        "all,auto,mpi",
         "--bytes",
         "8:128K:128",
         "--format",
@@ -18,7 +18,7 @@ fn bench_rows_are_what_the_design_says() {
         "--iterations",
         "3",
     ];
-    let stdout = launched(3, &[&arguments[..], &["--against", "mpi"]].concat()).expect_success().stdout;
+    let stdout = launched(3, &arguments).expect_success().stdout;
     let rows = rows(&stdout);
     assert_eq!(rows.len(), 12 * 3);
     for row in &rows {
@@ -59,10 +59,10 @@ fn bench_tables_and_csv() {
     let arguments =
         ["bench", "--threads", "2", "--bytes", "1K", "--iterations", "2", "--dtype", "bf16", "--op", "mean"];
     let table = unisono(&arguments).expect_success().stdout;
-    assert!(table.contains("busbw") && table.contains("10 rows, no element wrong"), "{table}");
+    assert!(table.contains("busbw") && table.contains("1 rows, no element wrong"), "{table}");
     let csv = unisono(&[&arguments[..], &["--format", "csv"]].concat()).expect_success().stdout;
     let columns: Vec<_> = csv.lines().map(|line| line.split(',').count()).collect();
-    assert_eq!(columns, [21; 11], "{csv}");
+    assert_eq!(columns, [22; 2], "{csv}");
 }
 
 /// The names of all operations, as `--operation all` measures them.
@@ -107,7 +107,7 @@ fn every_operation_is_right(rows: &[serde_json::Value], ranks: u64, algorithms: 
 }
 
 fn bench_measures_every_operation() {
-    let arguments = "bench --operation all --bytes 4:300K:256 --iterations 3 --format json --algorithm auto";
+    let arguments = "bench --operation all --bytes 4:300K:256 --iterations 3 --format json";
     let arguments: Vec<_> = arguments.split(' ').collect();
     // MPI does not distinguish registered memory.
     for (memory, worlds) in [("slice", &[2, 3][..]), ("registered", &[2])] {
@@ -115,21 +115,21 @@ fn bench_measures_every_operation() {
         let stdout = unisono(&[&arguments[..], &["--threads", "3"]].concat()).expect_success().stdout;
         every_operation_is_right(&rows(&stdout), 3, &["auto"]);
         for &ranks in worlds {
-            let arguments = [&arguments[..], &["--against", "mpi"]].concat();
             let stdout = launched(ranks, &arguments).expect_success().stdout;
             every_operation_is_right(&rows(&stdout), ranks as u64, &["auto", "mpi"]);
         }
     }
     // MPI moves elements of every type.
     let halves = ["bench", "--operation", "all-gather,scatter", "--dtype", "bf16", "--bytes", "1000"];
-    let stdout = launched(3, &[&halves[..], &["--against", "mpi", "--format", "json"]].concat());
+    let stdout = launched(3, &[&halves[..], &["--format", "json"]].concat());
     let rows = rows(&stdout.expect_success().stdout);
     assert!(rows.iter().any(|row| row["algorithm"] == "mpi" && row["operation"] == "scatter"));
     assert!(rows.iter().all(|row| row["wrong"] == 0));
 }
 
 fn bench_leaves_out_who_does_not_offer_an_operation() {
-    let arguments = "bench --threads 2 --operation broadcast,barrier --bytes 1K --iterations 2";
+    let arguments =
+        "bench --threads 2 --algorithm all --operation broadcast,barrier --bytes 1K --iterations 2";
     let arguments: Vec<_> = arguments.split(' ').collect();
     let ended = unisono(&arguments).expect_success();
     assert_eq!(ended.stderr.lines().count(), 2, "one line for each operation in {}", ended.stderr);
@@ -139,7 +139,7 @@ fn bench_leaves_out_who_does_not_offer_an_operation() {
     }
     assert_eq!((count(&ended.stdout, "# broadcast\n"), count(&ended.stdout, "# barrier\n")), (1, 1));
     assert!(ended.stdout.contains("3 rows, no element wrong"), "{}", ended.stdout);
-    let alone = unisono(&[&arguments[..], &["--algorithm", "ring"]].concat());
+    let alone = unisono(&["bench", "--threads", "2", "--operation", "barrier", "--algorithm", "ring"]);
     assert_eq!((alone.status.code(), alone.stderr.lines().count()), (Some(2), 1), "{}", alone.stderr);
     assert!(
         alone.stderr.starts_with("unisono: nothing was measured: ring is left out: "),
@@ -183,6 +183,32 @@ fn bench_tells_the_errors_of_formats_between_nodes() {
     assert!(table.contains("# 3 ranks on 2 nodes") && count(&table, " powersgd:4 ") == 3, "{table}");
 }
 
+/// Latency and bandwidth of messages, between the first and the last of three ranks; and computation beside asynchronous calls.
+fn bench_measures_messages_and_overlap() {
+    let arguments = "bench --operation send-recv,all-reduce --bytes 8:64K:8192 --iterations 3 --warm-up 1 --overlap \
+                     --check=false --format json";
+    let arguments: Vec<_> = arguments.split_whitespace().collect();
+    let ended = launched(3, &arguments).expect_success();
+    assert_eq!(count(&ended.stderr, "mpi is left out: send-recv is not offered"), 1, "{}", ended.stderr);
+    let rows = rows(&ended.stdout);
+    let names: Vec<_> =
+        rows.iter().map(|row| (row["operation"].as_str(), row["algorithm"].as_str())).collect();
+    let (messages, reduces) = (Some("send-recv"), Some("all-reduce"));
+    let (auto, mpi) = (Some("auto"), Some("mpi"));
+    let reduced = [(reduces, auto), (reduces, mpi)].repeat(2);
+    assert_eq!(names, [vec![(messages, auto); 2], reduced].concat());
+    for row in &rows {
+        assert!(
+            row["time_us"]["p50"].as_f64() > Some(0.0) && row["algbw_gb_per_s"].as_f64() > Some(0.0),
+            "{row}"
+        );
+        assert!(row["wrong"].is_null(), "{row}");
+        let overlap = row["overlap_percent"].as_f64();
+        assert!(overlap.is_none_or(|percent| (0.0..=100.0).contains(&percent)), "{row}");
+        assert!(overlap.is_some() || row["operation"] == "send-recv" || row["algorithm"] == "mpi", "{row}");
+    }
+}
+
 /// Somebody who has seen enough is no failure of a rank.
 fn a_bench_that_is_interrupted_ends_quietly() {
     let folder = temporary("interrupted");
@@ -201,6 +227,7 @@ pub(crate) fn tests() -> Vec<Test> {
         bench_measures_every_operation,
         bench_leaves_out_who_does_not_offer_an_operation,
         bench_tells_the_errors_of_formats_between_nodes,
+        bench_measures_messages_and_overlap,
         a_bench_that_is_interrupted_ends_quietly,
     ]
 }

@@ -29,6 +29,7 @@ pub(crate) fn supervise_gives_up_or_does_not_begin() {
         ("echo x >> $1/runs; kill -9 $$", "2", 137, "giving up after 2 restarts"),
         ("echo x >> $1/runs; exit 3", "0", 3, "giving up after 0 restarts"),
         ("echo x >> $1/runs; exit 2", "5", 2, "the command is invalid"),
+        ("echo x >> $1/runs; exit 127", "5", 127, "cannot be run (exit code 127); not restarting"),
         ("echo x >> $1/runs; exit 75", "5", 75, "stopped on request"),
         ("echo x >> $1/runs; exit 0", "5", 0, ""),
     ] {
@@ -42,26 +43,25 @@ pub(crate) fn supervise_gives_up_or_does_not_begin() {
     }
     let missing = supervise(&[], &Command::new("/there/is/no/such/command"));
     let ended = launch::run(missing, Duration::from_secs(60));
-    assert_eq!(ended.status.code(), Some(2));
-    assert!(ended.stderr.contains("cannot start /there/is/no/such/command"), "{}", ended.stderr);
+    assert_eq!(ended.status.code(), Some(127));
+    assert!(ended.stderr.contains("cannot run `/there/is/no/such/command`"), "{}", ended.stderr);
 }
 
-/// Four runs that each save something new and fail, then three that do not.
-pub(crate) fn supervise_counts_from_the_last_new_checkpoint() {
+/// Four runs that each save something new and fail, then two that do not.
+pub(crate) fn supervise_resumes_and_counts_all_restarts() {
     let directory = tempfile::tempdir().unwrap();
     let script = "echo \"$@\" >> $1/runs; n=$(wc -l < $1/runs); \
                   if [ $n -le 4 ]; then mkdir $1/step-000000000$n; fi; exit 1";
     let mut command = shell(script, directory.path());
     command.arg("--checkpoint-dir").arg(directory.path());
     let ended =
-        launch::run(supervise(&["--max-restarts", "2", "--wait-s", "0"], &command), Duration::from_secs(60));
+        launch::run(supervise(&["--max-restarts", "5", "--wait-s", "0"], &command), Duration::from_secs(60));
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
-    // The fourth is the last with something new; two more are restarts without.
     assert_eq!(lines(directory.path()), 6, "{}", ended.stderr);
     let runs = fs::read_to_string(directory.path().join("runs")).unwrap();
     let resumed: Vec<_> = runs.lines().map(|line| line.ends_with("--resume")).collect();
     assert_eq!(resumed, [false, true, true, true, true, true], "{runs}");
-    assert!(ended.stderr.contains("from step-0000000004: restart 2 of 2"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("from step-0000000004: restart 5 of 5"), "{}", ended.stderr);
     // They are now those of an earlier run, and a restart must not go on from them.
     let ended = launch::run(supervise(&[], &command), Duration::from_secs(60));
     assert_eq!(ended.status.code(), Some(2));

@@ -192,7 +192,7 @@ fn numbers_are_predicted_in_the_units_of_their_column() {
     let text =
         |format| unisono(&[&predict[..], &[&asked, "--format", format]].concat()).expect_success().stdout;
     assert_eq!(text("csv"), format!("split,index,column,value,target\nall,0,price,{},\n", one["value"]));
-    assert_eq!(text("human"), format!("  all       0  price {}\n", one["value"]));
+    assert_eq!(text("table"), format!("  all       0  price {}\n", one["value"]));
 
     let broken = file("broken.csv", "size,age,price\n1,2,dear\n");
     refused(&[&predict[..], &[&broken]].concat(), &["column `price`: `dear` is not a finite number"]);

@@ -55,7 +55,7 @@ fn numbers_are_refused_as_people_write_them() {
     }
     refused(
         &["train", "--epochs", "-1"],
-        &["invalid value '-1' for '--epochs <N>': expected a whole number from 0"],
+        &["invalid value `-1` for `--epochs <N>`: expected a whole number from 0"],
     );
 }
 

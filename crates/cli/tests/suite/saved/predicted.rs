@@ -42,7 +42,7 @@ fn predictions_are_what_was_measured() {
 
 fn ranks_share_predictions_and_rank_0_writes_them() {
     let directory = DIGITS.directory.path();
-    for format in ["csv", "human"] {
+    for format in ["csv", "table"] {
         let predicted = |more: &[&str]| {
             let arguments = ["--data", "digits", "--split", "all", "--limit", "2900", "--format", format];
             stdout("predict", directory, &[&arguments[..], more].concat())

@@ -1,0 +1,83 @@
+//! How much of an asynchronous call computation hides, measured as osu_iallreduce does: the call alone, then with computation that takes as long.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use unisono::{Call, Choice, Communicator, Element, Error, Operation, ReduceOp, Request, Result};
+
+use super::{Effort, slowest};
+
+/// The most iterations: three times are measured in each.
+const MOST_ITERATIONS: usize = 100;
+/// The units of work whose time is measured to find how many take as long as a call.
+const UNITS: u64 = 1 << 16;
+
+/// The share of the call that computation hides, in percent; `None` if it has no asynchronous form here. All ranks call it and get the
+/// same.
+pub(super) fn percent<T: Element + From<u8>>(
+    comm: &mut Communicator,
+    choice: &Choice,
+    call: &Call,
+    effort: Effort,
+) -> Result<Option<f64>> {
+    let effort = Effort { iterations: effort.iterations.min(MOST_ITERATIONS), ..effort };
+    let mut buffer = vec![T::from(1); call.count];
+    let mut timed = |comm: &mut Communicator, starts: bool, units: u64| -> Result<f64> {
+        comm.barrier()?;
+        let began = Instant::now();
+        let taken = std::mem::take(&mut buffer);
+        let request = if starts { Ok(start(comm, choice, call, taken)?) } else { Err(taken) };
+        work(units);
+        buffer = request.map_or_else(Ok, Request::wait)?;
+        Ok(began.elapsed().as_secs_f64() * 1e6)
+    };
+    let mut median_us = |comm: &mut Communicator, starts, units| -> Result<f64> {
+        let mut times_us = Vec::new();
+        for iteration in 0..effort.warm_up + effort.iterations {
+            let time_us = timed(comm, starts, units)?;
+            if iteration >= effort.warm_up {
+                times_us.push(time_us);
+            }
+        }
+        Ok(slowest(comm, times_us)?.p50)
+    };
+    let alone_us = match median_us(comm, true, 0) {
+        Err(Error::Unsupported(_)) => return Ok(None),
+        alone_us => alone_us?,
+    };
+    let unit_us = median_us(comm, false, UNITS)? / UNITS as f64;
+    let units = (alone_us / unit_us).ceil() as u64;
+    let (compute_us, both_us) = (median_us(comm, false, units)?, median_us(comm, true, units)?);
+    let hidden = (alone_us + compute_us - both_us) / alone_us;
+    Ok(Some(100.0 * hidden.clamp(0.0, 1.0)))
+}
+
+fn start<T: Element>(
+    comm: &mut Communicator,
+    choice: &Choice,
+    call: &Call,
+    buffer: Vec<T>,
+) -> Result<Request<Vec<T>>> {
+    let mut comm = comm.call().algorithm(choice.clone());
+    let op = call.op.unwrap_or(ReduceOp::Sum);
+    match call.operation {
+        Operation::AllReduce => comm.all_reduce_async(buffer, op),
+        Operation::ReduceScatter => comm.reduce_scatter_async(buffer, op),
+        Operation::AllGather => comm.all_gather_async(buffer),
+        Operation::Broadcast { root } => comm.broadcast_async(buffer, root),
+        Operation::Reduce { root } => comm.reduce_async(buffer, op, root),
+        Operation::Gather { root } => comm.gather_async(buffer, root),
+        Operation::Scatter { root } => comm.scatter_async(buffer, root),
+        Operation::AllToAll => comm.all_to_all_async(buffer),
+        Operation::Scan => comm.scan_async(buffer, op),
+        Operation::ExclusiveScan => comm.exclusive_scan_async(buffer, op),
+    }
+}
+
+/// Computes. It is work, and not time to wait for: a rank whose core is taken meanwhile takes longer.
+fn work(units: u64) {
+    let mut state = 1_u64;
+    for unit in 0..units {
+        state = black_box(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(unit));
+    }
+}

@@ -1,0 +1,29 @@
+//! `unisono completions`: prints what a shell loads to complete command lines.
+
+use clap::Args as ClapArgs;
+use clap_complete::{Shell, generate};
+
+use super::{speaks, usage};
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = AFTER_HELP)]
+pub(super) struct Args {
+    /// Shell to complete in
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(["bash", "zsh", "fish"]))]
+    shell: String,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  unisono completions bash > ~/.local/share/bash-completion/completions/unisono
+  unisono completions zsh > ~/.zfunc/_unisono
+  unisono completions fish > ~/.config/fish/completions/unisono.fish";
+
+pub(super) fn run(args: &Args) {
+    let shell: Shell = args.shell.parse().expect("the command line lists the shells");
+    let mut text = Vec::new();
+    generate(shell, &mut usage::command(), "unisono", &mut text);
+    if speaks() {
+        print!("{}", String::from_utf8(text).expect("names of options are text"));
+    }
+}

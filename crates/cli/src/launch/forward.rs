@@ -1,0 +1,91 @@
+//! Forwards the output of ranks, line by line with their numbers, and writes their logs.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use serde::{Deserialize, Serialize};
+
+/// Which lines are prefixed, and where logs are written.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Output {
+    pub(super) prefix: Prefix,
+    pub(super) logs: Option<PathBuf>,
+}
+
+/// The lines that begin with the number of their rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Prefix {
+    None,
+    /// Those of ranks other than 0: programs print on rank 0, perhaps a progress bar.
+    Others,
+    All,
+}
+
+impl Output {
+    /// Creates the folder of logs.
+    pub(super) fn prepare(&self) -> io::Result<()> {
+        self.logs.as_deref().map_or(Ok(()), fs::create_dir_all)
+    }
+
+    fn prefixes(&self, rank: usize) -> bool {
+        self.prefix == Prefix::All || self.prefix == Prefix::Others && rank > 0
+    }
+
+    /// Makes a rank write into pipes, if its output is prefixed or logged.
+    pub(super) fn capture(&self, rank: usize, command: &mut Command) {
+        if self.prefixes(rank) || self.logs.is_some() {
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+    }
+
+    /// Forwards the pipes of a rank until it and its descendants have closed them.
+    ///
+    /// # Errors
+    /// If the log cannot be written.
+    pub(super) fn forward(&self, rank: usize, child: &mut Child) -> io::Result<Vec<JoinHandle<()>>> {
+        let log = self.logs.as_ref().map(|folder| log(folder, rank)).transpose()?;
+        let log = log.map(|file| Arc::new(Mutex::new(file)));
+        let prefix = if self.prefixes(rank) { format!("[{rank}] ") } else { String::new() };
+        Ok(lines(child, &prefix, log.as_ref()))
+    }
+}
+
+/// Opens the log of a rank. One that is started again continues it.
+fn log(folder: &Path, rank: usize) -> io::Result<File> {
+    File::options().create(true).append(true).open(folder.join(format!("rank-{rank}.log")))
+}
+
+/// Forwards the captured output of a child by whole lines, so that those of different processes do not mix.
+pub(super) fn lines(child: &mut Child, prefix: &str, log: Option<&Arc<Mutex<File>>>) -> Vec<JoinHandle<()>> {
+    let stdout = child.stdout.take().map(|from| spawn(from, io::stdout(), prefix, log));
+    let stderr = child.stderr.take().map(|from| spawn(from, io::stderr(), prefix, log));
+    stdout.into_iter().chain(stderr).collect()
+}
+
+fn spawn(
+    from: impl Read + Send + 'static,
+    mut to: impl Write + Send + 'static,
+    prefix: &str,
+    log: Option<&Arc<Mutex<File>>>,
+) -> JoinHandle<()> {
+    let (prefix, log) = (prefix.to_owned(), log.cloned());
+    thread::spawn(move || {
+        let (mut from, mut line) = (BufReader::new(from), prefix.clone().into_bytes());
+        while from.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+            if let Some(log) = &log {
+                let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+                // A full disk ends the log, and not the job.
+                let _ = log.write_all(&line[prefix.len()..]);
+            }
+            // Nobody reads any more: the rank learns of it as if it had written itself.
+            if to.write_all(&line).and_then(|()| to.flush()).is_err() {
+                return;
+            }
+            line.truncate(prefix.len());
+        }
+    })
+}

@@ -1,0 +1,142 @@
+//! Ranks on other hosts: each host runs a part of the launch, started by ssh, which ends with its connection.
+
+use std::io::{self, BufRead as _, Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
+
+use super::forward::{self, Output};
+use super::heeded;
+use super::ranks::{Machine, Meeting, Place};
+use crate::family::{Member, TO_END, code};
+
+/// The exit code of ssh if there is no connection.
+const NO_CONNECTION: i32 = 255;
+/// No question is asked, and a host that is gone is noticed within a minute.
+const OPTIONS: [&str; 4] =
+    ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=15", "ServerAliveCountMax=3"];
+
+/// A host, and its number of ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Host {
+    pub(super) name: String,
+    pub(super) slots: Option<usize>,
+}
+
+/// Parses `HOST` or `HOST:SLOTS`.
+pub(super) fn host(text: &str) -> Result<Host, String> {
+    let (name, slots) = match text.rsplit_once(':') {
+        Some((name, slots)) => (name, Some(slots.parse().ok().filter(|&slots| slots > 0))),
+        None => (text, None),
+    };
+    let is_name = !name.is_empty() && !name.starts_with('-');
+    match slots {
+        Some(None) => Err("expected HOST or HOST:SLOTS, with at least 1 slot".to_owned()),
+        _ if !is_name => Err("expected HOST or HOST:SLOTS, such as node1:4".to_owned()),
+        slots => Ok(Host { name: name.to_owned(), slots: slots.flatten() }),
+    }
+}
+
+/// The part of a launch that a host runs; the first line of the standard input of its launcher. A command line would show secrets to
+/// other users.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Part {
+    pub(super) command: Vec<String>,
+    pub(super) directory: PathBuf,
+    pub(super) environment: Vec<(String, String)>,
+    pub(super) first: usize,
+    pub(super) here: usize,
+    pub(super) all: usize,
+    pub(super) master: (String, u16),
+    pub(super) grace_s: u64,
+    pub(super) output: Output,
+}
+
+/// The hosts of a launch.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    pub(super) parts: Vec<(String, Part)>,
+}
+
+impl Place for Hosts {
+    fn count(&self) -> usize {
+        self.parts.len()
+    }
+
+    fn start(&self, index: usize, _: bool) -> io::Result<Member> {
+        let (host, part) = &self.parts[index];
+        let program = std::env::current_exe()?;
+        let mut command = Command::new("ssh");
+        command.args(OPTIONS.iter().flat_map(|option| ["-o", option])).arg("--").arg(host);
+        // For the shell of the host.
+        command.arg(format!("exec '{}' launch-part", program.display().to_string().replace('\'', "'\\''")));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut member = Member::start(command)?;
+        member.forwards = forward::lines(&mut member.child, "", None);
+        let mut input = member.child.stdin.take().expect("it is piped");
+        let line = serde_json::to_string(part)? + "\n";
+        // If it has ended, its exit code says why.
+        let _ = input.write_all(line.as_bytes());
+        member.input = Some(input);
+        Ok(member)
+    }
+
+    fn program(&self) -> String {
+        "ssh".to_owned()
+    }
+
+    fn what(&self) -> &'static str {
+        "hosts"
+    }
+
+    fn failure(&self, index: usize, _: u32, status: ExitStatus) -> Option<String> {
+        let host = &self.parts[index].0;
+        // Otherwise the launcher there has reported it.
+        let is_lost = status.code() == Some(NO_CONNECTION);
+        is_lost.then(|| {
+            format!("cannot reach host `{host}`, or lost it: `ssh {host}` must work without a password")
+        })
+    }
+
+    fn code(&self, status: ExitStatus) -> u8 {
+        if status.code() == Some(NO_CONNECTION) { 1 } else { code(status) }
+    }
+
+    fn is_replaceable(&self, _: usize, _: ExitStatus) -> bool {
+        false
+    }
+}
+
+/// Runs the part of a host, which standard input describes. Ends with the connection.
+pub(crate) fn run() -> io::Result<ExitCode> {
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    let part: Part = serde_json::from_str(&line)?;
+    let Part { command, directory, environment, first, here, all, master, grace_s, output } = part;
+    std::env::set_current_dir(&directory)
+        .map_err(|error| io::Error::new(error.kind(), format!("`{}`: {error}", directory.display())))?;
+    let (host, port) = master;
+    let words: Vec<_> = command.iter().map(Into::into).collect();
+    let meeting = Meeting::Master { host, port };
+    output.prepare()?;
+    let machine = Machine { words: &words, environment, first, here, all, meeting, output, reads: false };
+    let mut signals = Signals::new(heeded())?;
+    let (sender, received) = mpsc::channel();
+    thread::spawn(move || {
+        for byte in io::stdin().bytes().map_while(Result::ok) {
+            let _ = sender.send(i32::from(byte));
+        }
+        // The launcher or the connection has ended: so must the ranks.
+        let _ = sender.send(SIGTERM);
+        thread::sleep(TO_END);
+        let _ = sender.send(SIGTERM);
+    });
+    let mut arrived = || signals.pending().chain(received.try_iter()).collect();
+    super::watch(&machine, None, &mut arrived, Duration::from_secs(grace_s))
+}
