@@ -78,7 +78,7 @@ fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Com
 /// Counts and records the calls of a communicator of a new world, if the settings ask for it.
 fn observe(comm: &mut Communicator, name: &Arc<str>) -> Result<()> {
     let rank = comm.rank();
-    // Whatever nodes were declared.
+    // Independent of declared nodes.
     let local_rank = comm.transport_of_engine().topology().local_rank(rank);
     let world = (rank, comm.ranks());
     let observer = Observer::of_world(comm.config(), Arc::clone(name), world, local_rank)?;

@@ -177,7 +177,7 @@ impl Timeline {
             What::Span(name) => ("span", &**name, json!({})),
             What::Call { communicator, sequence, codes, size_bytes, label } => {
                 let (algorithm, dtype) = (codes.method(), codes.dtype());
-                // The same on all ranks that made the call.
+                // Identical on all ranks that made the call.
                 let call = format!("{communicator} #{sequence}");
                 let arguments = json!({
                     "call": call, "communicator": &**communicator, "sequence": sequence, "bytes": size_bytes,

@@ -63,7 +63,7 @@ impl Family {
         }
     }
 
-    /// That of the launcher, if it starts programs of no other.
+    /// Returns the family of the launcher, if it starts programs of no other.
     fn launched() -> Option<Self> {
         match Launcher::detect().starter {
             Some(Starter::OpenMpi) => Some(Self::Openmpi),

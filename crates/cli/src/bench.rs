@@ -20,7 +20,7 @@ mod wire;
 
 use rows::Rows;
 
-/// What to benchmark, and how to print it.
+/// The benchmark, and its output.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Algorithms, comma-separated, in the same run; also rules by size, such as "tree:0-8K;ring:8K-" [default: auto, beside

@@ -25,7 +25,7 @@ use super::values::{count, named};
 use super::world::World;
 use super::{Failure, output};
 
-/// What to benchmark.
+/// The benchmark.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Model, on synthetic images of 28x28 pixels or, for the transformer, text
@@ -74,7 +74,7 @@ pub(super) struct Args {
 
 /// Unmeasured steps at the start of a round: also to agree on the order of buckets.
 const WARM_UP: usize = 8;
-/// How often ranks that communicate and ranks that do not take turns.
+/// The number of turns of ranks that communicate and ranks that do not.
 const ROUNDS: usize = 4;
 
 /// The shape of images: MNIST's. Texts have as many different characters as an English one.
@@ -84,7 +84,7 @@ const CHARACTERS: u8 = 65;
 /// The default widths of the MLP.
 const MLP: [usize; 2] = [1024, 1024];
 
-/// The learning rate, which costs the same whatever it is.
+/// The learning rate, whose value does not change the cost.
 const RATE: f64 = 1e-3;
 
 /// Means over rounds of the medians over steps, of the slowest rank of each; or of means, if steps cannot be timed one by one.
@@ -194,7 +194,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         _ => Some(Independent::new(comm, classifier()?, optimizer.clone())?),
     };
     let mut mirror = Mirror::new(comm, replica, optimizer, &buckets, None)?;
-    // In turns: the speed of a shared machine drifts.
+    // Alternating: the speed of a shared machine drifts.
     let steps = args.steps.div_ceil(ROUNDS);
     let (mut all_ms, mut independent_ms) = ([0.0; 5], 0.0);
     for _ in 0..ROUNDS {
@@ -306,7 +306,7 @@ fn medians<R: Replica>(
     Ok(columns.map(|mut column| median(&mut column)))
 }
 
-/// The same of the slowest rank of all, as means over so many steps that no rank waits between.
+/// Measures the slowest rank of all, as means over so many steps that no rank waits between.
 fn means<R: Replica>(
     comm: &mut Communicator,
     mirror: &mut Mirror<R>,
@@ -335,7 +335,7 @@ fn milliseconds(whole: Duration, parts: Times) -> [f64; 5] {
     [whole, compute, hidden, exposed, update].map(|time| 1e3 * time.as_secs_f64())
 }
 
-/// The greatest times of all ranks. Uses our own algorithms whatever is measured: not every MPI has this reduction.
+/// Returns the greatest times of all ranks. Uses Unisono's algorithms in any case: not every MPI has this reduction.
 fn slowest(comm: &mut Communicator, times: &mut [f64]) -> Result<(), TrainError> {
     let call = Call::all_reduce(DType::F64, ReduceOp::Max, times.len());
     comm.collective(Choice::Auto)?.run(&call, bytemuck::cast_slice_mut(times))?;

@@ -30,7 +30,7 @@ pub(super) struct Args {
     /// Samples to use: test (held out) or train
     #[arg(long, default_value = "test")]
     split: Part,
-    /// What else to measure, comma-separated: top-K, f1
+    /// Metrics besides loss and accuracy, comma-separated: top-K, f1
     #[arg(long, value_name = "NAME,NAME", value_delimiter = ',')]
     metrics: Vec<Named>,
     /// Output format

@@ -10,7 +10,7 @@ use unisono_steps::pipeline::PipelineSchedule;
 use super::values::{Sizes, named, sizes, whole};
 use super::{Failure, speaks};
 
-/// What to draw.
+/// The drawing.
 #[derive(Debug, ClapArgs)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(super) struct Args {
@@ -39,7 +39,7 @@ pub(super) struct Args {
     bytes: Sizes,
 }
 
-/// What is no collective.
+/// Drawings of other things than collectives.
 #[derive(Debug, Subcommand)]
 enum Other {
     /// Draw the passes of a pipeline: which rank computes which micro-batch when, and how long ranks wait
@@ -60,7 +60,7 @@ struct Pipeline {
 }
 
 const MOST_RANKS: usize = 1024;
-/// A drawing that is wider or longer helps nobody.
+/// A wider or longer drawing is of no use.
 const MOST_STAGES: usize = 256;
 const ELEMENT_SIZE_BYTES: usize = 4;
 

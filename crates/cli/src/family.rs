@@ -13,14 +13,14 @@ use rustix::process::{
 };
 use signal_hook::low_level::signal_name;
 
-/// How often commands and signals are polled.
+/// The interval of polls of commands and signals.
 pub(super) const POLL: Duration = Duration::from_millis(20);
-/// How long a command may take to clean up after SIGTERM.
+/// The time that a command may take to clean up after SIGTERM.
 pub(super) const TO_END: Duration = Duration::from_secs(10);
-/// How long processes may take to disappear after SIGKILL: long enough for one that writes to a slow disk.
+/// The time that processes may take to disappear after SIGKILL: long enough for one that writes to a slow disk.
 const TO_DIE: Duration = Duration::from_secs(30);
 
-/// Makes this process the reaper of orphaned descendants, whatever session or group they are in: for example ranks of a
+/// Makes this process the reaper of orphaned descendants, in any session or group: for example ranks of a
 /// killed launcher, which would otherwise run alongside those of the next run.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
@@ -160,7 +160,7 @@ fn descendants() -> io::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// What `/proc/PID/stat` says: `PID (NAME) STATE PARENT …`, where the name may hold anything.
+/// Parses `/proc/PID/stat`: `PID (NAME) STATE PARENT …`, where the name may hold anything.
 fn process(pid: i32, status: &str) -> Option<Process> {
     let mut fields = status.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;

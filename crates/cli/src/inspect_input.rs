@@ -29,7 +29,7 @@ pub(super) struct Args {
 const EPOCHS: &str =
     "Times to read all training samples; from the second on, the system has files in memory [default: 2]";
 
-/// What an epoch took.
+/// The times of an epoch.
 #[derive(Debug, Serialize)]
 struct Line {
     event: &'static str,

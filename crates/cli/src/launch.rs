@@ -159,7 +159,7 @@ fn secret() -> io::Result<String> {
     Ok(bytes.map(|byte| format!("{byte:02x}")).concat())
 }
 
-/// The same limit as for `--threads`.
+/// The limit of `--threads`.
 const MOST_RANKS: usize = 1024;
 
 /// Runs one process per rank until all have ended. Exits with the exit code of the rank that failed first, or with 75 if ranks

@@ -59,7 +59,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Collective communication for data-parallel training.
 #[derive(Debug, Parser)]
-#[command(version, long_version = features::VERSION.as_str(), max_term_width = 100, styles = STYLES, after_help = AFTER_HELP)]
+#[command(name = "unisono", version, long_version = features::VERSION.as_str(), max_term_width = 100, styles = STYLES, after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -131,7 +131,7 @@ enum Command {
     Supervise(supervise::Args),
 }
 
-/// Why a command did not succeed.
+/// The reason why a command did not succeed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The request is invalid. Every rank knows; one of them reports it.
@@ -156,10 +156,10 @@ const STOPPED: u8 = 75;
 /// A launcher ends the whole job when a rank fails, perhaps before the reporting rank has reported. The others fail this much later.
 const TO_REPORT: Duration = Duration::from_secs(1);
 
-/// How long a rank that does not join the others tries to inform them.
+/// The time that a rank that does not join the others tries to inform them.
 const TO_REFUSE: Duration = Duration::from_secs(10);
 
-/// Why a rank that shows help does not join the others.
+/// The reason why a rank that shows help does not join the others.
 const SHOWS_HELP: &str = "it was started with --help or --version, or without a command";
 
 /// Runs the command. Exit code: 0 on success, 1 on failure, 2 if the command is invalid, 75 if it stopped on request, 126 or 127 if

@@ -114,7 +114,7 @@ const LEAST_COLUMNS: usize = 80;
 /// The longest line for people, as in the help. Files and pipes get it too: a launcher forwards its ranks' results to a terminal
 /// of unknown width.
 const MOST_COLUMNS: usize = 100;
-/// How far continuation lines are indented.
+/// The indentation of continuation lines.
 const INDENT: usize = 4;
 
 /// The longest line of standard output.

@@ -18,7 +18,7 @@ mod series;
 
 use series::Comparison;
 
-/// What to draw, and where to write it.
+/// The drawing, and its file.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Files written by `unisono bench --format json`

@@ -156,7 +156,7 @@ impl fmt::Display for Continuation<'_> {
     }
 }
 
-/// Why the output is incomplete.
+/// The reason why the output is incomplete.
 enum Stopped {
     Train(TrainError),
     Output(io::Error),

@@ -10,7 +10,7 @@ use std::os::unix::process::parent_id;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
-/// How many times per second the bar is drawn.
+/// The number of times per second that the bar is drawn.
 const REDRAWS_PER_SECOND: u8 = 5;
 
 /// The progress bar of an epoch; hidden without a terminal.

@@ -22,7 +22,7 @@ pub(super) struct Args {
     /// Address to listen on; 0.0.0.0 for all of this machine's, port 0 for any that is free
     #[arg(long, value_name = "HOST:PORT")]
     listen: String,
-    /// File with the token that clients must have, at least 16 characters, which nobody else may read
+    /// File with the token that clients must have, at least 16 characters, which no other user may read
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
     /// Batches to make at once [default: one per core]
@@ -41,7 +41,7 @@ pub(super) struct Args {
     dataset: DataOptions,
 }
 
-/// How often a server says what it has done.
+/// The interval at which a server reports its work.
 const TOLD: Duration = Duration::from_secs(60);
 
 pub(super) fn run(args: Args) -> Result<(), Failure> {

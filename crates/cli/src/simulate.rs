@@ -16,7 +16,7 @@ mod model;
 mod step;
 mod wire;
 
-/// What to simulate, and on which cluster.
+/// The simulation, and its cluster.
 #[derive(Debug, ClapArgs)]
 #[group(skip)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
@@ -33,7 +33,7 @@ pub(super) struct Args {
 enum What {
     /// Predict a data-parallel training step, all-reduces and backward pass together
     ///
-    /// What is assumed: all ranks compute as fast as one alone, and all-reduces take nothing from what computes beside them. A backward
+    /// The assumptions: all ranks compute as fast as one alone, and all-reduces take nothing from what computes beside them. A backward
     /// pass reaches its gradients in proportion to their number, those of the last layer first. One bucket is on its way at a time, in the
     /// order in which they are full.
     Step(step::Args),

@@ -39,7 +39,7 @@ pub(super) struct Args {
 /// The longest wait before a restart, unless `--wait-s` is longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// How one run of the command ended.
+/// The end of one run of the command.
 struct Ended {
     status: ExitStatus,
     /// Whether it was asked to stop.
@@ -149,7 +149,7 @@ fn how(status: ExitStatus) -> String {
     format!("the command {}", family::how(status))
 }
 
-/// What a command that must stop has been asked to do so far.
+/// The latest request to a command that must stop.
 enum Asked {
     No,
     /// To save a checkpoint and exit.

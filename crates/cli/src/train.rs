@@ -180,7 +180,7 @@ fn introduce<R: Replica, F: Feed<Batch = R::Batch>>(
         None => "in GPU memory".to_owned(),
     };
     match strategy {
-        // Nobody has launched others, and asks how they would be reached.
+        // There are no others, so their address does not matter.
         None if ranks == 1 => {}
         None => println!("{ranks} ranks over {transport}, all-reduce {by}"),
         Some(parts) => println!("{ranks} ranks over {transport}, {parts}"),

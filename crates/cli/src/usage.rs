@@ -7,7 +7,7 @@ use clap::{Arg, Command, CommandFactory as _, Error, FromArgMatches as _};
 
 use super::{Cli, features};
 
-/// Why there is no command to run.
+/// The reason why there is no command to run.
 pub(super) enum Unrun {
     /// Help or version output; also help for an empty command line.
     Help(Error),

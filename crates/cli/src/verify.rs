@@ -14,7 +14,7 @@ use unisono_collectives::{Defect, verify};
 use super::algorithms::{Algorithms, algorithms};
 use super::speaks;
 
-/// What to prove.
+/// The worlds to verify.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Algorithms, comma-separated, or all

@@ -14,7 +14,7 @@ pub(super) fn show() {
     subscribed.expect("nothing else subscribes in this program");
 }
 
-/// How long a line is not repeated: several threads may find the same, and a server may be tried again every second.
+/// The time in which a line is not repeated: several threads may find the same, and a server may be tried again every second.
 const REPEATED_AFTER: Duration = Duration::from_secs(60);
 
 #[derive(Default)]

@@ -25,7 +25,7 @@ impl World {
         self.threads.unwrap_or(launched)
     }
 
-    /// Returns whether there is one rank, which nobody launched.
+    /// Returns whether there is one rank, without a launcher.
     #[cfg(feature = "candle")]
     pub(super) fn is_alone(&self) -> bool {
         Launcher::detect().rank.is_none() && self.local_ranks() == 1

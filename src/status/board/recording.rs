@@ -125,7 +125,7 @@ impl Observed<'_> {
     fn end(self, status: &StatusBoard, slot: &Slot, ended_ns: u64) {
         let Self { observer, size_bytes, began_ns, is_sample } = self;
         let (sequence, codes, label) = slot.call();
-        // A call that had to wait was timed then, whatever its length.
+        // A call that had to wait was timed then, short or long.
         let has_waited = slot.has_waited();
         let began_ns = if began_ns == 0 && has_waited { slot.began() * 1000 } else { began_ns };
         let times_ns = (began_ns != 0).then_some((began_ns, ended_ns));

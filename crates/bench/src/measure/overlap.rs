@@ -1,4 +1,4 @@
-//! How much of an asynchronous call computation hides, measured as osu_iallreduce does: the call alone, then with computation that takes as long.
+//! The part of an asynchronous call that computation hides, measured as osu_iallreduce does: the call alone, then with computation that takes as long.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -20,7 +20,7 @@ pub(super) struct Output {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Prefix {
     None,
-    /// Those of ranks other than 0: programs print on rank 0, perhaps a progress bar.
+    /// The lines of ranks other than 0: programs print on rank 0, perhaps a progress bar.
     Others,
     All,
 }
@@ -81,7 +81,7 @@ fn spawn(
                 // A full disk ends the log, and not the job.
                 let _ = log.write_all(&line[prefix.len()..]);
             }
-            // Nobody reads any more: the rank learns of it as if it had written itself.
+            // There is no reader any more: the rank gets the error as if it had written itself.
             if to.write_all(&line).and_then(|()| to.flush()).is_err() {
                 return;
             }

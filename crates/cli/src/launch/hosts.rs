@@ -129,7 +129,7 @@ pub(crate) fn run() -> io::Result<ExitCode> {
     let mut signals = Signals::new(heeded())?;
     let (sender, received) = mpsc::channel();
     thread::spawn(move || {
-        for byte in io::stdin().bytes().map_while(Result::ok) {
+        for byte in io::stdin().lock().bytes().map_while(Result::ok) {
             let _ = sender.send(i32::from(byte));
         }
         // The launcher or the connection has ended: so must the ranks.

@@ -17,15 +17,15 @@ use super::super::family::{Member, POLL, TO_END, code, how};
 use super::forward::Output;
 use super::{Directory, say};
 
-/// What a launch starts.
+/// The processes that a launch starts.
 pub(super) trait Place {
-    /// How many processes.
+    /// The number of processes.
     fn count(&self) -> usize;
     /// Starts one of them; `joins` if it is a rank that is started again.
     fn start(&self, index: usize, joins: bool) -> io::Result<Member>;
     /// The program that is started, in errors.
     fn program(&self) -> String;
-    /// What they are, in the plural.
+    /// Their name, in the plural.
     fn what(&self) -> &'static str;
     /// The report of one that failed; `None` if it has reported that itself.
     fn failure(&self, index: usize, process: u32, status: ExitStatus) -> Option<String>;
@@ -43,7 +43,7 @@ pub(super) struct Machine<'a> {
     pub(super) environment: Vec<(String, String)>,
     /// The number of the first rank.
     pub(super) first: usize,
-    /// How many are here, and in the world.
+    /// The numbers of ranks here, and in the world.
     pub(super) here: usize,
     pub(super) all: usize,
     pub(super) meeting: Meeting,
@@ -129,14 +129,14 @@ impl Machine<'_> {
 /// All processes of a launch.
 pub(super) struct Ranks<'a> {
     place: &'a dyn Place,
-    /// How many times a rank that was killed is still started again; `None` if that ends the others.
+    /// The number of times that a killed rank is still started again; `None` if that ends the others.
     restarts: Option<u32>,
     ranks: Vec<Rank>,
     /// Ranks that were started again.
     replaced: Vec<Member>,
     /// The exit status of the first rank that failed.
     failed: Option<ExitStatus>,
-    /// What to do next, and when, to ranks that should have ended.
+    /// The next measure against ranks that should have ended, and its time.
     next: Option<(Measure, Instant)>,
     /// Whether a signal has told the ranks to end.
     told: bool,

@@ -43,7 +43,7 @@ pub(super) struct Times {
 }
 
 impl Row {
-    /// Why the row cannot be drawn, if so.
+    /// The reason why the row cannot be drawn, if so.
     fn defect(&self) -> Option<String> {
         let Times { min, p50, p95 } = self.time_us;
         if let Some(wrong @ 1..) = self.wrong {

@@ -12,7 +12,7 @@ use crate::algorithms::{Algorithms, algorithms};
 use crate::output::{self, Format};
 use crate::values::{Sizes, sizes};
 
-/// What to simulate, and on which cluster.
+/// The simulation, and its cluster.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     /// Algorithms, comma-separated, or all
@@ -36,14 +36,14 @@ struct Row {
     ranks_per_node: usize,
     ranks: usize,
     bytes: usize,
-    /// Of the rank that has most. Null, like all fields below, if there is no prediction.
+    /// The steps of the rank that has most. Null, like all fields below, if there is no prediction.
     steps: Option<usize>,
     messages: Option<usize>,
     sent_bytes: Option<usize>,
     predicted_us: Option<f64>,
     /// As defined by nccl-tests.
     busbw_gb_per_s: Option<f64>,
-    /// Why there is no prediction.
+    /// The reason why there is no prediction.
     why_not: Option<String>,
 }
 

@@ -46,7 +46,7 @@ impl FromStr for Wire {
 }
 
 impl Wire {
-    /// What the library calls it.
+    /// Returns its form in the library.
     pub(super) fn format(self) -> Format {
         match self {
             Self::F32 => Format::F32,

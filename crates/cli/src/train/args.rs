@@ -70,7 +70,7 @@ const INPUT: [&str; 18] = [
 #[cfg(feature = "service")]
 const DATA: usize = 11;
 
-/// What to train, on which data, and how.
+/// The training run.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -87,9 +87,9 @@ pub(crate) struct Args {
 
 /// All options of a run.
 pub(crate) type RunOptions = Options<{ usize::MAX }>;
-/// Those of its input.
+/// The options of its input.
 pub(crate) type InputOptions = Options<{ INPUT.len() }>;
-/// Those of its data set.
+/// The options of its data set.
 #[cfg(feature = "service")]
 pub(crate) type DataOptions = Options<DATA>;
 

@@ -7,7 +7,7 @@ use unisono_strategies::Strategy;
 use super::{Args, Failure, failure, on_rank};
 use crate::{refused, speaks};
 
-/// Runs this rank, which may have been started again in the midst of the run.
+/// Runs this rank, which may have been started again during the run.
 pub(super) fn run(args: &Args, settings: &Config) -> Result<(), Failure> {
     if let Err(error) = settings.check() {
         return Err(if speaks() { failure(error) } else { Failure::SaidElsewhere });

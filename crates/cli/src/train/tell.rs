@@ -132,7 +132,7 @@ impl Teller {
     }
 }
 
-/// How long ranks waited for input, where that matters.
+/// Returns the wait of ranks for input, where that matters.
 fn input(percent: f64) -> String {
     const LEAST_PERCENT: f64 = 5.0;
     if percent < LEAST_PERCENT { String::new() } else { format!("  input {percent:.0} %") }

@@ -46,7 +46,7 @@ impl Sshd {
             at("authorized_keys")
         );
         fs::write(at("sshd_config"), config).unwrap();
-        // Of the system's service; only root needs it.
+        // The folder of the system's service; only root needs it.
         let _ = fs::create_dir_all("/run/sshd");
         let mut sshd = Command::new(SSHD);
         sshd.args(["-D", "-e", "-f", &at("sshd_config")]).stdin(Stdio::null()).stderr(Stdio::null());
@@ -139,7 +139,7 @@ fn a_host_that_cannot_be_reached_is_named() {
     sshd.expect_none_left();
 }
 
-/// By Ctrl-C, and when the launcher is killed, which can tell nobody.
+/// By Ctrl-C, and when the launcher is killed, which cannot report it.
 fn ranks_end_with_the_launcher() {
     let sshd = Sshd::start();
     for (signal, code) in [("INT", Some(130)), ("KILL", None)] {
