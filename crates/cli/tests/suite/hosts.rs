@@ -114,7 +114,7 @@ fn ranks_of_hosts_form_a_world() {
     let mut command = sshd.launcher("-n 1 --hosts one,two", &[&[UNISONO][..], &bench].concat());
     command.envs([("UNISONO_NETWORK", "tcp"), ("UNISONO_NODES", "1,1"), ("UNISONO_WARNINGS", "off")]);
     let stdout = launch::run(command, DEADLINE).expect_success().stdout;
-    assert!(stdout.contains(r#""ranks":2,"nodes":2,"transport":"shm+tcp""#), "{stdout}");
+    assert!(stdout.contains(r#""ranks":2,"nodes":2,"transport":"tcp""#), "{stdout}");
 }
 
 fn a_rank_that_fails_ends_those_of_all_hosts() {
