@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,7 @@ const NAPS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5
 const WARN_AFTER: Duration = Duration::from_secs(30);
 /// The interval of checks whether the processes seen so far are alive.
 const ALIVE_EVERY: Duration = Duration::from_millis(100);
-/// The time that rank 0, or a rank that refuses the others, waits for them to finish. The next job removes what is left
-/// then.
+/// The time that rank 0 waits for the others to finish, and they for it. The next job removes what is left then.
 const TO_END: Duration = Duration::from_secs(10);
 
 /// A rank's handle to a bootstrap through a directory.
@@ -37,8 +37,6 @@ pub(crate) struct Directory {
     round: u64,
     /// The process of each rank, once seen.
     others: Vec<Option<Process>>,
-    /// Whether this rank has refused the world because of another rank.
-    refuses: bool,
 }
 
 /// The content of a rank's file.
@@ -57,8 +55,7 @@ impl Directory {
     pub(crate) fn new(folder: PathBuf, (rank, ranks): (Rank, usize), timeout: Duration) -> Result<Self> {
         fs::create_dir_all(&folder).map_err(|error| cannot_use(&folder, &error))?;
         let (process, others) = (Process::own(), vec![None; ranks]);
-        let directory =
-            Self { folder, is_own: false, rank, ranks, timeout, process, round: 0, others, refuses: false };
+        let directory = Self { folder, is_own: false, rank, ranks, timeout, process, round: 0, others };
         // Left by a world of this process that failed to start.
         let _ = fs::remove_file(directory.end(rank));
         Ok(directory)
@@ -119,14 +116,11 @@ impl Directory {
         fs::write(&draft, whole).and_then(|()| fs::rename(&draft, file))
     }
 
-    /// Waits until all other ranks are done or have ended. Returns whether they are.
-    fn all_end(&self) -> bool {
-        let is_over = |rank: Rank| {
-            let has_ended = |process: &Process| !process.lives();
-            self.end(rank).exists() || self.others[rank].as_ref().is_none_or(has_ended)
-        };
+    /// Waits until `is_over` for all of these ranks, or they have ended. Returns whether that is so.
+    fn all_end(&self, ranks: Range<Rank>, is_over: impl Fn(Rank) -> bool) -> bool {
+        let has_ended = |rank: Rank| self.others[rank].as_ref().is_none_or(|process| !process.lives());
         let (began, mut nap) = (Instant::now(), NAPS[0]);
-        while !(0..self.ranks).all(is_over) {
+        while !ranks.clone().all(|rank| is_over(rank) || has_ended(rank)) {
             if began.elapsed() > TO_END {
                 return false;
             }
@@ -146,7 +140,6 @@ impl Directory {
         }
         *known = Some(entry.process);
         if entry.ranks != self.ranks {
-            self.refuses = true;
             return Err(Error::Launch(format!(
                 "rank {} is in a world of {} ranks, but rank {rank} in one of {}: WORLD_SIZE must be the same for all",
                 self.rank, self.ranks, entry.ranks
@@ -231,10 +224,15 @@ impl Bootstrap for Directory {
 impl Drop for Directory {
     /// Dropped once all ranks have heard of each other over their links, or cannot.
     fn drop(&mut self) {
-        // Others may not have read this rank's last file yet, and would ignore it once its process has ended.
-        let _ = self.put(&self.end(self.rank), b"");
-        let stays = self.rank == 0 || self.refuses;
-        if !(stays && self.all_end()) || self.rank != 0 {
+        // Others may not have read this rank's last file yet, and would ignore it once its process has ended. Rank 0 removes the
+        // files when all are done.
+        let own = self.end(self.rank);
+        let _ = self.put(&own, b"");
+        if self.rank != 0 {
+            self.all_end(0..1, |_| !own.exists());
+            return;
+        }
+        if !self.all_end(1..self.ranks, |rank| self.end(rank).exists()) {
             return;
         }
         for rank in 0..self.ranks {
