@@ -168,7 +168,7 @@ fn reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Kernel {
     }
 }
 
-/// Like [`reduction`], for two arrays that both receive the result.
+/// Returns the reduction of this type and operator for two arrays that both receive the result.
 ///
 /// # Panics
 /// As [`kernel()`].
