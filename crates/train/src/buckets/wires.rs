@@ -133,7 +133,7 @@ mod tests {
         }
         for (text, said) in [
             ("auto:", "no wire format is called ``"),
-            ("auto:int8,f8", "\"f8\""),
+            ("auto:int8,f8", "`f8`"),
             ("auto:threshold:0.5", "depends on the gradients"),
         ] {
             let error = text.parse::<Wires>().unwrap_err().to_string();

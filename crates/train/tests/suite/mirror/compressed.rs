@@ -168,7 +168,7 @@ fn formats_are_read_as_they_are_written() {
         assert_eq!((wire.to_string().as_str(), name.parse()), (name, Ok(wire)));
     }
     let error = "f8".parse::<Wire>().unwrap_err().to_string();
-    assert!(error.contains("\"f8\"") && error.contains("powersgd:RANK"), "{error}");
+    assert!(error.contains("`f8`") && error.contains("powersgd:RANK"), "{error}");
 }
 
 pub(crate) fn tests() -> Vec<Test> {
