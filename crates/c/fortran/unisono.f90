@@ -89,7 +89,7 @@ module unisono
     type(c_ptr) :: algorithm = c_null_ptr
     ! A name of the call in errors and warnings, or NULL. The same on all ranks.
     type(c_ptr) :: label = c_null_ptr
-    ! How long this rank waits for another, in seconds, or 0.
+    ! The time that this rank waits for another, in seconds, or 0.
     real(c_double) :: timeout_s = 0
     ! The number of elements of each rank's part, one for each rank, of an all-gather, reduce-scatter, gather or scatter
     ! (`MPI_Allgatherv` and so on), or NULL for parts that differ by at most one element. The same on all ranks.
@@ -105,7 +105,7 @@ module unisono
     type(c_ptr) :: algorithm = c_null_ptr
     ! The file that `unisono tune` has written, or NULL. All ranks use rank 0's.
     type(c_ptr) :: tuning = c_null_ptr
-    ! How long a rank waits for another, in seconds; 0 for the default of 600.
+    ! The time that a rank waits for another, in seconds; 0 for the default of 600.
     real(c_double) :: timeout_s = 0
     ! 1: a failure reports itself and ends the process, and with it the job; a thread and signal handlers see to it. 0: functions
     ! return errors, and the library starts no thread, except for non-blocking calls.

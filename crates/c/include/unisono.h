@@ -213,7 +213,8 @@ int unisono_all_to_all_v(unisono_comm *comm,
                          int dtype,
                          const unisono_call *options);
 
-// The non-blocking form of `unisono_all_to_all_v`. Leave both arrays alone until `unisono_wait` has returned; the counts are copied.
+// Starts the non-blocking form of `unisono_all_to_all_v`. Leave both arrays alone until `unisono_wait` has returned; the counts are
+// copied.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -350,26 +351,26 @@ int unisono_barrier(unisono_comm *comm, const unisono_call *options);
 // The handle must be null or live, and not used afterwards.
 void unisono_free(unisono_comm *comm);
 
-// The number of this rank, from 0; -1 if the handle is not valid in this process.
+// Returns the number of this rank, from 0; -1 if the handle is not valid in this process.
 //
 // Conditions:
 // The handle must be null or live.
 int unisono_rank(unisono_comm *comm);
 
-// The number of ranks; -1 if the handle is not valid in this process.
+// Returns the number of ranks; -1 if the handle is not valid in this process.
 //
 // Conditions:
 // The handle must be null or live.
 int unisono_size(unisono_comm *comm);
 
-// The number of nodes that the ranks are on; -1 if the handle is not valid in this process.
+// Returns the number of nodes that the ranks are on; -1 if the handle is not valid in this process.
 //
 // Conditions:
 // The handle must be null or live.
 int unisono_nodes(unisono_comm *comm);
 
-// The elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather: `length` from
-// `start` on.
+// Returns the elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather:
+// `length` from `start` on.
 //
 // Conditions:
 // The handle must be null or live, and the pointers null or valid for writing.
@@ -410,7 +411,7 @@ int unisono_compress_all_reduce(unisono_comm *comm,
                                 size_t count,
                                 int *was_finite);
 
-// The number of floats that `unisono_compressor_save` writes; 0 for NULL.
+// Returns the number of floats that `unisono_compressor_save` writes; 0 for NULL.
 //
 // Conditions:
 // The handle must be null or live.
@@ -439,13 +440,14 @@ int unisono_compressor_load(const unisono_compressor *compressor,
 // The handle must be null or live, and not used afterwards.
 void unisono_compressor_free(unisono_compressor *compressor);
 
-// The text of the last error of a function on this thread; empty if there was none. Valid until the next error on this thread.
+// Returns the text of the last error of a function on this thread; empty if there was none. Valid until the next error on this
+// thread.
 const char *unisono_last_error(void);
 
-// The rank that failed, according to the last error on this thread; -1 if that is not known.
+// Returns the rank that failed, according to the last error on this thread; -1 if that is not known.
 int unisono_failed_rank(void);
 
-// Whether an error with this code loses the communicator: 1 if so, otherwise 0.
+// Returns whether an error with this code loses the communicator: 1 if so, otherwise 0.
 int unisono_is_fatal(int code);
 
 // Leaves the reduction of all arrays in GPU memory on every rank, ordered on the stream.
@@ -548,7 +550,8 @@ int unisono_group(unisono_comm *comm,
                   size_t count,
                   unisono_comm **group);
 
-// The non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has returned.
+// Starts the non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has
+// returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -560,7 +563,8 @@ int unisono_all_reduce_async(unisono_comm *comm,
                              const unisono_call *options,
                              unisono_request **request);
 
-// The non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has returned.
+// Starts the non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has
+// returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -572,7 +576,7 @@ int unisono_reduce_scatter_async(unisono_comm *comm,
                                  const unisono_call *options,
                                  unisono_request **request);
 
-// The non-blocking form of `unisono_scan`. Leave the array alone until `unisono_wait` has returned.
+// Starts the non-blocking form of `unisono_scan`. Leave the array alone until `unisono_wait` has returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -584,7 +588,8 @@ int unisono_scan_async(unisono_comm *comm,
                        const unisono_call *options,
                        unisono_request **request);
 
-// The non-blocking form of `unisono_exclusive_scan`. Leave the array alone until `unisono_wait` has returned.
+// Starts the non-blocking form of `unisono_exclusive_scan`. Leave the array alone until `unisono_wait` has
+// returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -596,7 +601,8 @@ int unisono_exclusive_scan_async(unisono_comm *comm,
                                  const unisono_call *options,
                                  unisono_request **request);
 
-// The non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has returned.
+// Starts the non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has
+// returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -607,7 +613,8 @@ int unisono_all_gather_async(unisono_comm *comm,
                              const unisono_call *options,
                              unisono_request **request);
 
-// The non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has returned.
+// Starts the non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has
+// returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -619,7 +626,8 @@ int unisono_broadcast_async(unisono_comm *comm,
                             const unisono_call *options,
                             unisono_request **request);
 
-// The non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has returned.
+// Starts the non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has
+// returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -632,7 +640,8 @@ int unisono_reduce_async(unisono_comm *comm,
                          const unisono_call *options,
                          unisono_request **request);
 
-// The non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has returned.
+// Starts the non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has
+// returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -644,7 +653,8 @@ int unisono_gather_async(unisono_comm *comm,
                          const unisono_call *options,
                          unisono_request **request);
 
-// The non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has returned.
+// Starts the non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has
+// returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -656,7 +666,8 @@ int unisono_scatter_async(unisono_comm *comm,
                           const unisono_call *options,
                           unisono_request **request);
 
-// The non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has returned.
+// Starts the non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has
+// returned.
 //
 // Conditions:
 // As the blocking form; the pointer to the request must be valid.
@@ -667,7 +678,7 @@ int unisono_all_to_all_async(unisono_comm *comm,
                              const unisono_call *options,
                              unisono_request **request);
 
-// The non-blocking form of `unisono_barrier`.
+// Starts the non-blocking form of `unisono_barrier`.
 //
 // Conditions:
 // The handle must be live, the options null or valid, and the pointer to the request valid.
@@ -683,7 +694,7 @@ int unisono_alloc(unisono_comm *comm,
                   size_t size_bytes,
                   unisono_memory **memory);
 
-// The address of registered memory; NULL for NULL.
+// Returns the address of registered memory; NULL for NULL.
 //
 // Conditions:
 // The handle must be null or live.
@@ -737,8 +748,8 @@ int unisono_receive_any(unisono_comm *comm,
                         int *from,
                         const unisono_call *options);
 
-// The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Any number of
-// messages may be in flight, in any order: none waits for another, nor for a collective.
+// Starts the non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Any
+// number of messages may be in flight, in any order: none waits for another, nor for a collective.
 //
 // Conditions:
 // As `unisono_send`; the pointer to the request must be valid.
@@ -750,7 +761,7 @@ int unisono_send_async(unisono_comm *comm,
                        const unisono_call *options,
                        unisono_request **request);
 
-// The non-blocking form of `unisono_receive` (`MPI_Irecv`), as `unisono_send_async`.
+// Starts the non-blocking form of `unisono_receive` (`MPI_Irecv`), as `unisono_send_async`.
 //
 // Conditions:
 // As `unisono_receive`; the pointer to the request must be valid.
@@ -762,8 +773,8 @@ int unisono_receive_async(unisono_comm *comm,
                           const unisono_call *options,
                           unisono_request **request);
 
-// The non-blocking form of `unisono_receive_any` (`MPI_Irecv` with `MPI_ANY_SOURCE`), as `unisono_send_async`. Once `unisono_wait` has
-// returned without an error, `from` is the number of the sender.
+// Starts the non-blocking form of `unisono_receive_any` (`MPI_Irecv` with `MPI_ANY_SOURCE`), as `unisono_send_async`. Once
+// `unisono_wait` has returned without an error, `from` is the number of the sender.
 //
 // Conditions:
 // As `unisono_receive_any`; the pointer to the request must be valid, and `from` until `unisono_wait` has returned.
@@ -834,7 +845,7 @@ int unisono_reduction_create(const char *name,
                              void *context,
                              int *op);
 
-// Whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
+// Returns whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
 //
 // Conditions:
 // The request must be live, and the pointer valid for writing.
@@ -917,8 +928,8 @@ int unisono_join(const char *address,
 int unisono_set_minimum_ranks(unisono_comm *comm,
                               size_t ranks);
 
-// The number that a rank had before `unisono_shrink`; -1 if that did not return this communicator, there is no such rank, or the
-// handle is not valid in this process.
+// Returns the number that a rank had before `unisono_shrink`; -1 if that did not return this communicator, there is no such
+// rank, or the handle is not valid in this process.
 //
 // Conditions:
 // The handle must be null or live.
