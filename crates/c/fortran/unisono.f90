@@ -181,8 +181,8 @@ module unisono
       type(c_ptr), value :: options
     end function
 
-    ! The non-blocking form of `unisono_all_to_all_v`. Leave both arrays alone until `unisono_wait` has returned; the counts are
-    ! copied.
+    ! Starts the non-blocking form of `unisono_all_to_all_v`. Leave both arrays alone until `unisono_wait` has returned; the counts
+    ! are copied.
     !
     ! Conditions:
     ! As the blocking form; the pointer to the request must be valid.
@@ -360,7 +360,7 @@ module unisono
       type(c_ptr), value :: comm
     end subroutine
 
-    ! The number of this rank, from 0; -1 if the handle is not valid in this process.
+    ! Returns the number of this rank, from 0; -1 if the handle is not valid in this process.
     !
     ! Conditions:
     ! The handle must be null or live.
@@ -369,7 +369,7 @@ module unisono
       type(c_ptr), value :: comm
     end function
 
-    ! The number of ranks; -1 if the handle is not valid in this process.
+    ! Returns the number of ranks; -1 if the handle is not valid in this process.
     !
     ! Conditions:
     ! The handle must be null or live.
@@ -378,7 +378,7 @@ module unisono
       type(c_ptr), value :: comm
     end function
 
-    ! The number of nodes that the ranks are on; -1 if the handle is not valid in this process.
+    ! Returns the number of nodes that the ranks are on; -1 if the handle is not valid in this process.
     !
     ! Conditions:
     ! The handle must be null or live.
@@ -387,8 +387,8 @@ module unisono
       type(c_ptr), value :: comm
     end function
 
-    ! The elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather: `length`
-    ! from `start` on.
+    ! Returns the elements of an array of `count` that belong to this rank, of a reduce-scatter, scatter, gather or all-gather:
+    ! `length` from `start` on.
     !
     ! Conditions:
     ! The handle must be null or live, and the pointers null or valid for writing.
@@ -441,7 +441,7 @@ module unisono
       integer(c_int), intent(out) :: was_finite
     end function
 
-    ! The number of floats that `unisono_compressor_save` writes; 0 for NULL.
+    ! Returns the number of floats that `unisono_compressor_save` writes; 0 for NULL.
     !
     ! Conditions:
     ! The handle must be null or live.
@@ -482,17 +482,18 @@ module unisono
       type(c_ptr), value :: compressor
     end subroutine
 
-    ! The text of the last error of a function on this thread; empty if there was none. Valid until the next error on this thread.
+    ! Returns the text of the last error of a function on this thread; empty if there was none. Valid until the next error on this
+    ! thread.
     type(c_ptr) function unisono_last_error() bind(c)
       import
     end function
 
-    ! The rank that failed, according to the last error on this thread; -1 if that is not known.
+    ! Returns the rank that failed, according to the last error on this thread; -1 if that is not known.
     integer(c_int) function unisono_failed_rank() bind(c)
       import
     end function
 
-    ! Whether an error with this code loses the communicator: 1 if so, otherwise 0.
+    ! Returns whether an error with this code loses the communicator: 1 if so, otherwise 0.
     integer(c_int) function unisono_is_fatal(code) bind(c)
       import
       integer(c_int), value :: code
@@ -626,7 +627,7 @@ module unisono
       type(c_ptr), intent(out) :: group
     end function
 
-    ! The non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has returned.
+    ! Starts the non-blocking form of `unisono_all_reduce`. Leave the array alone until `unisono_wait` has returned.
     !
     ! Conditions:
     ! As the blocking form; the pointer to the request must be valid.
@@ -641,7 +642,7 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
-    ! The non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has returned.
+    ! Starts the non-blocking form of `unisono_reduce_scatter`. Leave the array alone until `unisono_wait` has returned.
     !
     ! Conditions:
     ! As the blocking form; the pointer to the request must be valid.
@@ -656,7 +657,7 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
-    ! The non-blocking form of `unisono_scan`. Leave the array alone until `unisono_wait` has returned.
+    ! Starts the non-blocking form of `unisono_scan`. Leave the array alone until `unisono_wait` has returned.
     !
     ! Conditions:
     ! As the blocking form; the pointer to the request must be valid.
@@ -671,7 +672,7 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
-    ! The non-blocking form of `unisono_exclusive_scan`. Leave the array alone until `unisono_wait` has returned.
+    ! Starts the non-blocking form of `unisono_exclusive_scan`. Leave the array alone until `unisono_wait` has returned.
     !
     ! Conditions:
     ! As the blocking form; the pointer to the request must be valid.
@@ -686,7 +687,7 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
-    ! The non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has returned.
+    ! Starts the non-blocking form of `unisono_all_gather`. Leave the array alone until `unisono_wait` has returned.
     !
     ! Conditions:
     ! As the blocking form; the pointer to the request must be valid.
@@ -700,7 +701,7 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
-    ! The non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has returned.
+    ! Starts the non-blocking form of `unisono_broadcast`. Leave the array alone until `unisono_wait` has returned.
     !
     ! Conditions:
     ! As the blocking form; the pointer to the request must be valid.
@@ -715,7 +716,7 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
-    ! The non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has returned.
+    ! Starts the non-blocking form of `unisono_reduce`. Leave the array alone until `unisono_wait` has returned.
     !
     ! Conditions:
     ! As the blocking form; the pointer to the request must be valid.
@@ -731,7 +732,7 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
-    ! The non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has returned.
+    ! Starts the non-blocking form of `unisono_gather`. Leave the array alone until `unisono_wait` has returned.
     !
     ! Conditions:
     ! As the blocking form; the pointer to the request must be valid.
@@ -746,7 +747,7 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
-    ! The non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has returned.
+    ! Starts the non-blocking form of `unisono_scatter`. Leave the array alone until `unisono_wait` has returned.
     !
     ! Conditions:
     ! As the blocking form; the pointer to the request must be valid.
@@ -761,7 +762,7 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
-    ! The non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has returned.
+    ! Starts the non-blocking form of `unisono_all_to_all`. Leave the array alone until `unisono_wait` has returned.
     !
     ! Conditions:
     ! As the blocking form; the pointer to the request must be valid.
@@ -775,7 +776,7 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
-    ! The non-blocking form of `unisono_barrier`.
+    ! Starts the non-blocking form of `unisono_barrier`.
     !
     ! Conditions:
     ! The handle must be live, the options null or valid, and the pointer to the request valid.
@@ -797,7 +798,7 @@ module unisono
       type(c_ptr), intent(out) :: memory
     end function
 
-    ! The address of registered memory; NULL for NULL.
+    ! Returns the address of registered memory; NULL for NULL.
     !
     ! Conditions:
     ! The handle must be null or live.
@@ -869,8 +870,8 @@ module unisono
       type(c_ptr), value :: options
     end function
 
-    ! The non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Any number of
-    ! messages may be in flight, in any order: none waits for another, nor for a collective.
+    ! Starts the non-blocking form of `unisono_send` (`MPI_Isend`). Leave the array alone until `unisono_wait` has returned. Any
+    ! number of messages may be in flight, in any order: none waits for another, nor for a collective.
     !
     ! Conditions:
     ! As `unisono_send`; the pointer to the request must be valid.
@@ -885,7 +886,7 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
-    ! The non-blocking form of `unisono_receive` (`MPI_Irecv`), as `unisono_send_async`.
+    ! Starts the non-blocking form of `unisono_receive` (`MPI_Irecv`), as `unisono_send_async`.
     !
     ! Conditions:
     ! As `unisono_receive`; the pointer to the request must be valid.
@@ -900,7 +901,7 @@ module unisono
       type(c_ptr), intent(out) :: request
     end function
 
-    ! The non-blocking form of `unisono_receive_any` (`MPI_Irecv` with `MPI_ANY_SOURCE`), as `unisono_send_async`. Once
+    ! Starts the non-blocking form of `unisono_receive_any` (`MPI_Irecv` with `MPI_ANY_SOURCE`), as `unisono_send_async`. Once
     ! `unisono_wait` has returned without an error, `from` is the number of the sender.
     !
     ! Conditions:
@@ -991,7 +992,7 @@ module unisono
       integer(c_int), intent(out) :: op
     end function
 
-    ! Whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
+    ! Returns whether a call is done, so that `unisono_wait` returns at once: 1 if so, otherwise 0.
     !
     ! Conditions:
     ! The request must be live, and the pointer valid for writing.
@@ -1103,8 +1104,8 @@ module unisono
       integer(c_size_t), value :: ranks
     end function
 
-    ! The number that a rank had before `unisono_shrink`; -1 if that did not return this communicator, there is no such rank, or the
-    ! handle is not valid in this process.
+    ! Returns the number that a rank had before `unisono_shrink`; -1 if that did not return this communicator, there is no such
+    ! rank, or the handle is not valid in this process.
     !
     ! Conditions:
     ! The handle must be null or live.
