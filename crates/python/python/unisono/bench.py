@@ -19,7 +19,7 @@ from .comm import Comm
 
 # The time for one figure of one column, and the number of figures whose median is shown.
 _ROUND_S, _ROUNDS = 0.05, 9
-# The time that other ranks may continue after one has failed: they report the cause themselves, unless they wait for something else than ranks.
+# The time that other ranks may continue after one has failed: they report the cause, unless they wait for something else than ranks.
 _LAST_WORDS_S = 5
 _UNITS = {"K": 10, "M": 20, "G": 30}
 
