@@ -273,7 +273,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// The largest message between so many ranks that is measured.
+/// The largest message between this many ranks that is measured.
 fn largest_bytes(effort: &Effort, reach: Reach, ranks: usize) -> usize {
     let most_bytes = if reach == Reach::Network { MOST_FAR_BYTES } else { effort.most_bytes };
     most_bytes.min(effort.most_array_bytes / ranks).max(4 * LEAST_BYTES)

@@ -16,7 +16,7 @@ pub fn bytes(text: &str) -> Option<usize> {
     digits.parse::<usize>().ok()?.checked_mul(1 << shift)
 }
 
-/// Returns the shortest text that means so many bytes.
+/// Returns the shortest text that means this many bytes.
 ///
 /// ```
 /// assert_eq!(unisono::size::text(8192), "8K");

@@ -110,7 +110,7 @@ impl Tuning {
     }
 
     /// Returns the cost model of a world over the transport of this name, with arrays in this kind of memory, on nodes with
-    /// so many cores.
+    /// this many cores.
     pub fn machine(&self, transport: &str, memory: Memory, cores: usize) -> Machine {
         let inside = Reach::inside(transport, memory);
         let network = self.section(Reach::Network);

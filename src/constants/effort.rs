@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 /// The sizes and the number of iterations of a measurement.
 #[derive(Debug)]
 pub(super) struct Effort {
-    /// Messages of up to this size, each so many times the one before.
+    /// Messages of up to this size, each this many times the one before.
     pub(super) most_bytes: usize,
     pub(super) factor: usize,
     /// No array is larger.

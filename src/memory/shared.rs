@@ -88,7 +88,7 @@ impl SharedCounters {
     /// Returns a counter.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are not this many.
     pub fn get(&self, index: usize) -> &AtomicU64 {
         self.0.check(&(index..index + 1));
         // SAFETY: inside the mapping, aligned, and this array is accessed only by its counters.

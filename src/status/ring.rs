@@ -230,7 +230,7 @@ impl Ring {
 
     /// The newest call that is kept; the writer may be a few calls ahead by now.
     pub(super) fn last(&self) -> Option<Noted> {
-        // A writer can lap the ring during a read only so many times.
+        // A writer can lap the ring during a read a bounded number of times.
         (0..RECORDS).find_map(|_| self.read(self.begun()))
     }
 

@@ -9,7 +9,7 @@ use unisono_testing::{suite::Test, tests};
 use super::tidy::{files, files_in};
 
 /// Phrases that documents avoid, since a plainer one exists. `exceptions.txt` lists the places that keep one.
-const BANNED: [(&str, &str); 19] = [
+const BANNED: [(&str, &str); 21] = [
     ("alike", "identical on all ranks"),
     ("as you like", "at your option"),
     ("each two", "every pair of"),
@@ -19,8 +19,10 @@ const BANNED: [(&str, &str); 19] = [
     ("nobody", "no rank, no process, no other program"),
     ("nothing that", "only, none"),
     ("of one's own", "custom"),
+    ("of so many", "of this many, n-"),
     ("of our own", "Unisono's"),
     ("our own", "Unisono's"),
+    ("so many times", "this many times"),
     ("takes up", "uses, accepts"),
     ("to be had", "available"),
     ("what is said", "the message"),

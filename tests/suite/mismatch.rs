@@ -111,7 +111,7 @@ fn over_both(name: &str) {
     in_jobs(name, "shm+mpi", launch::mpirun, &[("UNISONO_NODES", "2,2")]);
 }
 
-/// A command that starts so many ranks of a program.
+/// A command that starts this many ranks of a program.
 type Launcher = fn(usize, &str) -> Command;
 
 /// A rank that fails ends the job, and with it the ranks that could not know: a job for each case.

@@ -57,7 +57,7 @@ impl Segment {
     }
 }
 
-/// Returns a range, shifted by so many places.
+/// Returns a range, shifted by this many places.
 pub(super) fn shifted(range: Range<usize>, by: usize) -> Range<usize> {
     range.start + by..range.end + by
 }

@@ -83,10 +83,10 @@ pub fn counts_of_pairs(
     Ok(())
 }
 
-/// Returns the number of words that hold so many bytes.
+/// Returns the number of words that hold this many bytes.
 ///
 /// # Errors
-/// If there cannot be so many.
+/// If there cannot be this many.
 pub fn words(size_bytes: usize) -> Result<usize, String> {
     if size_bytes > isize::MAX as usize - size_of::<u64>() {
         return Err(format!("{size_bytes} bytes exceed the address space"));

@@ -30,10 +30,10 @@ unsafe fn live<'a>(compressor: *const Compressor) -> Result<&'a Compressor> {
     Ok(compressor)
 }
 
-/// Returns a list of so many sizes.
+/// Returns a list of this many sizes.
 ///
 /// # Safety
-/// The pointer must be null or to so many.
+/// The pointer must be null or to this many.
 unsafe fn sizes<'a>(list: *const usize, count: usize, what: &str) -> Result<&'a [usize]> {
     match (list.is_null(), count) {
         (_, 0) => Ok(&[]),

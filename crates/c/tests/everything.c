@@ -35,7 +35,7 @@ static void fill(int64_t *values)
         values[i] = input(rank, i);
 }
 
-/* The sum of so many ranks. */
+/* The sum of this many ranks. */
 static int64_t prefix(int count, int i)
 {
     int64_t sum = 0;

@@ -285,7 +285,7 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// The parts of a step of the slowest rank of each, in milliseconds: medians over so many steps.
+/// The parts of a step of the slowest rank of each, in milliseconds: medians over this many steps.
 fn medians<R: Replica>(
     comm: &mut Communicator,
     mirror: &mut Mirror<R>,
@@ -306,7 +306,7 @@ fn medians<R: Replica>(
     Ok(columns.map(|mut column| median(&mut column)))
 }
 
-/// Measures the slowest rank of all, as means over so many steps that no rank waits between.
+/// Measures the slowest rank of all, as means over this many steps that no rank waits between.
 fn means<R: Replica>(
     comm: &mut Communicator,
     mirror: &mut Mirror<R>,

@@ -120,7 +120,7 @@ fn supervise(args: &Args) -> io::Result<ExitCode> {
     }
 }
 
-/// The wait before a restart, after so many in a row.
+/// The wait before a restart, after this many in a row.
 fn wait(first: Duration, in_a_row: u32) -> Duration {
     let longest = LONGEST_WAIT.max(first);
     first.checked_mul(1 << in_a_row.min(16)).map_or(longest, |wait| wait.min(longest))

@@ -89,7 +89,7 @@ fn proofs(algorithm: Algorithm, world: &Topology) -> impl Iterator<Item = Proof>
     })
 }
 
-/// All topologies of so many ranks that differ for an algorithm: one node, and for hierarchical algorithms
+/// All topologies of this many ranks that differ for an algorithm: one node, and for hierarchical algorithms
 /// also every even division into nodes and an uneven one.
 fn topologies(algorithm: Algorithm, ranks: usize) -> Vec<Topology> {
     let mut topologies = vec![Topology::single_node(ranks)];

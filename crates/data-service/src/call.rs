@@ -89,7 +89,7 @@ pub(super) fn connect(address: &str, token: &Token) -> Result<Channel, String> {
         .connect_with_connector_lazy(service_fn(connected)))
 }
 
-/// Asks a server, for an answer of at most so many bytes.
+/// Asks a server, for an answer of at most this many bytes.
 pub(super) async fn call<M: Method>(
     channel: &Channel,
     message: M,

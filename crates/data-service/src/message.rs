@@ -215,7 +215,7 @@ impl Shape {
         }
     }
 
-    /// Returns the most bytes of an answer with so many samples.
+    /// Returns the most bytes of an answer with this many samples.
     pub(super) fn answer_bytes(self, samples: usize) -> usize {
         /// The framing of the numbers in a message.
         const FRAME: usize = 64;

@@ -186,7 +186,7 @@ impl Lease {
         self.update(|server| (server.failures, server.resumes) = (0, None));
     }
 
-    /// It works on so many batches at once.
+    /// It works on this many batches at once.
     pub(super) fn has_threads(&self, threads: u64) {
         self.update(|server| server.threads = threads);
     }

@@ -106,7 +106,7 @@ impl ByteFile {
         self.read(0, self.length.min(16) as usize)
     }
 
-    /// Reads so many bytes from an offset on. They must be within the file's length, which bounds what is allocated.
+    /// Reads this many bytes from an offset on. They must be within the file's length, which bounds what is allocated.
     pub(super) fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, DataError> {
         let mut bytes = vec![0; length];
         self.read_into(offset, &mut bytes)?;

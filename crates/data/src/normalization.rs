@@ -41,7 +41,7 @@ pub enum Normalize {
 impl Eq for Normalize {}
 
 impl Normalize {
-    /// Returns the statistics for images of so many channels, if any were asked for.
+    /// Returns the statistics for images of this many channels, if any were asked for.
     pub(crate) fn resolved(
         asked: Option<&Self>,
         channels: usize,
@@ -86,7 +86,7 @@ impl Sums {
         }
     }
 
-    /// Returns the statistics of so many channels.
+    /// Returns the statistics of this many channels.
     pub(crate) fn normalization(self, channels: usize) -> Normalization {
         let of_all = |sums: [u64; 3], channel: usize| sums[channel] as f64 / self.count.max(1) as f64;
         let deviation = |channel| {
@@ -104,7 +104,7 @@ impl Sums {
 }
 
 impl Normalization {
-    /// Refuses statistics that are not for images of so many channels.
+    /// Refuses statistics that are not for images of this many channels.
     fn check(&self, channels: usize) -> Result<(), DataError> {
         let found = self.mean.len();
         if found == 1 || found == channels {

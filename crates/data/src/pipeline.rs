@@ -82,7 +82,7 @@ pub enum Depth {
 }
 
 /// Returns the most threads and prefetched elements of a [`map`](Pipeline::map) and a [`prefetch`](Pipeline::prefetch) behind it that
-/// together hold no more than so many elements, the consumer's own included; `None` if that is less than [`LEAST_HELD`].
+/// together hold no more than this many elements, the consumer's own included; `None` if that is less than [`LEAST_HELD`].
 ///
 /// A thread may have one element in progress and one that is finished.
 pub fn holding(elements: usize) -> Option<(Threads, Depth)> {

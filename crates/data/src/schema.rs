@@ -58,7 +58,7 @@ impl Schema {
         self.classes.get(class as usize).cloned().unwrap_or_else(|| class.to_string())
     }
 
-    /// Returns the number of the class of this name, out of so many classes. If all names are whole numbers, 1
+    /// Returns the number of the class of this name, out of this many classes. If all names are whole numbers, 1
     /// equals 01.
     pub(super) fn number(&self, name: &str, classes: usize) -> Option<u32> {
         let place = self.classes.iter().position(|known| known == name).or_else(|| {

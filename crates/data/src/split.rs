@@ -75,7 +75,7 @@ pub trait Split: Any + Debug + Send + Sync {
     /// If an index is not below [`len`](Self::len).
     fn gather(&self, samples: &[usize], pass: Pass) -> Result<(Values, Vec<u32>), DataError>;
 
-    /// Returns the length of a window if this is a text: each window has so many targets.
+    /// Returns the length of a window if this is a text: each window has this many targets.
     fn context(&self) -> Option<usize> {
         None
     }
@@ -167,7 +167,7 @@ pub(super) fn nine_to_one(samples: usize) -> (Vec<usize>, Vec<usize>) {
     (0..samples).partition(|index| index % 10 != 9)
 }
 
-/// Returns the order of so many samples in `epoch`: a shuffle determined by the seed.
+/// Returns the order of this many samples in `epoch`: a shuffle determined by the seed.
 pub fn order(samples: usize, seed: u64, epoch: u64) -> Vec<usize> {
     let mut order: Vec<_> = (0..samples).collect();
     order.shuffle(&mut keyed_rng(seed, ORDER, epoch));

@@ -49,7 +49,7 @@ pub(super) struct TextFiles {
 }
 
 impl TextFiles {
-    /// Returns the places in the vocabulary of so many characters, from the character `first` on.
+    /// Returns the places in the vocabulary of this many characters, from the character `first` on.
     fn read(&self, first: usize, count: usize) -> Result<Vec<u32>, DataError> {
         let marks = &self.marks;
         let (begin, mut skipped) = (marks.offsets[first / STRIDE], first % STRIDE);
@@ -107,7 +107,7 @@ impl StoredText {
         Arc::new(Self { characters: Arc::clone(characters), range, context, tokens })
     }
 
-    /// Reads the tokens of so many characters from the character `first` on.
+    /// Reads the tokens of this many characters from the character `first` on.
     fn read(&self, first: usize, count: usize) -> Result<Vec<u32>, DataError> {
         let first = self.range.start + first;
         let token = |&place: &u32| self.tokens[place as usize];

@@ -19,7 +19,7 @@ pub(super) struct Survey {
     images: usize,
 }
 
-/// At most so many of these, at equal distances.
+/// At most this many of these, at equal distances.
 pub(super) fn spread<T: Copy>(all: &[T], most: usize) -> Vec<T> {
     let count = all.len().min(most);
     (0..count).map(|at| all[at * all.len() / count]).collect()

@@ -15,13 +15,13 @@ use crate::report::{Failure, Figures, Outcome, median, rounded};
 const BATCH: usize = 1 << 19;
 const STEPS: usize = 10;
 const ROUNDS: usize = 5;
-/// The work of a step besides reading its batch: so many copies of so many bytes on the GPU.
+/// The work of a step besides reading its batch: this many copies of this many bytes on the GPU.
 const WORK: usize = 16;
 const WORK_BYTES: usize = 64 << 20;
 /// As many as the trainer has, and as many batches ahead.
 const BUFFERS: usize = 4;
 const AHEAD: usize = 2;
-/// The time of a step whose batch is copied ahead, at most: so many times that of a step whose batch is there already.
+/// The time of a step whose batch is copied ahead, at most: this many times that of a step whose batch is there already.
 const MOST_RATIO: f64 = 1.1;
 
 /// Alternates the three. Only one rank runs it: several would share the GPU.

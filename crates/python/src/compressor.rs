@@ -25,7 +25,7 @@ impl Compressor {
     }
 }
 
-/// The elements of an array of so many `f32`.
+/// The elements of an array of this many `f32`.
 fn of_f32(array: &Array, count: usize) -> PyResult<Lent<f32>> {
     if (array.dtype, array.count) != (DType::F32, count) {
         let Array { count: found, dtype, .. } = array;

@@ -49,7 +49,7 @@ class Ended:
 
 
 def start(program: str, ranks: int, folder: str, **environment: str) -> list[subprocess.Popen[str]]:
-    """Starts a program on so many ranks, as torchrun would."""
+    """Starts a program on this many ranks, as torchrun would."""
     processes = []
     for rank in range(ranks):
         variables = os.environ | {
@@ -84,7 +84,7 @@ def finish(processes: list[subprocess.Popen[str]], deadline_s: float = DEADLINE_
 
 
 def run(program: str, ranks: int = 2, **environment: str) -> list[Ended]:
-    """Runs a program on so many ranks, and says how they ended."""
+    """Runs a program on this many ranks, and says how they ended."""
     with tempfile.TemporaryDirectory() as folder:
         return finish(start(program, ranks, folder, **environment))
 

@@ -69,7 +69,7 @@ impl Default for PipelineSettings {
 }
 
 impl PipelineSettings {
-    /// Returns the ranks of a pipeline in a world of so many.
+    /// Returns the ranks of a pipeline in a world of this many.
     pub fn length(&self, ranks: usize) -> usize {
         self.ranks.unwrap_or(ranks).max(1)
     }
@@ -132,7 +132,7 @@ impl Strategy {
         )))
     }
 
-    /// Returns the number of ranks that compute gradients, at least one, of so many.
+    /// Returns the number of ranks that compute gradients, at least one, of this many.
     pub fn workers(&self, ranks: usize) -> usize {
         match self {
             Self::ParameterServer(servers) => ranks.saturating_sub(servers.servers).max(1),
@@ -140,7 +140,7 @@ impl Strategy {
         }
     }
 
-    /// Among how many replicas of the model on so many ranks the samples of a step are shared.
+    /// Among how many replicas of the model on this many ranks the samples of a step are shared.
     pub fn replicas(&self, ranks: usize) -> usize {
         match self {
             Self::Pipeline(pipeline) => (ranks / pipeline.length(ranks)).max(1),

@@ -17,7 +17,7 @@ mod late;
 /// The operations of a data-parallel step on gradients and parameters, in the order in which the step calls
 /// them.
 pub trait Backend: fmt::Debug + Send + Sync {
-    /// Returns the number of passes that this rank makes in a step, if it has micro-batches for so many.
+    /// Returns the number of passes that this rank makes in a step, if it has micro-batches for this many.
     fn passes(&mut self, _: &mut Communicator, passes: usize) -> Result<usize, TrainError> {
         Ok(passes)
     }
@@ -98,7 +98,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Returns the optimizer, with its state on the host.
     fn optimizer(&mut self) -> Result<&Optimizer, TrainError>;
 
-    /// Restores the optimizer's state after so many steps: [`Optimizer::restore`].
+    /// Restores the optimizer's state after this many steps: [`Optimizer::restore`].
     fn restore_optimizer(&mut self, steps: u64, state: State<'_, '_>) -> Result<(), TrainError>;
 
     /// Returns whether this is a GPU.

@@ -122,7 +122,7 @@ pub(super) fn hash_of(arrays: &[Tensor]) -> u64 {
 }
 
 /// Compares the trained values of all ranks' replicas; returns the hash of all values of this rank's, buffers included. Called by all
-/// ranks, after so many steps.
+/// ranks, after this many steps.
 ///
 /// # Errors
 /// [`TrainError::ReplicasDiffer`] on every rank, which names the ranks in the minority, and the first parameter that differs;

@@ -24,7 +24,7 @@ impl<T> Default for Epochs<T> {
 }
 
 impl<T: Send + 'static> Epochs<T> {
-    /// Returns the elements of an epoch, of which there are so many, if that is known: of the kept pipeline if it `may_go_on` and this
+    /// Returns the elements of an epoch, of which there are this many, if that is known: of the kept pipeline if it `may_go_on` and this
     /// epoch is its next, or else of one that `open` builds.
     pub(crate) fn begin(
         &mut self,

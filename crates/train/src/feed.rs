@@ -30,13 +30,13 @@ pub trait Feed {
     /// run out of data at different steps, and [`OutOfData`](super::OutOfData) decides what happens.
     fn steps(&self) -> Option<usize>;
 
-    /// Returns the number of samples in the first so many steps of an epoch over all ranks, if known.
+    /// Returns the number of samples in the first `steps` steps of an epoch over all ranks, if known.
     fn samples(&self, steps: usize) -> Option<usize> {
         let _ = steps;
         None
     }
 
-    /// Returns the steps of an epoch (counted from 1) on this rank, skipping the first so many.
+    /// Returns the steps of an epoch (counted from 1) on this rank, skipping the first `skipped`.
     ///
     /// # Errors
     /// An error of the data.
@@ -122,12 +122,12 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Returns the number of steps that see so many samples once.
+    /// Returns the number of steps that see this many samples once.
     pub fn steps(&self, samples: usize) -> usize {
         samples.div_ceil(self.global_batch)
     }
 
-    /// Returns the passes of this rank in a step of so many samples: the range of samples of each.
+    /// Returns the passes of this rank in a step of this many samples: the range of samples of each.
     pub fn passes(&self, samples: usize) -> Vec<Range<usize>> {
         let part = |parts, index| partition::elements(samples, parts, Chunks::one(index));
         if let Some(passes) = self.fixed_passes {

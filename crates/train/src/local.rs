@@ -139,7 +139,7 @@ impl Rounds {
         self.made = 0;
     }
 
-    /// The outer step of a parameter, from the sums of its values over so many ranks.
+    /// The outer step of a parameter, from the sums of its values over this many ranks.
     pub(super) fn outer_step(&mut self, index: usize, values: &mut [f32], sums: &[f32], ranks: usize) {
         let ranks = ranks as f32;
         match self.settings.outer {

@@ -57,7 +57,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the curves of an event after so many steps of the run, if it has any.
+    /// Writes the curves of an event after this many steps of the run, if it has any.
     pub fn write(&mut self, step: u64, event: &Event) -> Result<(), TrainError> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let mut curves = Vec::new();

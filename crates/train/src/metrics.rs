@@ -62,12 +62,12 @@ pub trait Metric: fmt::Debug + Send + Sync {
     /// Returns the name in tables; unique in a run.
     fn name(&self) -> String;
 
-    /// Returns the reason why it makes no sense for so many classes, if it makes none.
+    /// Returns the reason why it makes no sense for this many classes, if it makes none.
     fn refuses(&self, _classes: usize) -> Option<String> {
         None
     }
 
-    /// Returns the number of its figures, for so many classes.
+    /// Returns the number of its figures, for this many classes.
     fn figures(&self, classes: usize) -> usize;
 
     /// Returns the way to combine figures.
@@ -166,7 +166,7 @@ impl Metric for F1 {
     }
 }
 
-/// Refuses metrics with the same name, and those that make no sense for so many classes, if that is known.
+/// Refuses metrics with the same name, and those that make no sense for this many classes, if that is known.
 ///
 /// # Errors
 /// [`TrainError::Setting`].
@@ -210,7 +210,7 @@ impl<'a> Measuring<'a> {
         }
     }
 
-    /// Returns the values of all metrics over so many batches of all ranks. Called by all ranks.
+    /// Returns the values of all metrics over this many batches of all ranks. Called by all ranks.
     ///
     /// # Errors
     /// [`TrainError::Setting`] if no rank has seen outputs; errors of the collectives.
@@ -298,7 +298,7 @@ mod tests {
         vec![Arc::new(TopK(1)), Arc::new(TopK(2)), Arc::new(F1), Arc::new(Worst)]
     }
 
-    /// Returns the values, each target being a batch, on so many ranks.
+    /// Returns the values, each target being a batch, on this many ranks.
     fn values(ranks: usize) -> Measured {
         let measured = unisono::threads(ranks, |mut comm| {
             let metrics = metrics();

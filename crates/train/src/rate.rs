@@ -22,7 +22,7 @@ named! {
 pub enum Schedule {
     /// Stays at its peak.
     Constant,
-    /// Multiplied by `factor` every so many steps.
+    /// Multiplied by `factor` every given number of steps.
     Step {
         /// The number of steps, at least 1, counted from the start of the run including warm-up: so
         /// the rate drops between epochs if this is a whole number of epochs.

@@ -42,7 +42,7 @@ pub trait Replica {
         Ok(())
     }
 
-    /// Begins a step for which this rank has so many passes, and returns how many it makes. Passes are numbered from `first`, and no
+    /// Begins a step for which this rank has this many passes, and returns how many it makes. Passes are numbered from `first`, and no
     /// two of a step have the same number on any ranks: it makes their random numbers differ. Called by all ranks.
     ///
     /// # Errors

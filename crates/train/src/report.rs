@@ -116,7 +116,7 @@ pub struct WorkersReport {
     pub epoch: usize,
     /// The workers that are left.
     pub workers: Vec<WorkerReport>,
-    /// A histogram: how many gradients (the values) missed so many updates (the keys) between pull and push.
+    /// A histogram: how many gradients (the values) missed this many updates (the keys) between pull and push.
     pub staleness: BTreeMap<u64, u64>,
 }
 

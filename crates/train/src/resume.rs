@@ -68,7 +68,7 @@ impl Progress {
         }
     }
 
-    /// Counts a step with these sums, after which the epoch has seen so many samples.
+    /// Counts a step with these sums, after which the epoch has seen this many samples.
     pub fn count_step(&mut self, tally: LossSums, samples: impl FnOnce(usize) -> Option<usize>) {
         self.step += 1;
         self.step_in_epoch += 1;
@@ -300,7 +300,7 @@ fn fill(state: &mut [Moment], saved: &[Tensor], names: &[String]) -> Result<(), 
     Ok(())
 }
 
-/// Returns the values of an array, if it has so many.
+/// Returns the values of an array, if it has this many.
 fn sized(saved: &Tensor, expected: usize) -> Result<&[f32], TrainError> {
     let found = saved.values.len();
     if found == expected {

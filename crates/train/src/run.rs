@@ -27,13 +27,13 @@ pub struct RunSettings {
     pub clip_norm: Option<f64>,
     /// The behaviour where some ranks have no more data.
     pub out_of_data: OutOfData,
-    /// Check every so many steps that all replicas are identical.
+    /// Check every given number of steps that all replicas are identical.
     pub verify_replicas_every: Option<u64>,
-    /// Compare the ranks' step times every so many steps, and report them as [`Event::Stragglers`].
+    /// Compare the ranks' step times every given number of steps, and report them as [`Event::Stragglers`].
     ///
     /// [`Event::Stragglers`]: super::Event::Stragglers
     pub straggler_every: Option<u64>,
-    /// Evaluate the model on the held-out samples every so many steps, besides the end of every epoch, and report it as
+    /// Evaluate the model on the held-out samples every given number of steps, besides the end of every epoch, and report it as
     /// [`Event::Evaluation`](super::Event::Evaluation).
     pub evaluate_every: Option<u64>,
     /// The metrics of evaluations, besides loss and accuracy.
@@ -90,10 +90,10 @@ impl RunSettings {
     }
 }
 
-/// A run ends after so many evaluations in a row, in epochs and at their ends, that were not better than the best before them.
+/// A run ends after this many evaluations in a row, in epochs and at their ends, that were not better than the best before them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EarlyStopping {
-    /// So many, at least 1.
+    /// This many, at least 1.
     pub patience: u32,
     /// By how much the loss on the held-out samples must be less to be better, in nats.
     pub min_delta: f64,

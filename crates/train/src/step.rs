@@ -323,7 +323,7 @@ impl<R: Replica> Mirror<R> {
         self.backend.optimizer()
     }
 
-    /// Restores the optimizer's state of [this rank's own elements](Mirror::own) after so many steps: [`Optimizer::restore`].
+    /// Restores the optimizer's state of [this rank's own elements](Mirror::own) after this many steps: [`Optimizer::restore`].
     ///
     /// # Errors
     /// [`TrainError::OtherRun`] if the state is of another optimizer; [`TrainError::Replica`].

@@ -48,7 +48,7 @@ pub struct Straggler {
     pub lateness_s: f64,
 }
 
-/// Accumulates this rank's times, and compares them with those of the others every so many steps.
+/// Accumulates this rank's times, and compares them with those of the others every given number of steps.
 #[derive(Debug)]
 pub(super) struct Stragglers {
     every: Option<u64>,
@@ -69,7 +69,7 @@ impl Stragglers {
         self.waited += waited;
     }
 
-    /// Returns the report, if one is due after so many steps of the run. Called by all ranks after every step: one gather
+    /// Returns the report, if one is due after this many steps of the run. Called by all ranks after every step: one gather
     /// collects all times, and a broadcast the host of a straggler, if there is one.
     pub(super) fn report(
         &mut self,

@@ -18,7 +18,7 @@ pub struct Stream<B> {
     watch: Watch,
 }
 
-/// Begins an epoch, without so many of its steps.
+/// Begins an epoch, without this many of its steps.
 type Begin<B> = dyn FnMut(usize, usize) -> Result<(Steps<B>, Watch), DataError> + Send;
 
 impl<B> fmt::Debug for Stream<B> {
@@ -148,7 +148,7 @@ mod tests {
         Stream::of_samples(shares, Threads::Auto, Depth::Auto, open, Ok)
     }
 
-    /// Returns the samples of a rank in so many steps.
+    /// Returns the samples of a rank in this many steps.
     fn seen(feed: &mut Stream<Vec<u64>>, epoch: usize, skipped: usize, steps: usize) -> Vec<u64> {
         let steps = feed.epoch(epoch, skipped).unwrap().take(steps).map(Result::unwrap);
         steps.flatten().flatten().flatten().collect()

@@ -26,7 +26,7 @@ pub fn conformance(comm: &mut Communicator) {
     drop(comm.all_reduce_async(vec![1.0_f64; LARGE], ReduceOp::Min).unwrap());
 }
 
-/// Returns every operation on an array of so many elements, or of as many as make blocks.
+/// Returns every operation on an array of this many elements, or of as many as make blocks.
 pub fn every_operation(ranks: usize, root: usize, count: usize) -> [Made; 10] {
     Operation::all(root).map(|operation| {
         let count = if operation == Operation::AllToAll { count / ranks * ranks } else { count };

@@ -38,7 +38,7 @@ impl Memory {
 /// An array of a rank.
 pub enum Array<T> {
     Slice(Vec<T>),
-    /// A part of registered memory, from an element on, of so many.
+    /// A part of registered memory, from an element on, of this many.
     Part(Registered<T>, usize, usize),
 }
 

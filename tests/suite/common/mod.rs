@@ -124,7 +124,7 @@ pub fn reductions(dtype: DType) -> Vec<ReduceOp> {
     ReduceOp::ALL.into_iter().filter(|op| op.is_defined_for(dtype)).collect()
 }
 
-/// After so many elements, inputs and what is expected of them begin again: 11 times 3.
+/// After this many elements, inputs and what is expected of them begin again: 11 times 3.
 const PERIOD: usize = 33;
 
 /// Returns the elements of rank `rank`, from an index on.

@@ -7,7 +7,7 @@ use super::calls::{Made, Ranks};
 use super::memory::{Array, Memory};
 use super::{Exact, assert_reduced, inputs, reductions};
 
-/// Plans of so many calls, at random.
+/// Plans of this many calls, at random.
 pub fn calls(comm: &mut Communicator, calls: usize) {
     let mut common = Random::new(5 * comm.ranks() as u64);
     let mut own = Random::new(3000 + comm.rank() as u64);

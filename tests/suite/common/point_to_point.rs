@@ -47,7 +47,7 @@ fn assert_is<T: Exact>(received: &[T], from: usize, comm: &Communicator, number:
     );
 }
 
-/// Receives a message of so many elements, and looks at it.
+/// Receives a message of this many elements, and looks at it.
 fn take<T: Exact>(comm: &mut Communicator, from: usize, number: usize, count: usize) {
     let mut received = nothing::<T>(count);
     comm.receive(&mut received, from).unwrap();
@@ -58,7 +58,7 @@ fn give<T: Exact>(comm: &mut Communicator, to: usize, number: usize, count: usiz
     comm.send(&message::<T>(comm.rank(), to, number, count), to).unwrap();
 }
 
-/// Returns the ranks so many places after this one, and before it.
+/// Returns the ranks this many places after this one, and before it.
 fn places(comm: &Communicator, distance: usize) -> (usize, usize) {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     ((rank + distance) % ranks, (rank + ranks - distance) % ranks)

@@ -10,7 +10,7 @@ use unisono_testing::random::Random;
 /// Pending calls, to be waited for and compared with the expected result.
 type InFlight = Box<dyn FnOnce()>;
 
-/// Makes so many all-reduces, of which all ranks know what they are, and each for itself where its array is, whether it waits,
+/// Makes this many all-reduces, of which all ranks know what they are, and each for itself where its array is, whether it waits,
 /// and when it comes.
 ///
 /// # Panics

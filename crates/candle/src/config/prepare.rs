@@ -256,7 +256,7 @@ impl Config {
         }
     }
 
-    /// Returns the data set, if it suits these settings, and so many ranks that compute. Called by all ranks.
+    /// Returns the data set, if it suits these settings, and this many ranks that compute. Called by all ranks.
     fn load(
         &self,
         comm: &mut Communicator,

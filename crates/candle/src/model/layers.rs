@@ -52,7 +52,7 @@ impl Sequence {
         layers.iter().map(|layer| (layer.build)(parameters)).collect::<Result<_>>().map(Self)
     }
 
-    /// Returns the result of the last layer, from what the layer before the first has computed of so many
+    /// Returns the result of the last layer, from what the layer before the first has computed of this many
     /// samples.
     pub(super) fn forward(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
         let (first, rest) = self.0.split_first().expect("a model has a layer");

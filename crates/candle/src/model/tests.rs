@@ -171,7 +171,7 @@ struct Reference {
 #[derive(serde::Deserialize)]
 struct ReferenceGradient {
     norm: f64,
-    /// One of so many values is among `values`.
+    /// One of this many values is among `values`.
     every: usize,
     values: Vec<f64>,
 }

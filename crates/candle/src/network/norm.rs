@@ -65,7 +65,7 @@ pub struct SyncBatchNorm {
 }
 
 impl SyncBatchNorm {
-    /// Adds the layer `name` for values of so many channels: parameters `NAME.weight`, at first 1, and `NAME.bias`, at first 0, and
+    /// Adds the layer `name` for values of this many channels: parameters `NAME.weight`, at first 1, and `NAME.bias`, at first 0, and
     /// the running statistics. Called by all ranks in the same order.
     ///
     /// # Errors

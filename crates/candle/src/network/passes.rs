@@ -80,7 +80,7 @@ impl Passes {
         Ok(())
     }
 
-    /// Begins a step of so many passes, numbered from `first`; returns how many this rank makes, which is the most of any rank if
+    /// Begins a step of this many passes, numbered from `first`; returns how many this rank makes, which is the most of any rank if
     /// they need each other.
     pub(super) fn begin_step(&mut self, first: u64, passes: usize) -> Result<usize> {
         if let Some(steps) = &self.steps {

@@ -116,7 +116,7 @@ fn pass<R: Replica<Batch = Tensor>>(
     gathered
 }
 
-/// Passes in which each rank has so many of the samples: outputs and gradients over all ranks, and the values of rank 0.
+/// Passes in which each rank has this many of the samples: outputs and gradients over all ranks, and the values of rank 0.
 fn shared(shares: &[usize]) -> Gathered {
     let of_ranks = unisono::threads(shares.len(), |mut comm| {
         let outputs = Arc::default();
@@ -259,7 +259,7 @@ fn settings_that_contradict_it_are_refused() {
     }
 }
 
-/// Returns a replica whose layer is used so many times in a pass.
+/// Returns a replica whose layer is used this many times in a pass.
 fn uses(times: usize) -> impl Replica<Batch = Tensor> {
     let parameters = Parameters::new(0);
     let norm = SyncBatchNorm::new(&parameters, "norm", INPUTS).unwrap();

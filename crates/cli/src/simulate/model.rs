@@ -8,7 +8,7 @@ use std::str::FromStr;
 const MLP_INPUTS: usize = 28 * 28;
 const MLP_CLASSES: usize = 10;
 
-/// A number of parameters is taken for so many square matrices: about as many as a deep network has layers.
+/// A number of parameters is taken for this many square matrices: about as many as a deep network has layers.
 const LAYERS: usize = 50;
 
 /// More do not fit any machine.
@@ -19,7 +19,7 @@ const MOST_PARAMETERS: f64 = 1e12;
 pub(super) struct Model(pub(super) Vec<Vec<usize>>);
 
 impl Model {
-    /// So many parameters in square matrices, about 50 of them.
+    /// This many parameters in square matrices, about 50 of them.
     pub(super) fn of_parameters(parameters: usize) -> Self {
         let side = (parameters / LAYERS).isqrt().max(1);
         let matrices = parameters / (side * side);

@@ -51,7 +51,7 @@ fn missing(name: &str) -> Option<String> {
     (!is_there).then(|| format!("UNISONO_TEST_DATA names no folder that holds `{name}`"))
 }
 
-/// Returns the reports of a run on so many threads, as rank 0 sees them.
+/// Returns the reports of a run on this many threads, as rank 0 sees them.
 fn run(ranks: usize, settings: &Config) -> Vec<EpochReport> {
     let reports = unisono::threads(ranks, |mut comm| {
         let mut reports = Vec::new();

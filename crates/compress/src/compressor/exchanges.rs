@@ -24,7 +24,7 @@ pub struct Exchange {
 }
 
 impl Compression {
-    /// Returns the collectives among so many leaders by which they sum an array of tensors of these shapes; the same that
+    /// Returns the collectives among this many leaders by which they sum an array of tensors of these shapes; the same that
     /// [`Compressor::all_reduce`](super::Compressor::all_reduce) calls, or the messages of recursive doubling, as many as are expected.
     /// None if it depends on the values.
     ///

@@ -42,7 +42,7 @@ fn eight_leaders_agree() {
     }
 }
 
-/// From eight leaders on, so many elements are merged by recursive doubling; half of them are sent as all.
+/// From eight leaders on, this many elements are merged by recursive doubling; half of them are sent as all.
 fn compressed(comm: &mut Communicator) {
     let levels = Levels::of(comm).unwrap();
     let count = 1000;

@@ -10,7 +10,7 @@ fn shape(kind: &Kind) -> Shape {
 
 const ROWS: Kind = Kind::Table { features: 1, classes: 1 };
 
-/// Returns the bits of so many samples of one number after they have been sent, and the bytes that this took.
+/// Returns the bits of this many samples of one number after they have been sent, and the bytes that this took.
 fn sent(values: Values, samples: usize) -> (Vec<u32>, usize) {
     let bytes = BatchAnswer::new(values, &vec![0; samples]).encode_to_vec();
     let (values, _) = BatchAnswer::decode(bytes.as_slice()).unwrap().values(samples, shape(&ROWS)).unwrap();

@@ -12,7 +12,7 @@ const BUFFER: usize = 10_000;
 const BATCH: usize = 64;
 const EPOCHS: u64 = 4;
 const SEED: u64 = 1;
-/// The time of a source per so many records, as if it read a block of a file.
+/// The time of a source per this many records, as if it read a block of a file.
 const BLOCK: (u64, Duration) = (100, Duration::from_millis(1));
 /// The time of the consumer per batch.
 const STEP: Duration = Duration::from_millis(1);

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::testing::TestDirectory;
 
-    /// Files of so many bytes.
+    /// Files of this many bytes.
     fn files(directory: &TestDirectory, sizes: &[usize]) -> Vec<PathBuf> {
         let file = |(number, &size): (usize, &usize)| directory.file(&number.to_string(), vec![0; size]);
         sizes.iter().enumerate().map(file).collect()

@@ -19,7 +19,7 @@ use crate::random::{ORDER, keyed_rng};
 /// A line of the list of a snapshot's shards, which is finished when they all are.
 #[derive(Debug, Serialize, Deserialize)]
 enum Line {
-    /// A shard of so many elements.
+    /// A shard of this many elements.
     Shard { elements: usize },
     /// The end, and the number of shards.
     End { shards: usize },

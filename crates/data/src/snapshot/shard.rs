@@ -60,7 +60,7 @@ pub(super) fn write(
 }
 
 impl Shard {
-    /// Opens the shard of so many records; the error describes what is wrong with it.
+    /// Opens the shard of this many records; the error describes what is wrong with it.
     #[allow(unsafe_code)]
     pub(super) fn open(path: &Path, key: &str, count: usize) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;

@@ -48,7 +48,7 @@ def run(ranks: int, sizes: list[int]) -> int:
 
 
 def launch(ranks: int) -> int:
-    """Starts this command on so many ranks."""
+    """Starts this command on this many ranks."""
     with tempfile.TemporaryDirectory() as folder:
         shared = os.environ | {"WORLD_SIZE": str(ranks), "UNISONO_BOOTSTRAP_DIR": f"{folder}/world", "OMP_NUM_THREADS": "1"}
         started = [

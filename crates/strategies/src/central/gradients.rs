@@ -30,7 +30,7 @@ pub(super) struct CentralGradients {
 }
 
 impl CentralGradients {
-    /// Room for buckets of so many elements, of so many parameters. Called by all ranks, which must be on one node.
+    /// Room for buckets of this many elements, of this many parameters. Called by all ranks, which must be on one node.
     pub(super) fn new(comm: &mut Communicator, counts: &[usize], parameters: usize) -> Result<Self> {
         let sums = counts.iter().map(|&count| comm.alloc_shared(count)).collect::<Result<_>>()?;
         Ok(Self { sums, turns: comm.alloc_counters(parameters)?, before: 0, early: Vec::new() })
@@ -66,7 +66,7 @@ impl CentralGradients {
         Ok(waited)
     }
 
-    /// Ends the passes of a step, so many of each rank. Called by all ranks, which then wait for each other: before they read sums, and
+    /// Ends the passes of a step, this many of each rank. Called by all ranks, which then wait for each other: before they read sums, and
     /// again before the next pass.
     pub(super) fn end(&mut self, ranks: usize, passes: usize) {
         self.before += (ranks * passes) as u64;

@@ -14,7 +14,7 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Cuts a world into pipelines of so many ranks. Ranks that hold the same stages are neighbours: they share a node if there is room,
+    /// Cuts a world into pipelines of this many ranks. Ranks that hold the same stages are neighbours: they share a node if there is room,
     /// since gradients are usually more than activations. All ranks call it, with the same number.
     ///
     /// # Errors

@@ -47,7 +47,7 @@ pub(super) struct State {
     results: Vec<Option<LossSums>>,
     /// By rank.
     pub(super) workers: BTreeMap<Rank, Work>,
-    /// The number of gradients that missed so many updates.
+    /// The number of gradients that missed this many updates.
     pub(super) staleness: BTreeMap<u64, u64>,
     /// Workers lost since the coordinator last looked, and why.
     pub(super) lost: Vec<(Rank, String)>,
@@ -109,7 +109,7 @@ impl Dispatcher {
         self.state().next(worker, lane, &self.rate)
     }
 
-    /// Notes that a share is applied; its gradient missed so many updates.
+    /// Notes that a share is applied; its gradient missed this many updates.
     pub(super) fn trained(&self, worker: Rank, report: &Message, missed: u64) {
         let mut state = self.state();
         let Some(share) = state.queue.done(worker) else { return };
@@ -204,7 +204,7 @@ impl State {
         }
     }
 
-    /// Begins an epoch, after so many of its steps, and so many steps of the run before it.
+    /// Begins an epoch, after this many of its steps, and this many steps of the run before it.
     pub(super) fn begin(&mut self, epoch: usize, skipped: usize, before: u64) {
         (self.epoch, self.before) = (epoch, before);
         self.queue.begin(skipped);
@@ -212,7 +212,7 @@ impl State {
         self.workers.values_mut().for_each(|work| *work = Work::default());
     }
 
-    /// Has so many batches evaluated.
+    /// Has this many batches evaluated.
     pub(super) fn evaluate(&mut self, batches: usize) {
         self.evaluations = (0..batches).collect();
         self.results = vec![None; batches];

@@ -44,7 +44,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Returns a queue of steps of so many shares, which has none yet.
+    /// Returns a queue of steps of this many shares, which has none yet.
     pub(super) fn new(shares: usize, staleness: Staleness) -> Self {
         let (returned, in_work) = (VecDeque::new(), BTreeMap::new());
         Self { staleness, lanes: vec![0; shares], until: 0, returned, in_work, applied: 0 }

@@ -10,7 +10,7 @@ use unisono_train::{RandomAccessFeed, Replica, RunSettings, Wire};
 /// push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Staleness {
-    /// As many as so many steps have shares. With 0, all workers wait for the end of each step, and parameters are updated with the
+    /// As many as this many steps have shares. With 0, all workers wait for the end of each step, and parameters are updated with the
     /// mean of its gradients: synchronous training.
     Steps(u64),
     /// Any number: asynchronous training.

@@ -36,7 +36,7 @@ struct Rules {
     scale: f64,
 }
 
-/// Returns the optimizer for updates by single shares, and the factor of their gradients: so many of them decay the optimizer's means, and move
+/// Returns the optimizer for updates by single shares, and the factor of their gradients: this many of them decay the optimizer's means, and move
 /// parameters, as one step does. Its state means the same, too. Otherwise means would reach back less far the more workers there are, and a gradient
 /// that misses a few updates would miss much of them.
 ///

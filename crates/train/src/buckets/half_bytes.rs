@@ -23,7 +23,7 @@ impl HalfBytes {
         Self { codec: Codec::of(dtype).expect("a half-precision format has a codec"), scale }
     }
 
-    /// Returns the bytes of so many gradients.
+    /// Returns the bytes of this many gradients.
     pub fn size_bytes(count: usize) -> usize {
         count * BYTES
     }

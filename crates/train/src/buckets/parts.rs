@@ -20,7 +20,7 @@ pub(crate) type Moment = (String, usize, Vec<f32>);
 /// This rank's own parts of all buckets, in the elements of each.
 pub(super) type Parts = Vec<Range<usize>>;
 
-/// Returns this rank's own parts of buckets with so many elements.
+/// Returns this rank's own parts of buckets with this many elements.
 pub(super) fn parts(comm: &Communicator, counts: impl Iterator<Item = usize>) -> Parts {
     counts.map(|count| comm.own_part(count)).collect()
 }

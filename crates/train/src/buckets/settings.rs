@@ -33,7 +33,7 @@ pub struct BucketSettings {
     /// Whether each rank updates only [its own part](crate::Buckets::own) of every bucket, and holds the optimizer state of that part
     /// alone. Gradients are then reduce-scattered, and updated parameters all-gathered; the bits stay the same.
     pub shard_optimizer: bool,
-    /// If set, gradients stay on their rank, and parameters are averaged after so many steps: another algorithm.
+    /// If set, gradients stay on their rank, and parameters are averaged after this many steps: another algorithm.
     pub local_steps: Option<LocalSteps>,
 }
 

@@ -67,7 +67,7 @@ impl BucketSize {
     }
 }
 
-/// Returns the time of an all-reduce of so many bytes of `f32` gradients by the fastest algorithm, in
+/// Returns the time of an all-reduce of this many bytes of `f32` gradients by the fastest algorithm, in
 /// microseconds.
 fn all_reduce_us(comm: &mut Communicator, dtype: DType, bytes: usize) -> Option<f64> {
     let all_reduce = Call::all_reduce(dtype, ReduceOp::Sum, bytes / size_of::<f32>());

@@ -91,7 +91,7 @@ impl Bucket {
     }
 }
 
-/// Returns the memory for so many gradients in this wire format, if it is not that of the gradients
+/// Returns the memory for this many gradients in this wire format, if it is not that of the gradients
 /// themselves.
 pub(super) fn narrow(
     comm: &Communicator,

@@ -19,7 +19,7 @@ impl Optimizer {
         })
     }
 
-    /// Restores, to the last bit, what [`Optimizer::state`] returned after so many steps; in any order.
+    /// Restores, to the last bit, what [`Optimizer::state`] returned after this many steps; in any order.
     ///
     /// # Errors
     /// [`StateError`] if it is not the complete state of such an optimizer. Then nothing has changed.

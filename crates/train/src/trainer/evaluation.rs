@@ -83,7 +83,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// Returns the metrics in an epoch, after so many steps of the run.
+    /// Returns the metrics in an epoch, after this many steps of the run.
     pub fn evaluation(&self, epoch: usize, step: u64) -> Evaluation {
         let Self { tally, metrics } = self;
         let (test_loss, test_accuracy) = (tally.mean_loss(), tally.accuracy());

@@ -29,7 +29,7 @@ fn images(directory: &std::path::Path) -> Source {
     Source::Idx(directory.to_owned())
 }
 
-/// Trains on ranks as threads, until the run has made so many steps, or to its end; returns the hash.
+/// Trains on ranks as threads, until the run has made this many steps, or to its end; returns the hash.
 fn trained(ranks: usize, settings: &Config, stop_after: Option<usize>) -> Summary {
     let settings = &Config { stop: Stop::default(), ..settings.clone() };
     let summaries = unisono::threads(ranks, |mut comm| {

@@ -28,7 +28,7 @@ fn settings() -> Config {
     }
 }
 
-/// Returns the run, cut into so many stages.
+/// Returns the run, cut into this many stages.
 fn cut(settings: Config, stages: usize, schedule: &str) -> Config {
     Config {
         strategy: Some(StrategyKind::Pipeline),

@@ -85,7 +85,7 @@ pub(crate) fn killed_while_the_next_forward_pass_goes_on() {
     });
 }
 
-/// Kills a run so many times, at random moments, and compares its end with that of a run without kills. `train` is the command for
+/// Kills a run this many times, at random moments, and compares its end with that of a run without kills. `train` is the command for
 /// a number of epochs, with more arguments.
 fn ends_as_undisturbed(kills: usize, train: impl Fn(usize, &[&str]) -> Command) {
     let started = Instant::now();

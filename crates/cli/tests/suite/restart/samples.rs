@@ -152,7 +152,7 @@ fn train(directory: &Path) -> Result<(), TrainError> {
     Trainer::new(&mut comm, replica, feed, settings, resumed)?.run(|_| ()).map(drop)
 }
 
-/// Returns the steps that a run of so many ranks was given data for, by their number in the whole run, with their
+/// Returns the steps that a run of this many ranks was given data for, by their number in the whole run, with their
 /// samples.
 fn noted(directory: &Path, ranks: usize) -> BTreeMap<usize, Vec<usize>> {
     let mut steps: BTreeMap<usize, Vec<usize>> = BTreeMap::new();

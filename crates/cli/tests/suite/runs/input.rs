@@ -7,7 +7,7 @@ use crate::watch::{Guarded, until};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Three classes of so many images with a pattern of their own, one of them of another size.
+/// Three classes of this many images with a pattern of their own, one of them of another size.
 fn images(folder: &Path, count: u32) -> String {
     for class in 0..3 {
         let directory = folder.join(format!("class {class}"));

@@ -86,7 +86,7 @@ fn a_value_that_is_not_finite_arrives_with_the_same_bits() {
     }
 }
 
-/// Returns the way of so many leaders with so many pairs each.
+/// Returns the way of this many leaders with this many pairs each.
 fn way(leaders: usize, each: usize) -> Way {
     Load { elements: 1000, leaders, most: each, total: leaders * each }.way()
 }

@@ -220,7 +220,7 @@ fn bytes_of_another_number_of_values_are_refused() {
     decode::<Int8>(&mut [0.0; 3], &[0; 6]);
 }
 
-/// The mean of what is decoded in so many calls must be within five standard deviations of each value.
+/// The mean of what is decoded in this many calls must be within five standard deviations of each value.
 fn check_mean<C: Stochastic>(steps: f32) {
     const CALLS: u64 = 4000;
     // Ends in the middle of a block. The largest value is a multiple of a scale.

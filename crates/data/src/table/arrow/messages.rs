@@ -121,7 +121,7 @@ impl Messages {
         Ok((Some(Message { header, body }), end))
     }
 
-    /// So many bytes from a byte on, if they are in the file.
+    /// This many bytes from a byte on, if they are in the file.
     fn bytes(&self, start: u64, length: i64) -> Result<Vec<u8>, DataError> {
         let end = u64::try_from(length).ok().and_then(|length| start.checked_add(length));
         if end.is_none_or(|end| end > self.file.length()) {

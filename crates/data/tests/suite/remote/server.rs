@@ -18,7 +18,7 @@ const PAGE: usize = 3;
 pub(crate) struct State {
     /// By path: `bucket/key`, or what follows the host.
     pub(crate) objects: BTreeMap<String, Vec<u8>>,
-    /// Ends so many answers after half of an object.
+    /// Ends this many answers after half of an object.
     pub(crate) cuts: usize,
     /// Waits in the middle of each object while this is so.
     pub(crate) waits: bool,

@@ -70,14 +70,14 @@ impl Gradients for Multiplied<'_> {
     }
 }
 
-/// Settings that save every so many steps, and keep the newest.
+/// Settings that save every given number of steps, and keep the newest.
 fn saving(directory: &Path, every: u64, epochs: usize) -> RunSettings {
     let when = When { every_steps: Some(every), every: None };
     let checkpoints = Checkpoints { directory: directory.to_owned(), keep: 1, overwrites: false, when };
     RunSettings { checkpoints: Some(checkpoints), ..run_settings(epochs, OutOfData::Error) }
 }
 
-/// Returns a run over streams of so many batches on each of two ranks, which goes on where the last one
+/// Returns a run over streams of this many batches on each of two ranks, which goes on where the last one
 /// ended.
 fn run(
     settings: &RunSettings,

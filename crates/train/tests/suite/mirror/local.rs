@@ -12,7 +12,7 @@ fn local(steps: u64, outer: Outer) -> BucketSettings {
     BucketSettings { local_steps: Some(LocalSteps { steps, outer }), ..BucketSettings::default() }
 }
 
-/// Returns the values of all ranks after so many steps, and the steps after which all held the same.
+/// Returns the values of all ranks after this many steps, and the steps after which all held the same.
 fn stepped(
     ranks: usize,
     steps: usize,

@@ -16,7 +16,7 @@ use super::line::{BIAS, Line, Point, points, sgd};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
 
-/// Returns a stream of points: so many batches on each rank.
+/// Returns a stream of points: this many batches on each rank.
 pub(crate) fn stream(rank: usize, batches: &[usize]) -> Stream<Vec<Point>> {
     let count = batches[rank];
     Stream::new(1, move |_| Ok(Pipeline::of((0..count).map(move |at| points(40 + at)[at..].to_vec()))))
@@ -65,7 +65,7 @@ fn ranks_that_run_out_of_data_follow_the_policy() {
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
     shares: Shares,
-    /// After so many steps of the run, the machine fails.
+    /// After this many steps of the run, the machine fails.
     steps_left: usize,
 }
 
@@ -107,7 +107,7 @@ impl Feed for Shared {
     }
 }
 
-/// Returns the points of this rank, in batches of so many of all ranks.
+/// Returns the points of this rank, in batches of this many of all ranks.
 pub(crate) fn shared(comm: &Communicator, global_batch: usize) -> Shared {
     let shares = Shares {
         rank: comm.rank(),
@@ -119,7 +119,7 @@ pub(crate) fn shared(comm: &Communicator, global_batch: usize) -> Shared {
     Shared { shares, steps_left: usize::MAX }
 }
 
-/// Returns a run of three epochs of nine steps, which fails after so many steps; or why it ended.
+/// Returns a run of three epochs of nine steps, which fails after this many steps; or why it ended.
 pub(crate) fn saved_run(
     comm: &mut Communicator,
     directory: &Path,

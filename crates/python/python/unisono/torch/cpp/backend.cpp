@@ -320,7 +320,7 @@ class Backend final : public Group {
         to[rank_] == from[rank_], "all_to_all: rank ", rank_, " sends ", to[rank_], " elements to itself, and expects ", from[rank_]);
   }
 
-  // The number of elements for each rank: those of so many rows.
+  // The number of elements for each rank: those of this many rows.
   Counts rows(const at::Tensor& tensor, const std::vector<int64_t>& sizes, const char* what) const {
     const int64_t rows = tensor.size(0), width = rows == 0 ? 0 : tensor.numel() / rows;
     if (sizes.empty()) {
