@@ -20,7 +20,7 @@ static void check(int is_right, const char *what)
 static int sum_of(int value, MPI_Comm comm)
 {
     int sum = -1;
-    MPI_Allreduce(&value, &sum, 1, MPI_INT, MPI_SUM, comm);
+    check(MPI_Allreduce(&value, &sum, 1, MPI_INT, MPI_SUM, comm) == MPI_SUCCESS, "a sum fails");
     return sum;
 }
 
@@ -298,10 +298,11 @@ static void count_error(MPI_Comm *comm, int *code, ...)
     errors_handled++;
 }
 
-/* Lets the system provide no more memory; returns the limit of before. */
-static struct rlimit without_memory(void)
+/* Lets the system provide no more memory, once no rank is in an earlier call, which would fail too; returns the limit of before. */
+static struct rlimit without_memory(MPI_Comm comm)
 {
     struct rlimit limit, small;
+    PMPI_Barrier(comm);
     getrlimit(RLIMIT_AS, &limit);
     small = limit;
     small.rlim_cur = 1;
@@ -323,7 +324,7 @@ static void no_memory_for_blocks(MPI_Errhandler handler, MPI_Datatype pair, cons
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     MPI_Comm_set_errhandler(comm, handler);
     check(sum_of(1, comm) == ranks, "the sum of a copy is wrong");
-    struct rlimit limit = without_memory();
+    struct rlimit limit = without_memory(comm);
     int code = MPI_Allgatherv(from, 2 * COUNT, MPI_DOUBLE, nothing, counts, starts, pair, comm);
     setrlimit(RLIMIT_AS, &limit);
     MPI_Error_class(code, &class);
@@ -345,7 +346,7 @@ static void no_memory(void)
     MPI_Type_contiguous(2, MPI_DOUBLE, &pair);
     MPI_Type_commit(&pair);
     check(sum_of(1, comm) == ranks, "the sum of a copy is wrong");
-    struct rlimit limit = without_memory();
+    struct rlimit limit = without_memory(comm);
     int code = MPI_Bcast(nothing, COUNT, pair, 0, comm);
     setrlimit(RLIMIT_AS, &limit);
     MPI_Error_class(code, &class);
