@@ -1,4 +1,4 @@
-/* Arrays in GPU memory, by the CUDA driver that the loader finds: a stand-in, in tests. */
+/* Arrays in GPU memory, by the CUDA driver that the loader finds: a stand-in in tests, the real one under scripts/gpu-check. */
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -51,12 +51,14 @@ int main(void) {
     float values[COUNT];
     size_t start = 0, length = 0;
     CHECK(unisono_start_launched(NULL, &comm) == UNISONO_OK);
-    int rank = unisono_rank(comm), size = unisono_size(comm);
+    int rank = unisono_rank(comm), size = unisono_size(comm), devices = 0;
 
     driver = dlopen("libcuda.so", RTLD_NOW);
+    if (driver == NULL) driver = dlopen("libcuda.so.1", RTLD_NOW);
     CHECK(driver != NULL);
     CHECK(CUDA("cuInit", (unsigned))(0) == 0);
-    CHECK(CUDA("cuDevicePrimaryCtxRetain", (void **, int))(&context, rank) == 0);
+    CHECK(CUDA("cuDeviceGetCount", (int *))(&devices) == 0 && devices > 0);
+    CHECK(CUDA("cuDevicePrimaryCtxRetain", (void **, int))(&context, rank % devices) == 0);
     CHECK(CUDA("cuCtxSetCurrent", (void *))(context) == 0);
     CHECK(CUDA("cuStreamCreate", (void **, unsigned))(&stream, 1) == 0);
     for (int element = 0; element < COUNT; element++) values[element] = (float)(rank + element);
