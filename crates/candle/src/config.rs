@@ -294,9 +294,6 @@ pub struct Config {
     /// Write TensorBoard curves to this directory
     #[arg(long, value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
-    /// Write a timeline of all ranks to this file, for chrome://tracing or Perfetto
-    #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
     /// The origin of a file's values, which errors name.
     #[arg(skip)]
     #[serde(skip)]

@@ -154,7 +154,6 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
             checkpoints: settings.checkpoints.as_ref(),
             resumes: resumed.is_some(),
             log_directory: settings.log_directory.as_deref(),
-            trace: None,
         };
         places.check(comm)?;
         resumed.as_ref().map_or(Ok(()), |resumed| resumed.check_batch(settings.global_batch))?;

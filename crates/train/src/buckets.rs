@@ -281,12 +281,6 @@ impl Buckets {
         self.late_gradient(index)
     }
 
-    /// When each bucket of the last step was in flight, in order of completion, and how long this thread
-    /// waited for it.
-    pub fn flights(&self) -> &[Flight] {
-        &self.flights
-    }
-
     /// Returns the times that the buckets of the last step were in flight while this thread computed, and that it waited
     /// for them.
     pub fn hidden_and_exposed(&self) -> (Duration, Duration) {

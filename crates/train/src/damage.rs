@@ -5,12 +5,8 @@ use std::collections::BTreeSet;
 use unisono::{Communicator, Error, ReduceOp};
 use unisono_data::Skipped;
 
-use crate::trace::gather_bytes;
-
 /// The number of samples that a notice names; further ones are counted.
 const MOST_NAMED: usize = 8;
-/// Most names of a rank fit.
-const BLOCK_BYTES: usize = 4096;
 
 /// The damaged samples of a run that were reported. Ranks see others in each epoch, so several may find the
 /// same.
@@ -34,13 +30,12 @@ impl Damage {
             return Ok((count, None));
         }
         let lines = own.problems.iter().take(MOST_NAMED).map(|problem| problem.replace('\n', " ") + "\n");
-        let gathered = gather_bytes(comm, lines.collect::<String>().as_bytes(), BLOCK_BYTES)?;
-        Ok((count, gathered.and_then(|texts| self.name(found as usize, &texts))))
+        let lines = gather_text(comm, &lines.collect::<String>())?;
+        Ok((count, if comm.rank() == 0 { self.name(found as usize, &lines) } else { None }))
     }
 
-    fn name(&mut self, found: usize, texts: &[Vec<u8>]) -> Option<String> {
-        let texts: Vec<_> = texts.iter().map(|text| String::from_utf8_lossy(text)).collect();
-        let lines: Vec<_> = texts.iter().flat_map(|text| text.lines()).collect();
+    fn name(&mut self, found: usize, lines: &str) -> Option<String> {
+        let lines: Vec<_> = lines.lines().collect();
         let unnamed = found - lines.len();
         let new: BTreeSet<_> = lines.into_iter().filter(|line| !self.named.contains(*line)).collect();
         let count = new.len() + unnamed;
@@ -58,6 +53,19 @@ impl Damage {
         self.named.extend(new.into_iter().map(str::to_owned));
         Some(said)
     }
+}
+
+/// Returns the texts of all ranks, one after the other. Called by all ranks.
+fn gather_text(comm: &mut Communicator, own: &str) -> Result<String, Error> {
+    let (rank, mut lengths) = (comm.rank(), vec![0; comm.ranks()]);
+    lengths[rank] = own.len() as u64;
+    comm.all_gather(&mut lengths)?;
+    let lengths: Vec<_> = lengths.into_iter().map(|length| length as usize).collect();
+    let before: usize = lengths[..rank].iter().sum();
+    let mut bytes = vec![0; lengths.iter().sum()];
+    bytes[before..][..own.len()].copy_from_slice(own.as_bytes());
+    comm.call().counts(&lengths).all_gather(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]

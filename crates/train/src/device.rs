@@ -3,9 +3,8 @@
 use super::buckets::{BucketSettings, Order, Overlap, Wire};
 
 /// Returns the first of these settings that a GPU does not support, if any.
-pub fn refusal(buckets: &BucketSettings, is_traced: bool) -> Option<String> {
+pub fn refusal(buckets: &BucketSettings) -> Option<String> {
     let what = match buckets {
-        _ if is_traced => "no trace is recorded",
         BucketSettings { order: Order::Tree, .. } => "the order of additions depends on the number of ranks",
         BucketSettings { wire: wire @ (Wire::Bf16 | Wire::F16 | Wire::Compressed(_)), .. } => {
             &format!("gradients are sent as f32, not as {wire}")
@@ -34,15 +33,14 @@ mod tests {
     #[test]
     fn what_a_gpu_does_not_do_is_said() {
         let usual = BucketSettings::default;
-        let refused = |settings, is_traced| refusal(&settings, is_traced).unwrap();
-        assert_eq!(refusal(&usual(), false), None);
-        assert_eq!(refusal(&BucketSettings { overlap: Overlap::Beside, ..usual() }, false), None);
-        assert!(refused(usual(), true).contains("trace"));
-        assert!(refused(BucketSettings { order: Order::Tree, ..usual() }, false).contains("number of ranks"));
-        assert!(refused(BucketSettings { wire: Wire::F16, ..usual() }, false).contains("not as f16"));
-        assert!(refused(BucketSettings { overlap: Overlap::Across, ..usual() }, false).contains("across"));
-        assert!(refused(BucketSettings { overlap: Overlap::InTurn, ..usual() }, false).contains("in turn"));
-        let sharded = refused(BucketSettings { shard_optimizer: true, ..usual() }, false);
+        let refused = |settings| refusal(&settings).unwrap();
+        assert_eq!(refusal(&usual()), None);
+        assert_eq!(refusal(&BucketSettings { overlap: Overlap::Beside, ..usual() }), None);
+        assert!(refused(BucketSettings { order: Order::Tree, ..usual() }).contains("number of ranks"));
+        assert!(refused(BucketSettings { wire: Wire::F16, ..usual() }).contains("not as f16"));
+        assert!(refused(BucketSettings { overlap: Overlap::Across, ..usual() }).contains("across"));
+        assert!(refused(BucketSettings { overlap: Overlap::InTurn, ..usual() }).contains("in turn"));
+        let sharded = refused(BucketSettings { shard_optimizer: true, ..usual() });
         assert!(sharded.contains("--shard-optimizer needs --device cpu"), "{sharded}");
     }
 }

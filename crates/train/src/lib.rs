@@ -51,7 +51,6 @@ mod resident;
 mod starvation;
 mod straggler;
 pub mod tensorboard;
-pub mod trace;
 
 #[doc(hidden)]
 pub mod internals;

@@ -1,28 +1,21 @@
-//! TensorBoard files and traces.
+//! TensorBoard files.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
-use super::trace::{self, Recorder};
 use crate::compare::agree;
 use crate::error::TrainError;
 use crate::metrics::Measured;
-use crate::replica::Replica;
 use crate::report::{EpochReport, Evaluation, Event, StepEvent, WorkerReport};
 use crate::run::RunSettings;
-use crate::step::Mirror;
 use crate::tensorboard::EventFile;
 use unisono::Communicator;
-
-/// The maximum number of spans per rank in a trace.
-const SPANS: usize = 100_000;
 
 /// The logs of a run. Only rank 0 writes.
 #[derive(Debug)]
 pub struct Log {
     file: Option<EventFile>,
-    trace: Option<PathBuf>,
     last_step: Instant,
 }
 
@@ -40,21 +33,7 @@ impl Log {
             _ => Ok(None),
         };
         let file = agree(comm, file)?;
-        Ok(Self { file, trace: settings.trace.clone(), last_step: Instant::now() })
-    }
-
-    /// Makes the mirror record spans for the trace. Called by all ranks.
-    pub(super) fn record<R: Replica>(
-        &self,
-        comm: &mut Communicator,
-        mirror: &mut Mirror<R>,
-    ) -> Result<(), TrainError> {
-        if self.trace.is_some() {
-            // After a barrier: all ranks start their clocks at about the same moment.
-            comm.barrier()?;
-            mirror.record(Some(Recorder::new(comm.rank(), Instant::now(), SPANS)));
-        }
-        Ok(())
+        Ok(Self { file, last_step: Instant::now() })
     }
 
     /// Writes the curves of an event after this many steps of the run, if it has any.
@@ -101,20 +80,6 @@ impl Log {
         let written = file.scalars(step, &curves);
         let written = written.and_then(|()| if is_epoch { file.flush() } else { Ok(()) });
         written.map_err(|error| cannot_write(file.path(), error))
-    }
-
-    /// Writes the spans of all ranks into one file. Called by all ranks.
-    pub(super) fn finish<R: Replica>(
-        &mut self,
-        comm: &mut Communicator,
-        mirror: &mut Mirror<R>,
-    ) -> Result<(), TrainError> {
-        let (Some(path), Some(recorder)) = (self.trace.take(), mirror.record(None)) else { return Ok(()) };
-        let traces = trace::gather(comm, recorder)?;
-        let merged = traces.map_or(Ok(()), |traces| {
-            trace::merge(&path, &traces).map_err(|error| cannot_write(&path, error))
-        });
-        agree(comm, merged)
     }
 }
 

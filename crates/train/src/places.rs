@@ -21,8 +21,6 @@ pub struct OutputPaths<'a> {
     pub resumes: bool,
     /// The directory of its TensorBoard files.
     pub log_directory: Option<&'a Path>,
-    /// The file of its trace.
-    pub trace: Option<&'a Path>,
 }
 
 impl OutputPaths<'_> {
@@ -54,21 +52,15 @@ impl OutputPaths<'_> {
         }
         if let Some(directory) = self.log_directory {
             let writable = is_writable(directory);
-            writable.map_err(|error| refused("curves", directory, &error, "a directory"))?;
-        }
-        if let Some(file) = self.trace {
-            let writable = is_writable_file(file);
-            writable.map_err(|error| refused("a trace", file, &error, "a file in a directory"))?;
+            writable.map_err(|error| {
+                let directory = directory.display();
+                TrainError::Setting(format!(
+                    "cannot write curves to `{directory}`: {error}; expected a directory that this user may write to"
+                ))
+            })?;
         }
         Ok(())
     }
-}
-
-fn refused(what: &str, path: &Path, error: &io::Error, expected: &str) -> TrainError {
-    let path = path.display();
-    TrainError::Setting(format!(
-        "cannot write {what} to `{path}`: {error}; expected {expected} that this user may write to"
-    ))
 }
 
 /// Describes the run whose checkpoints are in a directory, if there are any.
@@ -95,18 +87,6 @@ fn is_writable(directory: &Path) -> io::Result<()> {
     fs::create_dir(&trial).and_then(|()| fs::remove_dir(&trial))
 }
 
-/// Verifies that a file can be created or replaced.
-fn is_writable_file(path: &Path) -> io::Result<()> {
-    if path.file_name().is_none() || path.metadata().is_ok_and(|found| !found.is_file()) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
-    }
-    let directory = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
-    if !directory.metadata()?.is_dir() {
-        return Err(io::ErrorKind::NotADirectory.into());
-    }
-    is_writable(directory)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,13 +100,6 @@ mod tests {
         assert!(is_writable(Path::new("new")).is_ok(), "in the working directory");
         for wrong in [place("file"), place("file/below"), "/proc/new".into()] {
             assert!(is_writable(&wrong).is_err(), "{}", wrong.display());
-        }
-        assert!(is_writable_file(&place("file")).is_ok() && is_writable_file(&place("new.json")).is_ok());
-        assert!(is_writable_file(Path::new("new.json")).is_ok(), "in the working directory");
-        for wrong in
-            [place(""), place("no/trace.json"), place("file/trace.json"), "/dev/null".into(), "".into()]
-        {
-            assert!(is_writable_file(&wrong).is_err(), "{}", wrong.display());
         }
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }

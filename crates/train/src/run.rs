@@ -46,8 +46,6 @@ pub struct RunSettings {
     pub stop: Stop,
     /// The directory for TensorBoard files.
     pub log_directory: Option<PathBuf>,
-    /// The file for a trace of all ranks, for `chrome://tracing` or Perfetto.
-    pub trace: Option<PathBuf>,
     /// The device and the reason for its choice, as text: "on the CPU: requested".
     pub computes: Option<String>,
     /// The distribution of the model over ranks, as text, if each does not hold all of it: "in 2 pipeline(s) of
@@ -80,7 +78,6 @@ impl RunSettings {
             checkpoints: None,
             stop: Stop::default(),
             log_directory: None,
-            trace: None,
             computes: None,
             strategy: None,
             wire_choice: None,

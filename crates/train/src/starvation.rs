@@ -32,13 +32,6 @@ impl Starvation {
     }
 }
 
-/// Describes the work of a stage in a line.
-pub(crate) fn summary(stage: &StageReport) -> String {
-    let StageReport { name, threads, busy, starved, full, .. } = stage;
-    let [busy, starved, full] = [busy, starved, full].map(|share| 100.0 * share);
-    format!("{name} x {threads}: busy {busy:.0} %, starved {starved:.0} %, full {full:.0} %")
-}
-
 /// Explains which stage limits an input pipeline, and what would make it faster; `None` if no stage has threads. With `waits_percent`,
 /// the share of its time that a consumer waits, also how many threads would be enough.
 pub fn explain_bottleneck(stages: &[StageReport], waits_percent: Option<f64>) -> Option<String> {

@@ -11,7 +11,6 @@ use super::local::Rounds;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::{Replica, values};
 use super::share::{Share, StepReport};
-use super::trace::{Lane, Recorder};
 use crate::compare;
 use crate::error::TrainError;
 use unisono::{Communicator, trace};
@@ -43,7 +42,6 @@ pub struct Mirror<R> {
     steps: u64,
     /// The indices of parameters that were reported to have no gradient.
     never_put: BTreeSet<usize>,
-    recorder: Option<Recorder>,
 }
 
 impl<R: Replica> Mirror<R> {
@@ -88,19 +86,7 @@ impl<R: Replica> Mirror<R> {
         // A norm needs all buckets.
         let is_across = backend.buckets().is_across() && clip_norm.is_none() && replica.brings_values();
         let (is_tree, never_put) = (buckets.order == Order::Tree, BTreeSet::new());
-        let (steps, recorder) = (0, None);
-        Ok(Self {
-            replica,
-            backend,
-            clip_norm,
-            rounds,
-            is_across,
-            is_averaged,
-            is_tree,
-            steps,
-            never_put,
-            recorder,
-        })
+        Ok(Self { replica, backend, clip_norm, rounds, is_across, is_averaged, is_tree, steps: 0, never_put })
     }
 
     /// Makes a data-parallel step. Every rank accumulates the gradients of its micro-batches; during the last one, buckets are
@@ -162,12 +148,6 @@ impl<R: Replica> Mirror<R> {
         let mut times = self.backend.times(computed - began, computed.elapsed());
         times.compute = times.compute.saturating_sub(waited);
         times.exposed += waited;
-        for flight in self.backend.buckets().flights() {
-            if let Some(recorder) = &mut self.recorder {
-                let name = flight.bucket.map_or("sums".to_owned(), |bucket| format!("bucket {bucket}"));
-                recorder.span(Lane::Communication, name, flight.began, flight.ended);
-            }
-        }
         Ok(StepReport { sums, own: self.backend.ledger().own.tally, norm, times, without_gradient })
     }
 
@@ -240,7 +220,7 @@ impl<R: Replica> Mirror<R> {
             let began = Instant::now();
             self.backend.update(&mut values(&mut self.replica), index, scale, rate)?;
             let name = |replica: &R| replica.parameters()[index].name.clone();
-            self.span(Lane::Update, name, began, Instant::now());
+            self.span(name, began, Instant::now());
         }
         Ok(())
     }
@@ -278,22 +258,16 @@ impl<R: Replica> Mirror<R> {
         self.rounds.as_mut()
     }
 
-    /// Records what the host did. What a GPU does, it does later than the host knows.
+    /// Records in the trace what the host did. What a GPU does, it does later than the host knows.
     fn span<N: Into<Cow<'static, str>>>(
         &mut self,
-        lane: Lane,
         name: impl FnOnce(&R) -> N,
         began: Instant,
         ended: Instant,
     ) {
-        if self.backend.is_gpu() || self.recorder.is_none() && !trace::is_on() {
-            return;
+        if trace::is_on() && !self.backend.is_gpu() {
+            trace::record(name(&self.replica), began, ended);
         }
-        let name = name(&self.replica).into();
-        if let Some(recorder) = &mut self.recorder {
-            recorder.span(lane, name.clone(), began, ended);
-        }
-        trace::record(name, began, ended);
     }
 
     /// Returns the replica.
@@ -371,16 +345,6 @@ impl<R: Replica> Mirror<R> {
     /// Returns the buckets; empty if gradients are reduced on a GPU.
     pub fn buckets(&self) -> &Buckets {
         self.backend.buckets()
-    }
-
-    /// Records what happens in steps from now on; returns what was recorded so far. Work on a GPU is not recorded.
-    pub fn record(&mut self, recorder: Option<Recorder>) -> Option<Recorder> {
-        std::mem::replace(&mut self.recorder, recorder)
-    }
-
-    /// Returns the recorder, if steps are recorded.
-    pub fn recorder(&mut self) -> Option<&mut Recorder> {
-        self.recorder.as_mut()
     }
 
     /// Returns the hash of all trained values, the same on all ranks.

@@ -19,8 +19,7 @@ use crate::places::OutputPaths;
 use crate::starvation::Starvation;
 use crate::step::Mirror;
 use crate::straggler::Stragglers;
-use crate::trace::Lane;
-use crate::{compare, device, starvation};
+use crate::{compare, device};
 use unisono::{Communicator, ReduceOp};
 
 mod about;
@@ -81,7 +80,6 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             checkpoints: settings.checkpoints.as_ref(),
             resumes: resumed.is_some(),
             log_directory: settings.log_directory.as_deref(),
-            trace: settings.trace.as_deref(),
         };
         places.check(comm)?;
         agree(comm, metrics::check(&settings.metrics, None))?;
@@ -99,7 +97,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let mirror = Mirror::new(world.replicas(), replica, optimizer.clone(), buckets, clip_norm);
         let mut mirror = world.settle(mirror)?;
         if mirror.is_on_device()
-            && let Some(why) = device::refusal(buckets, settings.trace.is_some())
+            && let Some(why) = device::refusal(buckets)
         {
             return Err(TrainError::Setting(why));
         }
@@ -122,7 +120,6 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             store.keep(step);
         }
         let log = Log::open(comm, &settings, resumed.is_some().then_some(progress.step))?;
-        log.record(comm, &mut mirror)?;
         let verified = progress.step;
         Ok(Self {
             world,
@@ -268,12 +265,6 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let (skipped, named) = self.damage.notice(self.world.all, &own)?;
         report.skipped_samples = skipped;
         named.into_iter().for_each(|named| tell(Event::Notice(named)));
-        if let Some(recorder) = self.mirror.recorder() {
-            let ended = began + took;
-            for stage in &report.input_stages {
-                recorder.span(Lane::Stages, starvation::summary(stage), began, ended);
-            }
-        }
         let notice = self.starvation.notice(report.input_percent, &report.input_stages);
         notice.into_iter().for_each(|notice| tell(Event::Notice(notice)));
         Ok(report)
@@ -299,9 +290,6 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let unread = |error| TrainError::Feed { rank, epoch, step: step_in_epoch + 1, error };
         let passes = steps.next().transpose().map_err(unread)?;
         let input = waits_since.elapsed();
-        if let Some(recorder) = self.mirror.recorder() {
-            recorder.span(Lane::Input, "input", waits_since, waits_since + input);
-        }
         unisono::trace::record("input", waits_since, waits_since + input);
         let (ranks, policy) = (self.world.replicas().ranks(), self.settings.out_of_data);
         let asks = [self.settings.stop.is_asked(), self.is_save_due()];

@@ -287,7 +287,6 @@ impl Config {
             checkpoints: self.checkpoints(),
             stop: self.stop.clone(),
             log_directory: self.log_dir.clone(),
-            trace: self.trace.clone(),
             ..RunSettings::new(self.epochs, global_batch, self.optimizer(), rate)
         }
     }

@@ -243,17 +243,12 @@ impl Config {
             Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => {}
         }
         let of_model = || "on a GPU no batch norm computes over all ranks".to_owned();
-        let refused = refusal(&self.buckets(global_batch), self.trace.is_some());
+        let refused = refusal(&self.buckets(global_batch));
         refused.or_else(|| (self.model == ModelKind::ResNet).then(of_model))
     }
 
     fn places<'a>(&'a self, checkpoints: Option<&'a Checkpoints>) -> OutputPaths<'a> {
-        OutputPaths {
-            checkpoints,
-            resumes: self.resume,
-            log_directory: self.log_dir.as_deref(),
-            trace: self.trace.as_deref(),
-        }
+        OutputPaths { checkpoints, resumes: self.resume, log_directory: self.log_dir.as_deref() }
     }
 
     /// Returns the data set, if it suits these settings, and this many ranks that compute. Called by all ranks.

@@ -162,7 +162,7 @@ fn bad_training_is_refused_once() {
     refused(2, &["train", "--model", "transformer"], "use the mlp, the cnn or the resnet");
     refused(2, &["train", "--algorithm", "rimg"], "did you mean `ring`?");
     refused(2, &["train", "--hidden", "1000000,1000000"], "the 2 rank(s) on ");
-    refused(2, &["train", "--trace", "no/such/trace.json"], "cannot write a trace to `no/such/trace.json`");
+    refused(2, &["train", "--log-dir", "/proc/curves"], "cannot write curves to `/proc/curves`");
     refused(2, &["train", "--shards", "4"], "--shards has no effect without --order world-invariant");
     let ended = unisono(&["train", "--threads", "2", "--batch-size", "0"]);
     assert_eq!((ended.status.code(), count(&ended.stderr, "--batch-size is 0")), (Some(2), 1));

@@ -284,15 +284,19 @@ fn checkpoints(directory: &Path) -> Vec<String> {
 
 fn logs_and_traces_are_written() {
     let directory = tempfile::tempdir().unwrap();
-    let (curves, trace) = (directory.path().join("curves"), directory.path().join("trace.json"));
-    let arguments =
-        ["--epochs", "1", "--log-dir", curves.to_str().unwrap(), "--trace", trace.to_str().unwrap()];
-    launched(2, &arguments);
+    let [curves, traces] = ["curves", "traces"].map(|name| directory.path().join(name));
+    let mut train = launch::mpirun(2, UNISONO);
+    train.args(["train", "--epochs", "1", "--log-dir"]).arg(&curves).env("UNISONO_TRACE", &traces);
+    launch::run(train, Duration::from_secs(600)).expect_success();
     assert_eq!(std::fs::read_dir(&curves).unwrap().count(), 1, "rank 0 writes, and nobody else");
-    let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
-    let events = trace["traceEvents"].as_array().or(trace.as_array()).expect("a list of events");
+    let mut merge = Command::new(UNISONO);
+    merge.arg("trace").arg(&traces);
+    launch::run(merge, Duration::from_secs(60)).expect_success();
+    let trace = std::fs::read(traces.join("trace.json")).unwrap();
+    let trace: serde_json::Value = serde_json::from_slice(&trace).unwrap();
+    let events = trace["traceEvents"].as_array().expect("a list of events");
     for rank in [0, 1] {
-        for name in ["forward", "backward", "bucket 0", "input"] {
+        for name in ["input", "forward", "backward", "all-reduce"] {
             let found = events.iter().any(|event| event["pid"] == rank && event["name"] == name);
             assert!(found, "{name} of rank {rank}");
         }

@@ -107,7 +107,6 @@ pub(super) fn refusal<R: Replica>(
             ),
         ),
         (!settings.metrics.is_empty(), "measures loss and accuracy alone: remove --metrics".to_owned()),
-        (settings.trace.is_some(), "writes no trace: remove --trace".to_owned()),
         (damps && staleness == Staleness::Steps(0), "without staleness has none to damp".to_owned()),
         (
             settings.early_stopping.is_some() && feed.held_out() == 0,

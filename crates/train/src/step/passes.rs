@@ -8,7 +8,6 @@ use crate::buckets::Pass;
 use crate::error::TrainError;
 use crate::replica::Replica;
 use crate::share::Share;
-use crate::trace::Lane;
 use unisono::Communicator;
 
 impl<R: Replica> Mirror<R> {
@@ -39,8 +38,8 @@ impl<R: Replica> Mirror<R> {
                 Ok(())
             })?;
             if let (Some(weighed), Some(ended)) = (self.backend.ledger().weighed, ended) {
-                self.span(Lane::Compute, |_| "forward", began, weighed);
-                self.span(Lane::Compute, |_| "backward", weighed, ended);
+                self.span(|_| "forward", began, weighed);
+                self.span(|_| "backward", weighed, ended);
             }
             waited += self.replica.waited();
             let without = without.into_iter().collect();

@@ -12,7 +12,6 @@ use crate::replica::Replica;
 use crate::report::{EpochReport, Stopped, Summary};
 use crate::resident::bytes_per_rank;
 use crate::resume::{Progress, snapshot};
-use crate::trace::Lane;
 use unisono::Error;
 
 /// The rank that saves checkpoints.
@@ -78,9 +77,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         if let Some((store, copy)) = self.store.as_mut().zip(whole) {
             store.save_in_background(copy).map_err(not_saved)?;
             self.saved_at = Instant::now();
-            if let Some(recorder) = self.mirror.recorder() {
-                recorder.span(Lane::Checkpoint, "snapshot", began, self.saved_at);
-            }
+            unisono::trace::record("snapshot", began, self.saved_at);
         }
         Ok(())
     }
@@ -109,7 +106,6 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
         if !cause.is_empty() {
             return Err(Error::Aborted { rank: self.world.all.rank(), by: SAVES, cause }.into());
         }
-        self.log.finish(self.world.all, &mut self.mirror)?;
         let memory_bytes = bytes_per_rank(self.world.all)?;
         let is_saved = self.settings.checkpoints.is_some();
         let stopped = self.is_stopping.then_some(Stopped { step: self.progress.step, is_saved });
