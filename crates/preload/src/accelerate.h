@@ -23,6 +23,10 @@ enum function {
     ALLGATHER,
     ALLGATHERV,
     ALLTOALL,
+    GATHER,
+    SCATTER,
+    SCAN,
+    EXSCAN,
     BARRIER,
     FUNCTIONS
 };
@@ -137,15 +141,20 @@ void bind_mpi(void);
 /* An operation or type that is not for Unisono. */
 enum { NONE = -1 };
 
+enum kind { SIGNED, UNSIGNED, FLOATING, COMPLEX, MOVED };
+
 struct type {
     MPI_Datatype handle;
-    /* Unisono's number for it, or NONE. */
-    int dtype;
+    enum kind kind;
     int size_bytes;
-    bool is_float;
+    /* Unisono's number for it, or for the parts of a complex number; or NONE. */
+    int dtype;
 };
 
 void types_begin(void);
+/* Whether Unisono carries out a reduction of a type's values: of a complex number, sums, part by part; of integers without a number of
+ * Unisono's, operations on bits, byte by byte. */
+bool is_reduced(const struct type *type, int op);
 /* A predefined type whose elements lie side by side; NULL for any other. */
 const struct type *type_of(MPI_Datatype handle);
 /* The number of a reduction, or NONE. */
@@ -173,6 +182,9 @@ struct settings {
 
 /* Returns the settings that all ranks of MPI_COMM_WORLD have in common; all call it. Ends the job if one is not valid. */
 struct settings settings_agreed(void);
+
+/* Whether there is a report. */
+extern bool report_is_wanted;
 
 /* choice.c: MPI or Unisono, by what calls of the program take. */
 
@@ -245,7 +257,15 @@ struct buffer {
     MPI_Datatype type;
 };
 
+#define BUFFER(address, count, type) ((struct buffer){ (void *)(address), count, type })
+
 /* decide.c: whether Unisono carries out a call. Fills in the call, and says so. */
+
+/* Whether a rank gets the result of a reduction. */
+static inline bool is_gotten(enum function function, int rank, int root)
+{
+    return function == REDUCE ? rank == root : function != EXSCAN || rank != 0;
+}
 
 /* The count of a reduce-scatter whose ranks have different counts. */
 #define UNEQUAL INT64_MIN
@@ -259,6 +279,9 @@ bool decides_reduction(struct call *call, enum function function, MPI_Comm comm,
 /* A call that moves `from`, which is NULL if a rank has only one buffer, to `to`, one block for each rank. */
 bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to,
                   int root);
+/* A call between blocks of all ranks on the root, `whole`, and one of each rank, `part`, which the root may leave in place. */
+bool decides_part(struct call *call, enum function function, MPI_Comm comm, const struct buffer *part, const struct buffer *whole,
+                  int root);
 /* An all-gather of blocks, one for each rank, in elements of the type of `to`, whose count is that of the ranks. NULL if MPI gave none. */
 bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct buffer to, const struct block *blocks);
 bool decides_barrier(struct call *call, MPI_Comm comm);
@@ -271,12 +294,17 @@ int carry_barrier(const struct call *call);
 /* The blocks of `to`, in bytes; NULL if they are equal, and lie side by side. */
 int carry_all_gather(const struct call *call, const void *from, void *to, const struct block *blocks);
 int carry_all_to_all(const struct call *call, const void *from, void *to);
+/* Only the root has `to`, or `from` of a scatter, whose `to` is NULL on a root in place. */
+int carry_gather(const struct call *call, const void *from, void *to);
+int carry_scatter(const struct call *call, const void *from, void *to);
 
 /* moves.c: calls that move values of any type. They return what the function of MPI returns. */
 
 int move_broadcast(struct call *call, struct buffer buffer);
 int move_all_gather(struct call *call, struct buffer from, struct buffer to);
 int move_all_to_all(struct call *call, struct buffer from, struct buffer to);
+int move_gather(struct call *call, struct buffer part, struct buffer whole);
+int move_scatter(struct call *call, struct buffer whole, struct buffer part);
 /* The blocks of `to` are in elements of its type. */
 int move_all_gather_v(struct call *call, struct buffer from, void *to, MPI_Datatype type, const struct block *blocks);
 
@@ -321,7 +349,6 @@ struct row {
 };
 
 void report_begin(void);
-extern bool report_is_wanted;
 double report_now(void);
 /* Notes a call once it is done. */
 void report_call(const struct call *call, double now);

@@ -46,6 +46,14 @@ static int make(const struct call *call, void *array, size_t bytes)
         return unisono_all_gather(comm, array, count, call->dtype, NULL);
     case ALLTOALL:
         return unisono_all_to_all(comm, array, count, call->dtype, NULL);
+    case GATHER:
+        return unisono_gather(comm, array, count, call->dtype, call->root, NULL);
+    case SCATTER:
+        return unisono_scatter(comm, array, count, call->dtype, call->root, NULL);
+    case SCAN:
+        return unisono_scan(comm, array, count, call->dtype, call->op, NULL);
+    case EXSCAN:
+        return unisono_exclusive_scan(comm, array, count, call->dtype, call->op, NULL);
     case BCAST:
         return unisono_broadcast(comm, array, count, call->dtype, call->root, NULL);
     default:
@@ -77,14 +85,19 @@ static void get(const struct arrays *arrays, const char *stage, size_t start, si
     }
 }
 
+/* Whether a call has a block of each rank, and not one array. */
+static bool is_of_blocks(enum function function)
+{
+    return function != ALLREDUCE && function != REDUCE && function != SCAN && function != EXSCAN;
+}
+
 /* Carries out a call piece by piece. The number of pieces is identical on all ranks. */
 static int carry(const struct call *call, const struct arrays *arrays)
 {
     char *stage = stage_of(call->world);
     if (stage == NULL)
         return UNISONO_ERROR_MEMORY;
-    bool is_of_blocks = call->function != ALLREDUCE && call->function != REDUCE;
-    size_t blocks = is_of_blocks ? (size_t)call->world->ranks : 1;
+    size_t blocks = is_of_blocks(call->function) ? (size_t)call->world->ranks : 1;
     /* Whole elements of any type. */
     size_t most = STAGE_BYTES / blocks / 16 * 16;
     for (size_t start = 0; start < arrays->block_bytes; start += most) {
@@ -107,14 +120,15 @@ int carry_reduction(const struct call *call, const void *from, void *to)
 {
     const struct world *world = call->world;
     bool gives_all = call->function == REDUCE_SCATTER || call->function == REDUCE_SCATTER_BLOCK;
-    if (call->function == ALLREDUCE && call->bytes <= SMALL_BYTES && is_aligned(to, call->element_bytes)) {
+    bool is_for_all = call->function == ALLREDUCE || call->function == SCAN;
+    if (is_for_all && call->bytes <= SMALL_BYTES && is_aligned(to, call->element_bytes)) {
         if (from != to)
             unisono_copy(to, from, call->bytes);
         return make(call, to, call->bytes);
     }
     struct arrays arrays = { .from = from, .to = to, .block_bytes = call->bytes, .own_bytes = call->bytes };
     arrays.given = gives_all ? (size_t)world->ranks : 1;
-    arrays.gotten = call->function != REDUCE || world->rank == call->root;
+    arrays.gotten = is_gotten(call->function, world->rank, call->root);
     arrays.first_gotten = gives_all ? (size_t)world->rank : 0;
     return carry(call, &arrays);
 }
@@ -145,5 +159,22 @@ int carry_all_to_all(const struct call *call, const void *from, void *to)
     size_t ranks = (size_t)call->world->ranks;
     struct arrays arrays = { .from = from, .to = to, .given = ranks, .gotten = ranks, .block_bytes = call->bytes };
     arrays.own_bytes = call->bytes;
+    return carry(call, &arrays);
+}
+
+int carry_gather(const struct call *call, const void *from, void *to)
+{
+    size_t ranks = (size_t)call->world->ranks, rank = (size_t)call->world->rank;
+    struct arrays arrays = { .from = from, .to = to, .given = 1, .first_given = rank, .block_bytes = call->bytes };
+    arrays.gotten = call->world->rank == call->root ? ranks : 0;
+    arrays.own_bytes = call->bytes;
+    return carry(call, &arrays);
+}
+
+int carry_scatter(const struct call *call, const void *from, void *to)
+{
+    size_t ranks = (size_t)call->world->ranks, rank = (size_t)call->world->rank;
+    struct arrays arrays = { .from = from, .to = to, .gotten = to != NULL, .first_gotten = rank, .block_bytes = call->bytes };
+    arrays.given = call->world->rank == call->root ? ranks : 0;
     return carry(call, &arrays);
 }

@@ -12,6 +12,8 @@
 enum {
     /* A communicator with fewer calls does not pay for a world, which takes milliseconds to start. */
     CALLS_BEFORE_START = 32,
+    /* The first calls of a class, by MPI: at 64 KiB and more it takes ten times as long until it has used all of its memory once. */
+    WARM_UP_CALLS = 40,
     /* The first call of a run does not count: ranks may still be in the last run's. */
     RUNS = 8,
     RUN_CALLS = 3,
@@ -21,8 +23,9 @@ enum {
     FIRST_RETRIAL = 1000,
     RETRIAL_FACTOR = 10,
     CLASSES = REDUCTIONS * DTYPES,
-    /* The index in sorted times: the shortest may be a chance. */
+    /* Indices in sorted times: the shortest may be a chance. */
     SECOND = 1,
+    THIRD = 2,
 };
 
 /* In doubt the side remains, at first MPI: the other one must take less than this part of its time. */
@@ -57,7 +60,7 @@ static struct choice *new_row(const struct world *world, const struct call *call
 {
     struct choice *row = allocated(SIZES * sizeof(*row));
     for (int size = 0; size < SIZES; size++) {
-        row[size] = (struct choice){ .why = FASTER_BY_MPI, .left = 1, .next = FIRST_RETRIAL };
+        row[size] = (struct choice){ .why = FEW_CALLS, .left = 1 + WARM_UP_CALLS, .next = FIRST_RETRIAL };
         row[size].class = (struct class){ call->function, call->op, call->dtype, size };
         if (settings.is_fixed) {
             row[size].left = UINT64_MAX;
@@ -127,13 +130,13 @@ static int ascending(const void *a, const void *b)
     return (difference > 0) - (difference < 0);
 }
 
-/* The times of a side, in ascending order, from the moments of all ranks. */
-static void sort_times(const struct samples *samples, enum side side, double times[SAMPLES / SIDES])
+/* The times of a side from the arrival of the last rank at a call to the departure of the last from the `calls`th, in ascending order. */
+static void sort_times(const struct samples *samples, enum side side, int calls, double times[])
 {
     size_t count = 0;
-    for (int i = 0; i < SAMPLES; i++)
+    for (int i = 0; i < SAMPLES; i += calls)
         if (side_of_run(i / (RUN_CALLS - 1)) == side)
-            times[count++] = samples->moments[DEPARTURE][i] - samples->moments[ARRIVAL][i];
+            times[count++] = samples->moments[DEPARTURE][i + calls - 1] - samples->moments[ARRIVAL][i];
     qsort(times, count, sizeof(*times), ascending);
 }
 
@@ -144,6 +147,16 @@ static bool are_clearly_shorter(const double times[SAMPLES / SIDES], const doubl
     return times[SAMPLES / SIDES / 2] < CLEARLY_FASTER * others[SECOND];
 }
 
+/* Whether Unisono's runs take longer than MPI's, although its calls may not: in those of MPI, a rank may leave a call before others arrive,
+ * and begin the next one. */
+static bool are_runs_longer(const struct samples *samples)
+{
+    double runs[SIDES][RUNS / SIDES];
+    for (enum side side = 0; side < SIDES; side++)
+        sort_times(samples, side, RUN_CALLS - 1, runs[side]);
+    return runs[UNISONO_SIDE][0] > runs[MPI_SIDE][THIRD];
+}
+
 /* Decides by the moments of all ranks, which get them here. */
 static void decide(const struct call *call, struct choice *choice)
 {
@@ -151,12 +164,15 @@ static void decide(const struct call *call, struct choice *choice)
     double times[SIDES][SAMPLES / SIDES];
     PMPI_Allreduce(MPI_IN_PLACE, samples->moments, MOMENTS * SAMPLES, MPI_DOUBLE, MPI_MAX, call->comm);
     for (enum side side = 0; side < SIDES; side++)
-        sort_times(samples, side, times[side]);
+        sort_times(samples, side, 1, times[side]);
+    bool is_longer = are_runs_longer(samples);
     free(samples);
     choice->samples = NULL;
-    if (are_clearly_shorter(times[UNISONO_SIDE], times[MPI_SIDE]))
+    if (is_longer || are_clearly_shorter(times[MPI_SIDE], times[UNISONO_SIDE]))
+        choice->why = FASTER_BY_MPI;
+    else if (are_clearly_shorter(times[UNISONO_SIDE], times[MPI_SIDE]))
         choice->why = BY_UNISONO;
-    else if (are_clearly_shorter(times[MPI_SIDE], times[UNISONO_SIDE]))
+    else if (choice->why == FEW_CALLS)
         choice->why = FASTER_BY_MPI;
     choice->left = choice->next;
     choice->next *= RETRIAL_FACTOR;

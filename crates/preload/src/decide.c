@@ -2,7 +2,7 @@
  * them: the function, the operation, the root, and the number of bytes. Ranks may describe equal bytes by different types, one by a
  * type of its own, so a type matters only where values are reduced. */
 
-#include "accelerate.h"
+#include "repeat.h"
 
 #include <limits.h>
 
@@ -48,6 +48,10 @@ static const int ALIAS_ERRORS[FUNCTIONS] = {
 #ifdef OPEN_MPI
     [REDUCE] = MPI_ERR_ARG,
 #else
+    [GATHER] = MPI_ERR_BUFFER,
+    [SCATTER] = MPI_ERR_BUFFER,
+    [SCAN] = MPI_ERR_BUFFER,
+    [EXSCAN] = MPI_ERR_BUFFER,
     [ALLREDUCE] = MPI_ERR_BUFFER,
     [REDUCE] = MPI_ERR_BUFFER,
     [REDUCE_SCATTER] = MPI_ERR_BUFFER,
@@ -72,14 +76,19 @@ static int error_of_length(struct buffer from, struct buffer own)
     return is_equal ? MPI_SUCCESS : MPI_ERR_COUNT;
 }
 
-/* The class of the error in the buffers of a reduction. Of one to a root, the root alone gets something, and alone may be in place. */
+/* The class of the error in the buffers of a reduction. Of one to a root, the root alone gets something, and alone may be in place; of an
+ * exclusive scan, rank 0 gets nothing. */
 static int error_in_reduction(enum function function, struct buffer from, struct buffer to, MPI_Comm comm, int root)
 {
     int error = error_in(from);
     bool is_plain = error == MPI_SUCCESS && error_in(to) == MPI_SUCCESS && from.address != to.address;
-    if (is_plain || (function == REDUCE && place_in(comm).rank != root))
+    if (is_plain)
         return error;
-    error = error_in_both(from, to);
+    bool gets = is_gotten(function, place_in(comm).rank, root);
+    if (function == REDUCE && !gets)
+        return error;
+    if (gets || from.address == MPI_IN_PLACE)
+        error = error_in_both(from, to);
     return error == MPI_SUCCESS ? error_of_alias(function, from, to) : error;
 }
 
@@ -145,50 +154,16 @@ static void begin(struct call *call, enum function function, MPI_Comm comm, int 
     call->began = report_is_wanted ? report_now() : 0;
 }
 
-/* The last call of each function on this thread whose class had a choice, with predefined types: one that differs only in its buffers
- * and root is not examined again. */
-static _Thread_local struct repeatable {
-    struct call call;
-    MPI_Datatype type;
-    MPI_Count count;
-    MPI_Op op;
-    unsigned freed;
-    int rank, ranks;
-    /* Where the block that this rank gets of itself begins. */
-    size_t own;
-} last[FUNCTIONS];
+_Thread_local struct repeatable last_calls[FUNCTIONS];
 
-/* Whether the buffers are valid, as far as the addresses say. */
-static bool are_buffers(const struct repeatable *same, const struct buffer *from, const struct buffer *to, int root)
-{
-    bool gets = same->call.function != REDUCE || same->rank == root;
-    if (gets && (to->address == NULL || to->address == MPI_IN_PLACE))
-        return false;
-    if (from == NULL || from->address == MPI_IN_PLACE)
-        return gets;
-    bool is_apart = from->address != NULL && from->address != (char *)to->address + same->own;
-    return is_apart && from->count == to->count && from->type == to->type;
-}
-
-/* Decides a call like the last one of its function; returns false if it is another. */
-static inline bool is_repeated(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to,
+/* Decides a call like the last one of its function, which Unisono carries out, or which is to be measured; returns false if it is another.
+ * `from` is that of a call with one buffer too. */
+static bool is_repeated(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to,
                         MPI_Op op, int root)
 {
-    const struct repeatable *same = &last[function];
-    struct choice *choice = same->call.choice;
-    if (choice == NULL || same->call.comm != comm || same->count != to->count || same->type != to->type || same->op != op ||
-        same->freed != atomic_load_explicit(&worlds_freed, memory_order_relaxed))
+    const struct repeatable *same = &last_calls[function];
+    if (!is_like(same, function, comm, *from, *to, op, root))
         return false;
-    if (root < 0 || root >= same->ranks || !are_buffers(same, from, to, root))
-        return false;
-    /* A call of MPI without a report needs no more than that, and should take no time. */
-    if (choice->left > 1 && choice->why != BY_UNISONO && !report_is_wanted) {
-        choice->left--;
-        call->why = choice->why;
-        call->error = MPI_SUCCESS;
-        call->is_in_trial = false;
-        return true;
-    }
     *call = same->call;
     call->root = root;
     call->began = report_is_wanted ? report_now() : 0;
@@ -202,10 +177,10 @@ static void note(const struct call *call, const struct buffer *to, MPI_Op op)
     if (call->choice == NULL || !is_chosen(call->why) || type_of(to->type) == NULL)
         return;
     const struct world *world = call->world;
-    struct repeatable *same = &last[call->function];
+    struct repeatable *same = &last_calls[call->function];
     *same = (struct repeatable){ *call, to->type, to->count, op, atomic_load(&worlds_freed), world->rank, world->ranks, 0 };
     same->call.is_in_trial = false;
-    if (call->function == ALLGATHER)
+    if (call->function == ALLGATHER || call->function == GATHER || call->function == SCATTER)
         same->own = (size_t)world->rank * call->bytes;
 }
 
@@ -227,19 +202,18 @@ bool decides_reduction(struct call *call, enum function function, MPI_Comm comm,
     if (call->op == NONE)
         return leave(call, OTHER_OPERATION);
     const struct type *type = type_of(to->type);
-    /* MPI decides whether it reduces the bits of a float, or its truth. */
-    if (type == NULL || type->dtype == NONE || (type->is_float && call->op >= UNISONO_BIT_AND))
+    if (type == NULL || !is_reduced(type, call->op))
         return leave(call, OTHER_TYPE);
-    if (type->is_float && !(settings.reductions & FLOATS))
+    if ((type->kind == FLOATING || type->kind == COMPLEX) && !(settings.reductions & FLOATS))
         return leave(call, LEFT_BY_SETTING);
     if (to->count == 0 || to->count == UNEQUAL)
         return leave(call, to->count == 0 ? OF_NO_BYTES : UNEVEN);
     int error = error_in_reduction(function, given, *to, comm, root);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
-    call->dtype = type->dtype;
-    call->element_bytes = (size_t)type->size_bytes;
-    call->bytes = (size_t)to->count * call->element_bytes;
+    call->dtype = type->dtype == NONE ? UNISONO_U8 : type->dtype;
+    call->element_bytes = type->dtype == NONE ? 1 : (size_t)type->size_bytes / (type->kind == COMPLEX ? 2 : 1);
+    call->bytes = (size_t)to->count * (size_t)type->size_bytes;
     bool is_for_unisono = decides(call, MPI_SUCCESS);
     note(call, to, op);
     return is_for_unisono;
@@ -280,7 +254,7 @@ static int error_in_move(const struct call *call, const struct buffer *from, con
 bool decides_move(struct call *call, enum function function, MPI_Comm comm, const struct buffer *from, const struct buffer *to, int root)
 {
     int late = MPI_SUCCESS;
-    if (is_repeated(call, function, comm, from, to, MPI_OP_NULL, root))
+    if (is_repeated(call, function, comm, from == NULL ? to : from, to, MPI_OP_NULL, root))
         return call->why == BY_UNISONO;
     begin(call, function, comm, root);
     if (!is_accelerated(function))
@@ -290,6 +264,29 @@ bool decides_move(struct call *call, enum function function, MPI_Comm comm, cons
         return refuse(call, error);
     bool is_for_unisono = decides_bytes(call, (size_t)to->count * (size_t)size_of(to->type), late);
     note(call, to, MPI_OP_NULL);
+    return is_for_unisono;
+}
+
+bool decides_part(struct call *call, enum function function, MPI_Comm comm, const struct buffer *part, const struct buffer *whole, int root)
+{
+    struct place place = place_in(comm);
+    const struct buffer *block = place.rank == root ? whole : part;
+    if (is_repeated(call, function, comm, part, block, MPI_OP_NULL, root))
+        return call->why == BY_UNISONO;
+    begin(call, function, comm, root);
+    if (!is_accelerated(function))
+        return leave(call, LEFT_BY_SETTING);
+    int late = MPI_SUCCESS, error = block == whole ? error_in_both(*part, *whole) : error_in(*part);
+    if (error == MPI_SUCCESS && block == whole) {
+        struct buffer own = *whole;
+        own.address = (char *)whole->address + (size_t)place.rank * (size_t)whole->count * (size_t)size_of(whole->type);
+        late = error_of_length(*part, own);
+        error = error_of_alias(function, *part, own);
+    }
+    if (error != MPI_SUCCESS)
+        return refuse(call, error);
+    bool is_for_unisono = decides_bytes(call, (size_t)block->count * (size_t)size_of(block->type), late);
+    note(call, block, MPI_OP_NULL);
     return is_for_unisono;
 }
 

@@ -1,30 +1,50 @@
 /* The functions with counts: int, or MPI_Count in those that end with _c. entries.c includes this file for either. */
 
-int MPI(Allreduce)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
-{
-    struct call call;
-    struct buffer into = { to, count, type };
-    if (decides_reduction(&call, ALLREDUCE, comm, from, &into, op, 0))
-        return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
-    return BY_MPI(call, PMPI(Allreduce)(from, to, count, type, op, comm));
-}
+/* Reductions without a root. */
+#define REDUCTION(name, function)                                                                              \
+    int MPI(name)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)        \
+    {                                                                                                          \
+        if (is_for_mpi(function, comm, BUFFER(from, count, type), BUFFER(to, count, type), op, 0))             \
+            return PMPI(name)(from, to, count, type, op, comm);                                                \
+        struct call call;                                                                                      \
+        struct buffer into = { to, count, type };                                                              \
+        if (decides_reduction(&call, function, comm, from, &into, op, 0))                                      \
+            return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));             \
+        return BY_MPI(call, PMPI(name)(from, to, count, type, op, comm));                                      \
+    }
+
+REDUCTION(Allreduce, ALLREDUCE)
+REDUCTION(Reduce_scatter_block, REDUCE_SCATTER_BLOCK)
+REDUCTION(Scan, SCAN)
+REDUCTION(Exscan, EXSCAN)
+
+/* Moves without a root. */
+#define MOVE(name, function, move)                                                                             \
+    int MPI(name)(const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT to_count,        \
+                  MPI_Datatype to_type, MPI_Comm comm)                                                         \
+    {                                                                                                          \
+        if (is_for_mpi(function, comm, BUFFER(from, from_count, from_type), BUFFER(to, to_count, to_type),     \
+                       MPI_OP_NULL, 0))                                                                        \
+            return PMPI(name)(from, from_count, from_type, to, to_count, to_type, comm);                       \
+        struct call call;                                                                                      \
+        struct buffer given = BUFFER(from, from_count, from_type), gotten = BUFFER(to, to_count, to_type);     \
+        if (decides_move(&call, function, comm, &given, &gotten, 0))                                           \
+            return move(&call, given, gotten);                                                                 \
+        return BY_MPI(call, PMPI(name)(from, from_count, from_type, to, to_count, to_type, comm));             \
+    }
+
+MOVE(Allgather, ALLGATHER, move_all_gather)
+MOVE(Alltoall, ALLTOALL, move_all_to_all)
 
 int MPI(Reduce)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm)
 {
+    if (is_for_mpi(REDUCE, comm, BUFFER(from, count, type), BUFFER(to, count, type), op, root))
+        return PMPI(Reduce)(from, to, count, type, op, root, comm);
     struct call call;
     struct buffer into = { to, count, type };
     if (decides_reduction(&call, REDUCE, comm, from, &into, op, root))
         return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
     return BY_MPI(call, PMPI(Reduce)(from, to, count, type, op, root, comm));
-}
-
-int MPI(Reduce_scatter_block)(const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
-{
-    struct call call;
-    struct buffer into = { to, count, type };
-    if (decides_reduction(&call, REDUCE_SCATTER_BLOCK, comm, from, &into, op, 0))
-        return result_of(&call, carry_reduction(&call, from == MPI_IN_PLACE ? to : from, to));
-    return BY_MPI(call, PMPI(Reduce_scatter_block)(from, to, count, type, op, comm));
 }
 
 /* The count of each rank, if all have the same; UNEQUAL if not, and -1 if they are not valid. */
@@ -44,6 +64,8 @@ static MPI_Count MPI(same_count)(const COUNT *counts, MPI_Comm comm)
 
 int MPI(Reduce_scatter)(const void *from, void *to, const COUNT counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm)
 {
+    if (is_left_to_mpi(REDUCE_SCATTER, settings.functions))
+        return PMPI(Reduce_scatter)(from, to, counts, type, op, comm);
     struct call call;
     struct buffer part = { to, MPI(same_count)(counts, comm), type };
     if (decides_reduction(&call, REDUCE_SCATTER, comm, from, &part, op, 0))
@@ -53,6 +75,8 @@ int MPI(Reduce_scatter)(const void *from, void *to, const COUNT counts[], MPI_Da
 
 int MPI(Bcast)(void *buffer, COUNT count, MPI_Datatype type, int root, MPI_Comm comm)
 {
+    if (is_for_mpi(BCAST, comm, BUFFER(buffer, count, type), BUFFER(buffer, count, type), MPI_OP_NULL, root))
+        return PMPI(Bcast)(buffer, count, type, root, comm);
     struct call call;
     struct buffer values = { buffer, count, type };
     if (decides_move(&call, BCAST, comm, NULL, &values, root))
@@ -60,24 +84,28 @@ int MPI(Bcast)(void *buffer, COUNT count, MPI_Datatype type, int root, MPI_Comm 
     return BY_MPI(call, PMPI(Bcast)(buffer, count, type, root, comm));
 }
 
-int MPI(Allgather)(const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT to_count, MPI_Datatype to_type,
-                   MPI_Comm comm)
+int MPI(Gather)(const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT to_count, MPI_Datatype to_type, int root,
+                MPI_Comm comm)
 {
+    if (is_part_for_mpi(GATHER, comm, BUFFER(from, from_count, from_type), BUFFER(to, to_count, to_type), root))
+        return PMPI(Gather)(from, from_count, from_type, to, to_count, to_type, root, comm);
     struct call call;
-    struct buffer given = { (void *)from, from_count, from_type }, gotten = { to, to_count, to_type };
-    if (decides_move(&call, ALLGATHER, comm, &given, &gotten, 0))
-        return move_all_gather(&call, given, gotten);
-    return BY_MPI(call, PMPI(Allgather)(from, from_count, from_type, to, to_count, to_type, comm));
+    struct buffer part = BUFFER(from, from_count, from_type), whole = BUFFER(to, to_count, to_type);
+    if (decides_part(&call, GATHER, comm, &part, &whole, root))
+        return move_gather(&call, part, whole);
+    return BY_MPI(call, PMPI(Gather)(from, from_count, from_type, to, to_count, to_type, root, comm));
 }
 
-int MPI(Alltoall)(const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT to_count, MPI_Datatype to_type,
-                  MPI_Comm comm)
+int MPI(Scatter)(const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT to_count, MPI_Datatype to_type, int root,
+                 MPI_Comm comm)
 {
+    if (is_part_for_mpi(SCATTER, comm, BUFFER(to, to_count, to_type), BUFFER(from, from_count, from_type), root))
+        return PMPI(Scatter)(from, from_count, from_type, to, to_count, to_type, root, comm);
     struct call call;
-    struct buffer given = { (void *)from, from_count, from_type }, gotten = { to, to_count, to_type };
-    if (decides_move(&call, ALLTOALL, comm, &given, &gotten, 0))
-        return move_all_to_all(&call, given, gotten);
-    return BY_MPI(call, PMPI(Alltoall)(from, from_count, from_type, to, to_count, to_type, comm));
+    struct buffer whole = BUFFER(from, from_count, from_type), part = BUFFER(to, to_count, to_type);
+    if (decides_part(&call, SCATTER, comm, &part, &whole, root))
+        return move_scatter(&call, whole, part);
+    return BY_MPI(call, PMPI(Scatter)(from, from_count, from_type, to, to_count, to_type, root, comm));
 }
 
 /* The block of each rank, in elements of its type; NULL if there are none. */
@@ -94,10 +122,12 @@ static struct block *MPI(blocks)(const COUNT *counts, const DISPLACEMENT *displa
 int MPI(Allgatherv)(const void *from, COUNT from_count, MPI_Datatype from_type, void *to, const COUNT counts[],
                     const DISPLACEMENT displacements[], MPI_Datatype to_type, MPI_Comm comm)
 {
+    if (is_left_to_mpi(ALLGATHERV, settings.functions))
+        return PMPI(Allgatherv)(from, from_count, from_type, to, counts, displacements, to_type, comm);
     struct call call;
     int ranks = is_accelerated(ALLGATHERV) ? place_in(comm).ranks : 0, code;
     struct block *blocks = MPI(blocks)(counts, displacements, ranks);
-    struct buffer given = { (void *)from, from_count, from_type }, gotten = { to, ranks, to_type };
+    struct buffer given = BUFFER(from, from_count, from_type), gotten = BUFFER(to, ranks, to_type);
     if (decides_blocks(&call, comm, given, gotten, blocks))
         code = move_all_gather_v(&call, given, to, to_type, blocks);
     else
@@ -105,3 +135,6 @@ int MPI(Allgatherv)(const void *from, COUNT from_count, MPI_Datatype from_type, 
     free(blocks);
     return code;
 }
+
+#undef REDUCTION
+#undef MOVE

@@ -89,6 +89,30 @@ ENTRY(alltoall, (void *from, const MPI_Fint *from_count, const MPI_Fint *from_ty
     *error = MPI_Alltoall(address(from), *from_count, TYPE(from_type), address(to), *to_count, TYPE(to_type), COMM);
 }
 
+ENTRY(gather, (void *from, const MPI_Fint *from_count, const MPI_Fint *from_type, void *to, const MPI_Fint *to_count,
+               const MPI_Fint *to_type, const MPI_Fint *root, const MPI_Fint *comm, MPI_Fint *error))
+{
+    *error = MPI_Gather(address(from), *from_count, TYPE(from_type), address(to), *to_count, TYPE(to_type), *root, COMM);
+}
+
+ENTRY(scatter, (void *from, const MPI_Fint *from_count, const MPI_Fint *from_type, void *to, const MPI_Fint *to_count,
+                const MPI_Fint *to_type, const MPI_Fint *root, const MPI_Fint *comm, MPI_Fint *error))
+{
+    *error = MPI_Scatter(address(from), *from_count, TYPE(from_type), address(to), *to_count, TYPE(to_type), *root, COMM);
+}
+
+ENTRY(scan, (void *from, void *to, const MPI_Fint *count, const MPI_Fint *type, const MPI_Fint *op, const MPI_Fint *comm,
+             MPI_Fint *error))
+{
+    *error = MPI_Scan(address(from), address(to), *count, TYPE(type), OP, COMM);
+}
+
+ENTRY(exscan, (void *from, void *to, const MPI_Fint *count, const MPI_Fint *type, const MPI_Fint *op, const MPI_Fint *comm,
+               MPI_Fint *error))
+{
+    *error = MPI_Exscan(address(from), address(to), *count, TYPE(type), OP, COMM);
+}
+
 ENTRY(barrier, (const MPI_Fint *comm, MPI_Fint *error))
 {
     *error = MPI_Barrier(COMM);

@@ -89,6 +89,28 @@ int move_all_to_all(struct call *call, struct buffer from, struct buffer to)
     return moved(call, from, to, all_to_all);
 }
 
+static int gather(const struct call *call, const void *from, void *to)
+{
+    const char *own = (char *)to + (size_t)call->world->rank * call->bytes;
+    return carry_gather(call, from == NULL ? own : from, to);
+}
+
+/* A buffer that is not there. */
+static const struct buffer NOTHING = { NULL, 0, MPI_BYTE };
+
+int move_gather(struct call *call, struct buffer part, struct buffer whole)
+{
+    whole.count *= call->world->ranks;
+    return moved(call, part, call->world->rank == call->root ? whole : NOTHING, gather);
+}
+
+int move_scatter(struct call *call, struct buffer whole, struct buffer part)
+{
+    whole.count *= call->world->ranks;
+    bool is_root = call->world->rank == call->root;
+    return moved(call, is_root ? whole : NOTHING, part.address == MPI_IN_PLACE ? NOTHING : part, carry_scatter);
+}
+
 /* Brings packed blocks, which lie side by side, to where they belong. */
 static int unpack_blocks(const struct call *call, char *bytes, void *to, MPI_Datatype type, const struct block *blocks)
 {

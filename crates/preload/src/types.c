@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-enum kind { SIGNED, UNSIGNED, FLOATING, MOVED };
-
 enum { SLOTS = 256 };
 
 /* Open addressing: a handle is an address in Open MPI, and a number in MPICH. */
@@ -26,6 +24,7 @@ static int dtype_of(enum kind kind, int size_bytes)
         return size_bytes == 4 ? UNISONO_I32 : size_bytes == 8 ? UNISONO_I64 : NONE;
     case UNSIGNED:
         return size_bytes == 1 ? UNISONO_U8 : size_bytes == 4 ? UNISONO_U32 : size_bytes == 8 ? UNISONO_U64 : NONE;
+    case COMPLEX:
     case FLOATING:
         return size_bytes == 4 ? UNISONO_F32 : size_bytes == 8 ? UNISONO_F64 : NONE;
     default:
@@ -43,7 +42,7 @@ static void add(MPI_Datatype handle, enum kind kind)
     while (is_used[slot])
         slot = (slot + 1) % SLOTS;
     is_used[slot] = true;
-    slots[slot] = (struct type){ handle, dtype_of(kind, size_bytes), size_bytes, kind == FLOATING };
+    slots[slot] = (struct type){ handle, kind, size_bytes, dtype_of(kind, kind == COMPLEX ? size_bytes / 2 : size_bytes) };
 }
 
 static void add_all(const MPI_Datatype *handles, size_t count, enum kind kind)
@@ -69,18 +68,14 @@ void types_begin(void)
     const MPI_Datatype is_floating[] = {
         MPI_FLOAT, MPI_DOUBLE, MPI_LONG_DOUBLE, MPI_REAL, MPI_REAL4, MPI_REAL8, MPI_DOUBLE_PRECISION,
     };
+    const MPI_Datatype is_complex[] = { MPI_C_FLOAT_COMPLEX, MPI_C_DOUBLE_COMPLEX, MPI_C_LONG_DOUBLE_COMPLEX, MPI_COMPLEX,
+                                        MPI_DOUBLE_COMPLEX };
     /* MPI reduces them otherwise, or not at all. */
-    const MPI_Datatype is_moved[] = {
-        MPI_CHAR,           MPI_WCHAR,
-        MPI_BYTE,           MPI_PACKED,
-        MPI_C_BOOL,         MPI_C_FLOAT_COMPLEX,
-        MPI_C_DOUBLE_COMPLEX, MPI_C_LONG_DOUBLE_COMPLEX,
-        MPI_LOGICAL,        MPI_CHARACTER,
-        MPI_COMPLEX,        MPI_DOUBLE_COMPLEX,
-    };
+    const MPI_Datatype is_moved[] = { MPI_CHAR, MPI_WCHAR, MPI_BYTE, MPI_PACKED, MPI_C_BOOL, MPI_LOGICAL, MPI_CHARACTER };
     ADD_ALL(is_signed, SIGNED);
     ADD_ALL(is_unsigned, UNSIGNED);
     ADD_ALL(is_floating, FLOATING);
+    ADD_ALL(is_complex, COMPLEX);
     ADD_ALL(is_moved, MOVED);
 }
 
@@ -90,6 +85,22 @@ const struct type *type_of(MPI_Datatype handle)
         if (slots[slot].handle == handle)
             return &slots[slot];
     return NULL;
+}
+
+bool is_reduced(const struct type *type, int op)
+{
+    bool is_of_bits = op == UNISONO_BIT_AND || op == UNISONO_BIT_OR || op == UNISONO_BIT_XOR;
+    switch (type->kind) {
+    case MOVED:
+        return false;
+    case COMPLEX:
+        return type->dtype != NONE && op == UNISONO_SUM;
+    case FLOATING:
+        /* MPI decides whether it reduces the bits of a float, or its truth. */
+        return type->dtype != NONE && op < UNISONO_BIT_AND;
+    default:
+        return type->dtype != NONE || is_of_bits;
+    }
 }
 
 int reduction_of(MPI_Op op)

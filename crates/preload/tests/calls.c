@@ -1,6 +1,7 @@
 /* Every call that is taken over, on every kind of argument, compared with what MPI's own function gives: PMPI_ is not taken over. Run it
  * with the library preloaded, and without. */
 
+#include <complex.h>
 #include <mpi.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -39,6 +40,26 @@ static bool same(const double *a, const double *b, long count)
     return memcmp(a, b, sizeof(double) * (size_t)count) == 0;
 }
 
+/* Rank 0 gets nothing from an exclusive scan. */
+static void scans(MPI_Comm comm, long count)
+{
+    double *from = own_values(count), *ours = array(count), *theirs = array(count);
+    int n = (int)count;
+    MPI_Scan(from, ours, n, MPI_DOUBLE, MPI_SUM, comm);
+    PMPI_Scan(from, theirs, n, MPI_DOUBLE, MPI_SUM, comm);
+    check(same(ours, theirs, count), "scan", count);
+    memcpy(ours, from, sizeof(double) * (size_t)count);
+    MPI_Scan(MPI_IN_PLACE, ours, n, MPI_DOUBLE, MPI_SUM, comm);
+    check(same(ours, theirs, count), "scan in place", count);
+    MPI_Exscan(from, ours, n, MPI_DOUBLE, MPI_MAX, comm);
+    PMPI_Exscan(from, theirs, n, MPI_DOUBLE, MPI_MAX, comm);
+    check(rank == 0 || same(ours, theirs, count), "exclusive scan", count);
+    memcpy(ours, from, sizeof(double) * (size_t)count);
+    MPI_Exscan(MPI_IN_PLACE, ours, n, MPI_DOUBLE, MPI_MAX, comm);
+    check(rank == 0 || same(ours, theirs, count), "exclusive scan in place", count);
+    free(from), free(ours), free(theirs);
+}
+
 static void reductions(MPI_Comm comm, long count)
 {
     double *from = own_values(count), *ours = array(count), *theirs = array(count);
@@ -55,6 +76,7 @@ static void reductions(MPI_Comm comm, long count)
         PMPI_Reduce_scatter_block(from, theirs, n, MPI_DOUBLE, ops[op], comm);
         check(same(ours, theirs, count), "reduce-scatter", count);
     }
+    scans(comm, count);
     memcpy(ours, from, sizeof(double) * (size_t)count);
     MPI_Allreduce(MPI_IN_PLACE, ours, n, MPI_DOUBLE, MPI_SUM, comm);
     PMPI_Allreduce(from, theirs, n, MPI_DOUBLE, MPI_SUM, comm);
@@ -102,8 +124,49 @@ static void moves_of_other_types(MPI_Comm comm, long count)
         check(gotten[rank % 2 ? i : 2 * i] == expected, "all-gather of another type", count);
         check(rank % 2 || gotten[2 * i + 1] == -1, "all-gather beside another type", count);
     }
+    if (rank == 0)
+        MPI_Gather(values, n, spread, gotten, n, MPI_DOUBLE, 0, comm);
+    else
+        MPI_Gather(gotten, n, rank % 2 ? MPI_DOUBLE : spread, NULL, 0, MPI_DATATYPE_NULL, 0, comm);
+    for (long i = 0; rank == 0 && i < count * ranks; i++)
+        check(gotten[i] == (double)(2 * (i % count) % 1000), "gather of other types", count);
+    for (long i = 0; i < 2 * count * ranks; i++)
+        values[i] = -1;
+    if (rank == 0)
+        MPI_Scatter(gotten, n, MPI_DOUBLE, values, n, spread, 0, comm);
+    else
+        MPI_Scatter(NULL, 0, MPI_DATATYPE_NULL, values, n, spread, 0, comm);
+    for (long i = 0; i < count; i++) {
+        check(values[2 * i] == (double)(2 * i % 1000), "scatter of other types", count);
+        check(values[2 * i + 1] == -1, "scatter beside other types", count);
+    }
     MPI_Type_free(&spread);
     free(values), free(gotten);
+}
+
+/* Blocks from and to a root, whose own block may be in place; the buffer of all blocks is the root's alone. */
+static void moves_of_a_root(MPI_Comm comm, long count, int root)
+{
+    double *from = own_values(count), *ours = array(count), *theirs = array(count);
+    int n = (int)count;
+    bool is_root = rank == root;
+    PMPI_Gather(from, n, MPI_DOUBLE, theirs, n, MPI_DOUBLE, root, comm);
+    MPI_Gather(from, n, MPI_DOUBLE, is_root ? ours : NULL, n, MPI_DOUBLE, root, comm);
+    check(!is_root || same(ours, theirs, count * ranks), "gather", count);
+    for (long i = 0; i < count * ranks; i++)
+        ours[i] = i / count == rank ? from[i % count] : -1;
+    if (is_root)
+        MPI_Gather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, ours, n, MPI_DOUBLE, root, comm);
+    else
+        MPI_Gather(from, n, MPI_DOUBLE, NULL, 0, MPI_DATATYPE_NULL, root, comm);
+    check(!is_root || same(ours, theirs, count * ranks), "gather in place", count);
+    PMPI_Scatter(from, n, MPI_DOUBLE, theirs, n, MPI_DOUBLE, root, comm);
+    MPI_Scatter(is_root ? from : NULL, n, MPI_DOUBLE, ours, n, MPI_DOUBLE, root, comm);
+    check(same(ours, theirs, count), "scatter", count);
+    memset(ours, 0, sizeof(double) * (size_t)count);
+    MPI_Scatter(is_root ? from : NULL, n, MPI_DOUBLE, is_root ? MPI_IN_PLACE : ours, n, MPI_DOUBLE, root, comm);
+    check(is_root || same(ours, theirs, count), "scatter in place", count);
+    free(from), free(ours), free(theirs);
 }
 
 static void moves(MPI_Comm comm, long count)
@@ -115,6 +178,7 @@ static void moves(MPI_Comm comm, long count)
         MPI_Bcast(ours, n, MPI_DOUBLE, root, comm);
         PMPI_Bcast(theirs, n, MPI_DOUBLE, root, comm);
         check(same(ours, theirs, count), "broadcast", count);
+        moves_of_a_root(comm, count, root);
     }
     MPI_Allgather(from, n, MPI_DOUBLE, ours, n, MPI_DOUBLE, comm);
     PMPI_Allgather(from, n, MPI_DOUBLE, theirs, n, MPI_DOUBLE, comm);
@@ -192,6 +256,21 @@ static void types(MPI_Comm comm)
     check(most.place == ranks - 1, "largest pair", 1);
 }
 
+/* Sums of complex numbers, and bits of integers of 8 and 16 bits. */
+static void parts_of_types(MPI_Comm comm)
+{
+    enum { COUNT = 1001 };
+    float complex from[COUNT], ours[COUNT], theirs[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        from[i] = (float)(i + rank) + (float)(i - 3 * rank) * I;
+    MPI_Allreduce(from, ours, COUNT, MPI_C_FLOAT_COMPLEX, MPI_SUM, comm);
+    PMPI_Allreduce(from, theirs, COUNT, MPI_C_FLOAT_COMPLEX, MPI_SUM, comm);
+    check(memcmp(ours, theirs, sizeof(ours)) == 0, "sum of complex numbers", COUNT);
+    MPI_Allreduce(from, ours, COUNT, MPI_C_FLOAT_COMPLEX, MPI_PROD, comm);
+    PMPI_Allreduce(from, theirs, COUNT, MPI_C_FLOAT_COMPLEX, MPI_PROD, comm);
+    check(memcmp(ours, theirs, sizeof(ours)) == 0, "product of complex numbers", COUNT);
+}
+
 int main(int argc, char **argv)
 {
     int provided;
@@ -209,6 +288,7 @@ int main(int argc, char **argv)
         MPI_Barrier(MPI_COMM_WORLD);
     }
     types(MPI_COMM_WORLD);
+    parts_of_types(MPI_COMM_WORLD);
     if (rank == 0)
         printf("%d ranks: all right\n", ranks);
     MPI_Finalize();

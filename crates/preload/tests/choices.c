@@ -33,9 +33,11 @@ static void pause_at_random(long most_us)
     nanosleep(&time, NULL);
 }
 
+enum { CALLS = 11 };
+
 /* An allgather, a reduction or any other call, by the library (MPI_) or by MPI (PMPI_). */
 #define CALL(prefix, to)                                                           \
-    switch (call % 7) {                                                            \
+    switch (call % CALLS) {                                                            \
     case 0:                                                                        \
         prefix##Allreduce(from, to, count, MPI_INT, MPI_SUM, comm);                \
         break;                                                                     \
@@ -54,11 +56,24 @@ static void pause_at_random(long most_us)
     case 5:                                                                        \
         prefix##Alltoall(from, count, MPI_INT, to, count, MPI_INT, comm);          \
         break;                                                                     \
+    case 6:                                                                        \
+        prefix##Gather(from, count, MPI_INT, to, count, MPI_INT, root, comm);      \
+        break;                                                                     \
+    case 7:                                                                        \
+        prefix##Scatter(from, count, MPI_INT, to, count, MPI_INT, root, comm);     \
+        break;                                                                     \
+    case 8:                                                                        \
+        prefix##Scan(from, to, count, MPI_INT, MPI_SUM, comm);                     \
+        break;                                                                     \
+    case 9:                                                                        \
+        prefix##Exscan(from, to, count, MPI_INT, MPI_MAX, comm);                   \
+        break;                                                                     \
     default:                                                                       \
         prefix##Reduce_scatter_block(from, to, count, MPI_INT, MPI_MIN, comm);     \
     }
 
-static const char *const NAMES[7] = { "sum", "maximum", "reduce", "broadcast", "all-gather", "all-to-all", "reduce-scatter" };
+static const char *const NAMES[CALLS] = { "sum",        "maximum", "reduce",  "broadcast", "all-gather",    "all-to-all",
+                                          "gather",     "scatter", "scan",    "exclusive scan", "reduce-scatter" };
 
 static void make(int call, int root, int count, MPI_Comm comm)
 {
@@ -73,7 +88,7 @@ static void make(int call, int root, int count, MPI_Comm comm)
     }
     CALL(MPI_, ours)
     CALL(PMPI_, theirs)
-    check(memcmp(ours, theirs, all * sizeof(int)) == 0, NAMES[call % 7], count);
+    check(memcmp(ours, theirs, all * sizeof(int)) == 0, NAMES[call % CALLS], count);
     free(from), free(ours), free(theirs);
 }
 
@@ -84,7 +99,7 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (argc < 3)
         MPI_Abort(MPI_COMM_WORLD, 2);
-    int rounds = atoi(argv[1]), functions = argc > 3 ? atoi(argv[3]) : 7;
+    int rounds = atoi(argv[1]), functions = argc > 3 ? atoi(argv[3]) : CALLS;
     long pause_us = atol(argv[2]);
     const int counts[] = { 1, 100, 3000 };
     own_state = (unsigned)rank;

@@ -22,8 +22,7 @@ const TO_BUILD: Duration = Duration::from_secs(300);
 const DEADLINE: Duration = Duration::from_secs(120);
 const MPIS: [&str; 2] = ["openmpi", "mpich"];
 /// Makes every function go through Unisono from the first call.
-const ALL: &str =
-    "allreduce,reduce,bcast,reduce_scatter,reduce_scatter_block,allgather,allgatherv,alltoall,barrier";
+const ALL: &str = "allreduce,reduce,bcast,reduce_scatter,reduce_scatter_block,allgather,allgatherv,alltoall,gather,scatter,scan,exscan,barrier";
 
 /// The folder in which the libraries are installed, and the folder of a test's programs.
 struct Installed {
@@ -33,7 +32,7 @@ struct Installed {
 
 pub(crate) fn tests() -> Vec<Test> {
     type Run = fn(&Installed, &'static str);
-    let tests: [(&str, Run); 16] = [
+    let tests: [(&str, Run); 17] = [
         ("every_call_gives_what_mpi_gives", every_call),
         ("the_setting_chooses", setting),
         ("ranks_agree_on_trials", choice::ranks_agree),
@@ -44,6 +43,7 @@ pub(crate) fn tests() -> Vec<Test> {
         ("a_slow_unisono_is_not_chosen", choice::slow_unisono),
         ("pending_calls_progress_during_a_wait", progress),
         ("communicators_come_and_go", communicators),
+        ("calls_that_are_not_valid_are_refused_as_by_mpi", errors),
         ("a_mismatch_is_an_error_of_mpi", mismatch),
         ("a_mismatch_ends_the_job_by_default", fatal_mismatch),
         ("fortran_programs_run", fortran),
@@ -153,6 +153,13 @@ fn progress(installed: &Installed, mpi: &'static str) {
 fn communicators(installed: &Installed, mpi: &'static str) {
     let program = installed.c(mpi, "communicators.c");
     for ranks in [2, 3] {
+        is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
+    }
+}
+
+fn errors(installed: &Installed, mpi: &'static str) {
+    let program = installed.c(mpi, "errors.c");
+    for ranks in [2, 3] {
         is_right(launch::run(installed.accelerate(mpi, ranks, &program, &["no-memory"]), DEADLINE), ranks);
     }
     // Calls that are not valid are MPI's, also if all are.
@@ -168,13 +175,13 @@ fn communicators(installed: &Installed, mpi: &'static str) {
 }
 
 fn mismatch(installed: &Installed, mpi: &'static str) {
-    let program = installed.c(mpi, "communicators.c");
+    let program = installed.c(mpi, "errors.c");
     let ended = is_right(launch::run(installed.accelerate(mpi, 2, &program, &["mismatch"]), DEADLINE), 2);
     assert!(ended.stdout.contains("rank 1 called all-reduce #1 of 2 i32"), "{ended:?}");
 }
 
 fn fatal_mismatch(installed: &Installed, mpi: &'static str) {
-    let program = installed.c(mpi, "communicators.c");
+    let program = installed.c(mpi, "errors.c");
     let ended = launch::run(installed.accelerate(mpi, 2, &program, &["mismatch", "fatal"]), DEADLINE);
     assert!(!ended.status.success() && !ended.stdout.contains("all right"), "{ended:?}");
 }
@@ -183,7 +190,18 @@ fn fortran(installed: &Installed, mpi: &'static str) {
     for module in ["-DCLASSIC", "-DMODERN"] {
         let program = installed.build(&format!("mpif90.{mpi}"), "in_fortran.f90", &["-cpp", "-O1", module]);
         let ended = is_right(launch::run(installed.accelerate(mpi, 2, &program, &[]), DEADLINE), 2);
-        for function in ["allreduce", "reduce", "bcast", "allgather", "alltoall", "barrier"] {
+        for function in [
+            "allreduce",
+            "reduce",
+            "bcast",
+            "allgather",
+            "alltoall",
+            "gather",
+            "scatter",
+            "scan",
+            "exscan",
+            "barrier",
+        ] {
             assert!(reports(&ended, function, "  unisono"), "{module}, {function}: {ended:?}");
         }
     }

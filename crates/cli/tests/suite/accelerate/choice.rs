@@ -57,19 +57,21 @@ fn run(installed: &Installed, mpi: &str, ranks: usize, calls: (u32, u32), set: &
     is_right(launch::run(choices(installed, mpi, ranks, calls, set), DEADLINE), ranks)
 }
 
-/// The rounds after which every class has had a trial: after 31 calls of its communicator, and 24 of its own, of which every fourth
+/// The rounds after which every class has had a trial: after 31 calls of its communicator, and 64 of its own, of which every fourth
 /// is on another communicator and every third has its size.
-const TRIED: u32 = 120;
+const TRIED: u32 = 300;
+/// Eleven functions and reductions, and three sizes of each.
+const CLASSES: usize = 33;
 
 pub(super) fn ranks_agree(installed: &Installed, mpi: &'static str) {
     // Ranks of MPICH that outnumber the cores take their turns late.
     let ranks = if mpi == "mpich" { 2 } else { 4 };
     let ended = run(installed, mpi, ranks, (TRIED, 300), &[]);
     let rows = rows(&ended);
-    assert!(rows.len() == 21 && rows.iter().all(|row| row.has_trial), "{rows:#?}");
+    assert!(rows.len() == CLASSES && rows.iter().all(|row| row.has_trial), "{rows:#?}");
     assert!(rows.iter().all(|row| row.by_unisono >= 12 && row.by_mpi >= 12), "{rows:#?}");
     // A class is tried again after a thousand calls.
-    run(installed, mpi, 2, (4400, 0), &[]);
+    run(installed, mpi, 2, (4600, 0), &[]);
 }
 
 pub(super) fn few_calls(installed: &Installed, mpi: &'static str) {
@@ -87,7 +89,7 @@ pub(super) fn slow_mpi(installed: &Installed, mpi: &'static str) {
     let program = installed.c(mpi, "choices.c");
     let behind = r#"LD_PRELOAD=$LD_PRELOAD:$0 exec "$@""#;
     // All-reduces alone, of which MPI carries out each check too.
-    let arguments = ["-c", behind, delay.to_str().unwrap(), program.to_str().unwrap(), "140", "0", "1"];
+    let arguments = ["-c", behind, delay.to_str().unwrap(), program.to_str().unwrap(), "300", "0", "1"];
     let mut command = installed.accelerate(mpi, 2, Path::new("sh"), &arguments);
     command.env_remove("UNISONO_ACCELERATE");
     let ended = is_right(launch::run(command, DEADLINE), 2);
@@ -106,7 +108,7 @@ pub(super) fn replay(installed: &Installed, mpi: &'static str) {
     let path = file.to_str().unwrap();
     run(installed, mpi, 2, (TRIED, 0), &[("UNISONO_ACCELERATE_RECORD", path)]);
     let text = fs::read_to_string(&file).unwrap();
-    assert_eq!(text.lines().count(), 2 + 21, "{text}");
+    assert_eq!(text.lines().count(), 2 + CLASSES, "{text}");
     // Each class is carried out by one side from the first call, even if the other one is faster.
     let setting = format!("fixed:{path}");
     for (from, to) in [("unisono", "unisono"), (" mpi\n", " unisono\n"), (" unisono\n", " mpi\n")] {
@@ -116,7 +118,7 @@ pub(super) fn replay(installed: &Installed, mpi: &'static str) {
         let by_unisono = rows(&ended).iter().filter(|row| row.by_mpi == 0 && row.chosen == "unisono").count();
         let by_mpi = rows(&ended).iter().filter(|row| row.by_unisono == 0 && row.chosen != "unisono").count();
         assert_eq!(by_unisono, changed.matches(" unisono\n").count(), "{ended:?}\n{changed}");
-        assert_eq!(by_unisono + by_mpi, 21, "{ended:?}");
+        assert_eq!(by_unisono + by_mpi, CLASSES, "{ended:?}");
     }
     // A class that the file lacks is MPI's.
     let lines: Vec<_> = text.lines().collect();

@@ -1,0 +1,340 @@
+/* Calls that are not valid, a lack of memory, and ranks that differ. Arguments: `off` if MPI carries out every call, `lengths`, `no-memory`, or
+ * `mismatch`, perhaps with `fatal`. */
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+static int rank, ranks;
+
+static void check(int is_right, const char *what)
+{
+    if (is_right)
+        return;
+    fprintf(stderr, "rank %d: %s\n", rank, what);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static int sum_of(int value, MPI_Comm comm)
+{
+    int sum = -1;
+    check(MPI_Allreduce(&value, &sum, 1, MPI_INT, MPI_SUM, comm) == MPI_SUCCESS, "a sum fails");
+    return sum;
+}
+
+/* MPI refuses invalid calls. */
+static void errors(void)
+{
+    MPI_Comm comm;
+    int value = 1, class;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    check(sum_of(1, comm) == ranks, "the sum of a copy is wrong");
+    int code = MPI_Bcast(&value, 1, MPI_INT, ranks, comm);
+    MPI_Error_class(code, &class);
+    check(class == MPI_ERR_ROOT, "a root that is no rank is not refused");
+    code = MPI_Allreduce(&value, &value, -1, MPI_INT, MPI_SUM, comm);
+    MPI_Error_class(code, &class);
+    check(class == MPI_ERR_COUNT || class == MPI_ERR_BUFFER, "a count below 0 is not refused");
+    MPI_Comm_free(&comm);
+}
+
+/* MPIs alone do not refuse all calls. */
+enum { REFUSED_BY_MPI = 9, INVALID_CALLS = 20 };
+
+/* A call that is not valid, and the class of its error. */
+static int invalid_call(int number, MPI_Comm comm, int *class)
+{
+    double from[16] = { 0 }, to[64] = { 0 };
+    int counts[ranks], starts[ranks];
+    for (int i = 0; i < ranks; i++) {
+        counts[i] = i == ranks - 1 ? -1 : 1;
+        starts[i] = i;
+    }
+    const int classes[INVALID_CALLS] = {
+        MPI_ERR_OP,   MPI_ERR_ROOT,  MPI_ERR_COUNT, MPI_ERR_TYPE,   MPI_ERR_ROOT,   MPI_ERR_COUNT, MPI_ERR_TYPE,
+        MPI_ERR_TYPE, MPI_ERR_COUNT, MPI_ERR_COUNT, MPI_ERR_BUFFER, MPI_ERR_BUFFER, MPI_ERR_COUNT, MPI_ERR_COUNT,
+        MPI_ERR_COUNT, MPI_ERR_COUNT, MPI_ERR_TYPE,  MPI_ERR_ROOT,   MPI_ERR_COUNT,  MPI_ERR_BUFFER,
+    };
+    *class = classes[number];
+    switch (number) {
+    case 0:
+        return MPI_Allreduce(from, to, 1, MPI_DATATYPE_NULL, MPI_SUM, comm);
+    case 1:
+        return MPI_Reduce(from, to, 1, MPI_DOUBLE, MPI_SUM, ranks, comm);
+    case 2:
+        return MPI_Bcast(from, -1, MPI_DOUBLE, 0, comm);
+    case 3:
+        return MPI_Bcast(from, 1, MPI_DATATYPE_NULL, 0, comm);
+    case 4:
+        return MPI_Bcast(from, 1, MPI_DOUBLE, ranks, comm);
+    case 5:
+        return MPI_Allgather(from, 1, MPI_DOUBLE, to, -1, MPI_DOUBLE, comm);
+    case 6:
+        return MPI_Allgather(from, 1, MPI_DOUBLE, to, 1, MPI_DATATYPE_NULL, comm);
+    case 7:
+        return MPI_Alltoall(from, 1, MPI_DOUBLE, to, 1, MPI_DATATYPE_NULL, comm);
+    case 8:
+        return MPI_Reduce_scatter(from, to, counts, MPI_DOUBLE, MPI_SUM, comm);
+    case REFUSED_BY_MPI:
+        return MPI_Allreduce(from, to, -1, MPI_DOUBLE, MPI_SUM, comm);
+    case 10:
+        return MPI_Allreduce(NULL, to, 1, MPI_DOUBLE, MPI_SUM, comm);
+    case 11:
+        return MPI_Reduce(NULL, to, 1, MPI_DOUBLE, MPI_SUM, 0, comm);
+    case 12:
+        return MPI_Allgatherv(from, 1, MPI_DOUBLE, to, counts, starts, MPI_DOUBLE, comm);
+    case 13:
+        return MPI_Allgather(from, 1, MPI_DOUBLE, to, 2, MPI_DOUBLE, comm);
+    case 14:
+        counts[ranks - 1] = 1;
+        return MPI_Allgatherv(from, 2, MPI_DOUBLE, to, counts, starts, MPI_DOUBLE, comm);
+    case 15:
+        return MPI_Reduce_scatter_block(from, to, -1, MPI_DOUBLE, MPI_SUM, comm);
+    case 16:
+        return MPI_Gather(from, 1, MPI_DATATYPE_NULL, to, 1, MPI_DOUBLE, 0, comm);
+    case 17:
+        return MPI_Scatter(from, 1, MPI_DOUBLE, to, 1, MPI_DOUBLE, ranks, comm);
+    case 18:
+        return MPI_Scan(from, to, -1, MPI_DOUBLE, MPI_SUM, comm);
+    default:
+        return MPI_Exscan(NULL, to, 1, MPI_DOUBLE, MPI_SUM, comm);
+    }
+}
+
+/* A call of rank 0 alone that is not valid returns an error, although it is the first one on its communicator. */
+static void invalid_first_calls(int calls)
+{
+    for (int number = 0; number < calls; number++) {
+        MPI_Comm comm;
+        int expected, class = -1;
+        MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+        MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+        if (rank == 0) {
+            MPI_Error_class(invalid_call(number, comm, &expected), &class);
+            if (class != expected)
+                fprintf(stderr, "call %d: class %d, and not %d\n", number, class, expected);
+            check(class == expected, "a call that is not valid is not refused");
+        }
+        /* By a message: the others make no call of their own meanwhile. */
+        for (int other = 1; other < ranks; other++)
+            if (rank == 0)
+                MPI_Send(&class, 1, MPI_INT, other, 0, comm);
+            else if (rank == other)
+                MPI_Recv(&class, 1, MPI_INT, 0, 0, comm, MPI_STATUS_IGNORE);
+        check(sum_of(1, comm) == ranks, "the sum after a call that is not valid is wrong");
+        MPI_Comm_free(&comm);
+    }
+}
+
+enum { ALIASED_CALLS = 11 };
+
+/* A call whose buffers are one, by MPI (`PMPI_`) or by the library (`MPI_`). */
+#define ALIASED_CALL(prefix)                                                                                              \
+    switch (number) {                                                                                                     \
+    case 0:                                                                                                               \
+        code = prefix##Allreduce(all, all, 1, MPI_DOUBLE, MPI_SUM, comm);                                                 \
+        break;                                                                                                            \
+    case 1:                                                                                                               \
+        code = prefix##Reduce(all, rank == 0 ? all : NULL, 1, MPI_DOUBLE, MPI_SUM, 0, comm);                              \
+        break;                                                                                                            \
+    case 2:                                                                                                               \
+        code = prefix##Reduce_scatter(all, all, counts, MPI_DOUBLE, MPI_SUM, comm);                                       \
+        break;                                                                                                            \
+    case 3:                                                                                                               \
+        code = prefix##Reduce_scatter_block(all, all, 1, MPI_DOUBLE, MPI_SUM, comm);                                      \
+        break;                                                                                                            \
+    case 4:                                                                                                               \
+        code = prefix##Allgather(all + rank, 1, MPI_DOUBLE, all, 1, MPI_DOUBLE, comm);                                    \
+        break;                                                                                                            \
+    case 5:                                                                                                               \
+        code = prefix##Allgatherv(all + rank, 1, MPI_DOUBLE, all, counts, starts, MPI_DOUBLE, comm);                      \
+        break;                                                                                                            \
+    case 6:                                                                                                               \
+        code = prefix##Alltoall(all, 1, MPI_DOUBLE, all, 1, MPI_DOUBLE, comm);                                            \
+        break;                                                                                                            \
+    case 7:                                                                                                               \
+        code = prefix##Gather(all, 1, MPI_DOUBLE, all, 1, MPI_DOUBLE, 0, comm);                                           \
+        break;                                                                                                            \
+    case 8:                                                                                                               \
+        code = prefix##Scatter(all, 1, MPI_DOUBLE, all, 1, MPI_DOUBLE, 0, comm);                                          \
+        break;                                                                                                            \
+    case 9:                                                                                                               \
+        code = prefix##Scan(all, all, 1, MPI_DOUBLE, MPI_SUM, comm);                                                      \
+        break;                                                                                                            \
+    default:                                                                                                              \
+        code = prefix##Exscan(all, all, 1, MPI_DOUBLE, MPI_SUM, comm);                                                    \
+    }
+
+/* A call that is like one of these, and valid. */
+#define VALID_CALL(prefix)                                                                                                \
+    switch (number) {                                                                                                     \
+    case 1:                                                                                                               \
+        code = prefix##Reduce(from, to, 1, MPI_DOUBLE, MPI_SUM, 0, comm);                                                 \
+        break;                                                                                                            \
+    case 7:                                                                                                               \
+        code = prefix##Gather(from, 1, MPI_DOUBLE, to, 1, MPI_DOUBLE, 0, comm);                                           \
+        break;                                                                                                            \
+    default:                                                                                                              \
+        code = prefix##Scatter(from, 1, MPI_DOUBLE, to, 1, MPI_DOUBLE, 0, comm);                                          \
+    }
+
+/* The class of the error of such a call, on a communicator of its own. */
+static int class_of_aliases(int number, int is_by_mpi)
+{
+    MPI_Comm comm;
+    int code, class, counts[ranks], starts[ranks];
+    double all[64] = { 0 };
+    for (int i = 0; i < ranks; i++) {
+        counts[i] = 1;
+        starts[i] = i;
+    }
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    if (is_by_mpi)
+        ALIASED_CALL(PMPI_)
+    else
+        ALIASED_CALL(MPI_)
+    MPI_Error_class(code, &class);
+    /* The other ranks of a call with a root made a valid one, and wait. */
+    if (code != MPI_SUCCESS && (number == 1 || number == 7 || number == 8)) {
+        double *from = all, to[64];
+        if (is_by_mpi)
+            VALID_CALL(PMPI_)
+        else
+            VALID_CALL(MPI_)
+        check(code == MPI_SUCCESS, "a valid call after one into its own array fails");
+    }
+    MPI_Comm_free(&comm);
+    return class;
+}
+
+/* Calls whose buffers are one end as in MPI: MPICH refuses all of these, and Open MPI one. */
+static void aliases(void)
+{
+    for (int number = 0; number < ALIASED_CALLS; number++) {
+        int ours = class_of_aliases(number, 0), theirs = class_of_aliases(number, 1);
+        if (ours != theirs)
+            fprintf(stderr, "call %d: class %d, and not %d\n", number, ours, theirs);
+        check(ours == theirs, "a call whose buffers are one does not end as in MPI");
+    }
+}
+
+/* A rank that gives more than it expects takes part in a call that MPI carries out, and gets MPI's error. */
+static void lengths(void)
+{
+    MPI_Comm comm;
+    int from[64] = { 0 }, to[32], class;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    MPI_Error_class(MPI_Alltoall(from, rank == 0 ? 2 : 1, MPI_INT, to, 1, MPI_INT, comm), &class);
+    check(rank != 0 || class == MPI_ERR_TRUNCATE, "a block that is cut is not reported");
+    MPI_Comm_free(&comm);
+}
+
+/* Without memory to pack values, every rank's error handler is called. */
+static int errors_handled;
+
+static void count_error(MPI_Comm *comm, int *code, ...)
+{
+    (void)comm, (void)code;
+    errors_handled++;
+}
+
+/* Lets the system provide no more memory, once no rank is in an earlier call, which would fail too; returns the limit of before. */
+static struct rlimit without_memory(MPI_Comm comm)
+{
+    struct rlimit limit, small;
+    PMPI_Barrier(comm);
+    getrlimit(RLIMIT_AS, &limit);
+    small = limit;
+    small.rlim_cur = 1;
+    setrlimit(RLIMIT_AS, &small);
+    return limit;
+}
+
+/* Tests a lack of memory for the blocks that a rank gets. */
+static void no_memory_for_blocks(MPI_Errhandler handler, MPI_Datatype pair, const char *from)
+{
+    enum { COUNT = 1 << 22 };
+    MPI_Comm comm;
+    int counts[ranks], starts[ranks], class;
+    char nothing[1];
+    for (int i = 0; i < ranks; i++) {
+        counts[i] = COUNT;
+        starts[i] = i * COUNT;
+    }
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_set_errhandler(comm, handler);
+    check(sum_of(1, comm) == ranks, "the sum of a copy is wrong");
+    struct rlimit limit = without_memory(comm);
+    int code = MPI_Allgatherv(from, 2 * COUNT, MPI_DOUBLE, nothing, counts, starts, pair, comm);
+    setrlimit(RLIMIT_AS, &limit);
+    MPI_Error_class(code, &class);
+    check(class == MPI_ERR_NO_MEM && errors_handled == 2, "a lack of memory for blocks is not for the error handler");
+    MPI_Comm_free(&comm);
+}
+
+static void no_memory(void)
+{
+    enum { COUNT = 1 << 26 };
+    MPI_Comm comm;
+    MPI_Errhandler handler;
+    MPI_Datatype pair;
+    char *nothing = malloc(1);
+    int class;
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_create_errhandler(count_error, &handler);
+    MPI_Comm_set_errhandler(comm, handler);
+    MPI_Type_contiguous(2, MPI_DOUBLE, &pair);
+    MPI_Type_commit(&pair);
+    check(sum_of(1, comm) == ranks, "the sum of a copy is wrong");
+    struct rlimit limit = without_memory(comm);
+    int code = MPI_Bcast(nothing, COUNT, pair, 0, comm);
+    setrlimit(RLIMIT_AS, &limit);
+    MPI_Error_class(code, &class);
+    check(class == MPI_ERR_NO_MEM && errors_handled == 1, "a lack of memory is not for the error handler");
+    no_memory_for_blocks(handler, pair, nothing);
+    MPI_Type_free(&pair);
+    MPI_Errhandler_free(&handler);
+    MPI_Comm_free(&comm);
+    free(nothing);
+}
+
+/* Ranks that differ get an error of MPI's, with a text that names both. */
+static void mismatch(int is_fatal)
+{
+    MPI_Comm comm;
+    int value[2] = { 1, 1 }, sum[2], length;
+    char text[MPI_MAX_ERROR_STRING];
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Comm_set_errhandler(comm, is_fatal ? MPI_ERRORS_ARE_FATAL : MPI_ERRORS_RETURN);
+    check(sum_of(1, comm) == ranks, "the sum of a copy is wrong");
+    int code = MPI_Allreduce(value, sum, 1 + rank % 2, MPI_INT, MPI_SUM, comm);
+    check(code != MPI_SUCCESS, "a mismatch is not reported");
+    MPI_Error_string(code, text, &length);
+    printf("rank %d: %s\n", rank, text);
+}
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    errors();
+    const char *mode = argc > 1 ? argv[1] : "";
+    invalid_first_calls(strcmp(mode, "off") == 0 || strcmp(mode, "lengths") == 0 ? REFUSED_BY_MPI : INVALID_CALLS);
+    aliases();
+    if (strcmp(mode, "lengths") == 0)
+        lengths();
+    if (strcmp(mode, "no-memory") == 0)
+        no_memory();
+    if (strcmp(mode, "mismatch") == 0)
+        mismatch(argc > 2);
+    if (rank == 0)
+        printf("%d ranks: all right\n", ranks);
+    MPI_Finalize();
+    return 0;
+}
