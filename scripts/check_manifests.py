@@ -1,11 +1,14 @@
-"""Starts the ranks of a StatefulSet on this machine, each with the environment of its pod: scripts/check-manifests runs it."""
+"""Validates manifests, and starts their ranks on this machine, each with the environment of its pod: scripts/check-manifests runs it."""
 
 import os
 import subprocess
 import sys
 
+import kubernetes_validate
 import yaml
 
+KUBERNETES = "1.37"
+BENCH = ["bench", "--algorithm", "auto", "--bytes", "8:8", "--iterations", "3"]
 # These exist in a cluster only.
 ADDRESS = "127.0.0.1"
 SECRET = "a secret of this test"
@@ -29,13 +32,21 @@ def environment(container: dict, pod: int) -> dict[str, str]:
     return found
 
 
-def start(unisono: str, stateful_set: dict) -> None:
-    """Runs a collective over all pods, and fails if a rank does."""
-    spec = stateful_set["spec"]
+def validate(manifest: dict) -> None:
+    """Fails unless Kubernetes would take a manifest. Of an MPI job, which it knows from the operator alone, the pods."""
+    if manifest["kind"] != "MPIJob":
+        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+        return
+    for name, replicas in manifest["spec"]["mpiReplicaSpecs"].items():
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name.lower()}, **replicas["template"]}
+        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+
+
+def stateful_set(unisono: str, spec: dict) -> tuple[int, str]:
+    """Runs a collective over all pods; returns their number and the output of the first one."""
     (container,) = spec["template"]["spec"]["containers"]
-    command = [unisono, "bench", "--algorithm", "auto", "--bytes", "8:8", "--iterations", "3"]
     ranks = [
-        subprocess.Popen(command, env=os.environ | environment(container, pod), stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([unisono, *BENCH], env=os.environ | environment(container, pod), stdout=subprocess.PIPE, text=True)
         for pod in range(spec["replicas"])
     ]
     try:
@@ -44,13 +55,29 @@ def start(unisono: str, stateful_set: dict) -> None:
         for rank in ranks:
             rank.kill()
     assert [rank.returncode for rank in ranks] == [0] * len(ranks), outputs
-    assert f"# {len(ranks)} ranks" in outputs[0], outputs
-    print(outputs[0])
+    return len(ranks), outputs[0]
 
+
+def mpi_job(unisono: str, spec: dict) -> tuple[int, str]:
+    """Runs a collective over the ranks that the launcher starts; returns their number and the output."""
+    (container,) = spec["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"]
+    command = container["command"]
+    launcher = command[: command.index("unisono")]
+    ranks = spec["slotsPerWorker"] * spec["mpiReplicaSpecs"]["Worker"]["replicas"]
+    assert launcher == ["mpirun", "-n", str(ranks)], launcher
+    ended = subprocess.run([*launcher, "--oversubscribe", unisono, *BENCH], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert ended.returncode == 0, ended
+    return ranks, ended.stdout
+
+
+STARTS = {"StatefulSet": stateful_set, "MPIJob": mpi_job}
 
 for path in sys.argv[2:]:
     with open(path) as file:
-        sets = [part for part in yaml.safe_load_all(file) if part["kind"] == "StatefulSet"]
-    assert sets, path
-    for stateful_set in sets:
-        start(sys.argv[1], stateful_set)
+        manifests = list(yaml.safe_load_all(file))
+    for manifest in manifests:
+        validate(manifest)
+    (started,) = [manifest for manifest in manifests if manifest["kind"] in STARTS]
+    ranks, output = STARTS[started["kind"]](sys.argv[1], started["spec"])
+    assert f"# {ranks} ranks" in output, output
+    print(f"{path}:\n{output}")
