@@ -12,7 +12,7 @@
 enum {
     /* A communicator with fewer calls does not pay for a world, which takes milliseconds to start. */
     CALLS_BEFORE_START = 32,
-    /* The first calls of a class, by MPI: at 64 KiB and more it takes ten times as long until it has used all of its memory once. */
+    /* The first calls of a class are MPI's: until it has used all of its memory once, it may take ten times as long. */
     WARM_UP_CALLS = 40,
     /* The first call of a run does not count: ranks may still be in the last run's. */
     RUNS = 8,

@@ -316,5 +316,8 @@ bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct
     }
     if (most * to.count > 2 * all)
         return leave(call, UNEVEN);
-    return decides_bytes(call, (size_t)most, error_of_length(from, own));
+    bool is_for_unisono = decides_bytes(call, (size_t)most, error_of_length(from, own));
+    to.count = size_bytes == 0 ? 0 : most / size_bytes;
+    note(call, &to, MPI_OP_NULL);
+    return is_for_unisono;
 }

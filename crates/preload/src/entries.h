@@ -119,10 +119,33 @@ static struct block *MPI(blocks)(const COUNT *counts, const DISPLACEMENT *displa
     return blocks;
 }
 
+/* Whether MPI carries out an all-gather of blocks, of which the largest has the class of the last one's. */
+static bool MPI(are_for_mpi)(MPI_Comm comm, struct buffer from, struct buffer to, const COUNT *counts, const DISPLACEMENT *displacements)
+{
+    const struct repeatable *same = &last_calls[ALLGATHERV];
+    if (same->call.choice == NULL || same->call.comm != comm || counts == NULL || displacements == NULL)
+        return false;
+    MPI_Count all = 0, own = counts[same->rank];
+    for (int rank = 0; rank < same->ranks; rank++) {
+        if (counts[rank] < 0)
+            return false;
+        all += counts[rank];
+        if (to.count < counts[rank])
+            to.count = counts[rank];
+    }
+    MPI_Aint element_bytes = (MPI_Aint)same->call.bytes / (MPI_Aint)same->count;
+    bool is_own = from.count == own && from.address != (char *)to.address + displacements[same->rank] * element_bytes;
+    if (to.count * same->ranks > 2 * all || !(is_own || from.address == MPI_IN_PLACE))
+        return false;
+    from.count = to.count;
+    return is_for_mpi(ALLGATHERV, comm, from, to, MPI_OP_NULL, 0);
+}
+
 int MPI(Allgatherv)(const void *from, COUNT from_count, MPI_Datatype from_type, void *to, const COUNT counts[],
                     const DISPLACEMENT displacements[], MPI_Datatype to_type, MPI_Comm comm)
 {
-    if (is_left_to_mpi(ALLGATHERV, settings.functions))
+    bool is_left = is_left_to_mpi(ALLGATHERV, settings.functions);
+    if (is_left || MPI(are_for_mpi)(comm, BUFFER(from, from_count, from_type), BUFFER(to, 0, to_type), counts, displacements))
         return PMPI(Allgatherv)(from, from_count, from_type, to, counts, displacements, to_type, comm);
     struct call call;
     int ranks = is_accelerated(ALLGATHERV) ? place_in(comm).ranks : 0, code;

@@ -33,54 +33,62 @@ static void pause_at_random(long most_us)
     nanosleep(&time, NULL);
 }
 
-enum { CALLS = 11 };
+enum { CALLS = 12 };
 
 /* An allgather, a reduction or any other call, by the library (MPI_) or by MPI (PMPI_). */
-#define CALL(prefix, to)                                                           \
-    switch (call % CALLS) {                                                            \
-    case 0:                                                                        \
-        prefix##Allreduce(from, to, count, MPI_INT, MPI_SUM, comm);                \
-        break;                                                                     \
-    case 1:                                                                        \
-        prefix##Allreduce(from, to, count, MPI_INT, MPI_MAX, comm);                \
-        break;                                                                     \
-    case 2:                                                                        \
-        prefix##Reduce(from, to, count, MPI_INT, MPI_SUM, root, comm);             \
-        break;                                                                     \
-    case 3:                                                                        \
-        prefix##Bcast(to, count, MPI_INT, root, comm);                             \
-        break;                                                                     \
-    case 4:                                                                        \
-        prefix##Allgather(from, count, MPI_INT, to, count, MPI_INT, comm);         \
-        break;                                                                     \
-    case 5:                                                                        \
-        prefix##Alltoall(from, count, MPI_INT, to, count, MPI_INT, comm);          \
-        break;                                                                     \
-    case 6:                                                                        \
-        prefix##Gather(from, count, MPI_INT, to, count, MPI_INT, root, comm);      \
-        break;                                                                     \
-    case 7:                                                                        \
-        prefix##Scatter(from, count, MPI_INT, to, count, MPI_INT, root, comm);     \
-        break;                                                                     \
-    case 8:                                                                        \
-        prefix##Scan(from, to, count, MPI_INT, MPI_SUM, comm);                     \
-        break;                                                                     \
-    case 9:                                                                        \
-        prefix##Exscan(from, to, count, MPI_INT, MPI_MAX, comm);                   \
-        break;                                                                     \
-    default:                                                                       \
-        prefix##Reduce_scatter_block(from, to, count, MPI_INT, MPI_MIN, comm);     \
+#define CALL(prefix, to)                                                                    \
+    switch (call % CALLS) {                                                                 \
+    case 0:                                                                                 \
+        prefix##Allreduce(from, to, count, MPI_INT, MPI_SUM, comm);                         \
+        break;                                                                              \
+    case 1:                                                                                 \
+        prefix##Allreduce(from, to, count, MPI_INT, MPI_MAX, comm);                         \
+        break;                                                                              \
+    case 2:                                                                                 \
+        prefix##Reduce(from, to, count, MPI_INT, MPI_SUM, root, comm);                      \
+        break;                                                                              \
+    case 3:                                                                                 \
+        prefix##Bcast(to, count, MPI_INT, root, comm);                                      \
+        break;                                                                              \
+    case 4:                                                                                 \
+        prefix##Allgather(from, count, MPI_INT, to, count, MPI_INT, comm);                  \
+        break;                                                                              \
+    case 5:                                                                                 \
+        prefix##Alltoall(from, count, MPI_INT, to, count, MPI_INT, comm);                   \
+        break;                                                                              \
+    case 6:                                                                                 \
+        prefix##Gather(from, count, MPI_INT, to, count, MPI_INT, root, comm);               \
+        break;                                                                              \
+    case 7:                                                                                 \
+        prefix##Scatter(from, count, MPI_INT, to, count, MPI_INT, root, comm);              \
+        break;                                                                              \
+    case 8:                                                                                 \
+        prefix##Scan(from, to, count, MPI_INT, MPI_SUM, comm);                              \
+        break;                                                                              \
+    case 9:                                                                                 \
+        prefix##Exscan(from, to, count, MPI_INT, MPI_MAX, comm);                            \
+        break;                                                                              \
+    case 10:                                                                                \
+        prefix##Allgatherv(from, counts[own], MPI_INT, to, counts, starts, MPI_INT, comm);  \
+        break;                                                                              \
+    default:                                                                                \
+        prefix##Reduce_scatter_block(from, to, count, MPI_INT, MPI_MIN, comm);              \
     }
 
 static const char *const NAMES[CALLS] = { "sum",        "maximum", "reduce",  "broadcast", "all-gather",    "all-to-all",
-                                          "gather",     "scatter", "scan",    "exclusive scan", "reduce-scatter" };
+                                          "gather",     "scatter", "scan",    "exclusive scan", "blocks", "reduce-scatter" };
 
 static void make(int call, int root, int count, MPI_Comm comm)
 {
     int size, own;
     MPI_Comm_size(comm, &size);
     MPI_Comm_rank(comm, &own);
-    size_t all = (size_t)(count * size);
+    size_t all = (size_t)((count + 1) * size);
+    int counts[size], starts[size];
+    for (int i = 0; i < size; i++) {
+        counts[i] = count + i % 2;
+        starts[i] = i * (count + 1);
+    }
     int *from = malloc(all * sizeof(int)), *ours = malloc(all * sizeof(int)), *theirs = malloc(all * sizeof(int));
     for (size_t i = 0; i < all; i++) {
         from[i] = (int)i + 31 * rank;
