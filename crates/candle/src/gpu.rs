@@ -50,7 +50,7 @@ impl Gpu {
         optimizer: &OptimizerSettings,
         buckets: &BucketSettings,
     ) -> Result<Self, TrainError> {
-        if let Some(why) = refusal(buckets, false) {
+        if let Some(why) = refusal(buckets) {
             return Err(TrainError::Setting(why));
         }
         let device = values[0].device().clone();
