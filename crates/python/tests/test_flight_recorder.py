@@ -82,11 +82,15 @@ works = [dist.all_reduce(torch.ones(4), async_op=True) for _ in range(3)]
 works.append(dist.isend(torch.ones(2), 1) if rank == 0 else dist.irecv(torch.ones(2), 0))
 for work in works:
     work.wait()
+store = dist.distributed_c10d._get_default_store()
 if rank == 0:
+    # Until then the barrier of rank 1 is not over.
+    store.wait(["recorded"])
     dist.barrier()
 else:
     work = dist.barrier(async_op=True)
     states = [entry["state"] for entry in json.loads(torch._C._distributed_c10d._dump_fr_trace_json(backend="unisono"))["entries"]]
+    store.set("recorded", "")
     assert states == ["completed"] * 4 + ["scheduled"], states
     work.wait()
 """
