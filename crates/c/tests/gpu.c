@@ -34,6 +34,8 @@ static void *on_gpu(const float *values, size_t count) {
     CHECK(CUDA("cuMemAlloc_v2", (unsigned long long *, size_t))(&address, count * sizeof *values) == 0);
     CHECK(CUDA("cuMemcpyHtoD_v2", (unsigned long long, const void *, size_t))(
               address, values, count * sizeof *values) == 0);
+    /* The driver may return while it still copies from memory of its own, and the stream of this program does not wait for that. */
+    CHECK(CUDA("cuCtxSynchronize", (void))() == 0);
     return (void *)(size_t)address;
 }
 

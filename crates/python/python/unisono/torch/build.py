@@ -108,6 +108,12 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
+def _standard_library() -> list[str]:
+    """The C++ library that PyTorch has loaded. A compiler that finds only a static one would add a second, which crashes."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return [line.split(maxsplit=5)[5] for line in lines if line.endswith("/libstdc++.so.6") or "/libstdc++.so.6." in line][:1]
+
+
 def compile_backend(path: Path) -> None:
     """Compiles the backend to a file."""
     compiler = shlex.split(os.environ.get("CXX", "c++"))
@@ -125,6 +131,7 @@ def compile_backend(path: Path) -> None:
         command = [*compiler, *_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"]
         command += [option for include in includes for option in ("-isystem", str(include))]
         command += ["-o", f"{_NAME}.so", "backend.cpp", f"-L{root / 'lib'}", "-lc10", "-ltorch", "-ltorch_cpu", "-ltorch_python"]
+        command += _standard_library()
         ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
         if ended.returncode != 0:
             raise RuntimeError(f"unisono's backend does not compile for PyTorch {torch.__version__}:\n{ended.stderr[-4000:]}")
