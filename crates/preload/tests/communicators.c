@@ -1,26 +1,8 @@
 /* Communicators that come and go, of some ranks or of two groups; and threads. */
 
-#include <mpi.h>
+#include "ranks.h"
+
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-static int rank, ranks;
-
-static void check(int is_right, const char *what)
-{
-    if (is_right)
-        return;
-    fprintf(stderr, "rank %d: %s\n", rank, what);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-}
-
-static int sum_of(int value, MPI_Comm comm)
-{
-    int sum = -1;
-    check(MPI_Allreduce(&value, &sum, 1, MPI_INT, MPI_SUM, comm) == MPI_SUCCESS, "a sum fails");
-    return sum;
-}
 
 /* Attributes of a program's communicator are copied as before. */
 static int copies;

@@ -1,28 +1,11 @@
 /* Calls that are not valid, a lack of memory, and ranks that differ. Arguments: `off` if MPI carries out every call, `lengths`, `no-memory`, or
  * `mismatch`, perhaps with `fatal`. */
 
-#include <mpi.h>
-#include <stdio.h>
+#include "ranks.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-
-static int rank, ranks;
-
-static void check(int is_right, const char *what)
-{
-    if (is_right)
-        return;
-    fprintf(stderr, "rank %d: %s\n", rank, what);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-}
-
-static int sum_of(int value, MPI_Comm comm)
-{
-    int sum = -1;
-    check(MPI_Allreduce(&value, &sum, 1, MPI_INT, MPI_SUM, comm) == MPI_SUCCESS, "a sum fails");
-    return sum;
-}
 
 /* MPI refuses invalid calls. */
 static void errors(void)

@@ -1,22 +1,12 @@
 /* A rank that waits in a collective keeps MPI's pending messages and one-sided accesses moving: without that, these programs hang. */
 
-#include <mpi.h>
-#include <stdio.h>
+#include "ranks.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum { COUNT = 1 << 20 };
-
-static int rank, ranks;
-
-static void check(int is_right, const char *what)
-{
-    if (is_right)
-        return;
-    fprintf(stderr, "rank %d: %s\n", rank, what);
-    MPI_Abort(MPI_COMM_WORLD, 1);
-}
 
 static void all_reduce(void)
 {
