@@ -111,7 +111,7 @@ def _lock(path: Path) -> Iterator[None]:
 def _standard_library() -> list[str]:
     """The C++ library that PyTorch has loaded. A compiler that finds only a static one would add a second, which crashes."""
     lines = Path("/proc/self/maps").read_text().splitlines()
-    return [line.split(maxsplit=5)[5] for line in lines if line.endswith("/libstdc++.so.6") or "/libstdc++.so.6." in line][:1]
+    return [line.split(maxsplit=5)[5] for line in lines if "/libstdc++.so.6" in line][:1]
 
 
 def compile_backend(path: Path) -> None:
