@@ -1,10 +1,8 @@
 //! Measuring the constants of [`crate::tuning`]: collectives whose steps are known.
 //!
-//! A ring's reduce-scatter over p ranks is p − 1 steps, in each of which every rank sends n/p bytes and reduces as many; it is always
-//! carried out by messages. A round-robin all-reduce is one pass where memory is shared. So times over p − 1 are those of a
-//! message, or of another rank in one pass.
+//! Constants are fitted to the times of collectives that have a known number of messages, or of parts in one pass.
 //!
-//! Where ranks take turns on cores, that is not so: most of a short collective is hand-overs. Their constant is fitted: with it, the
+//! Where ranks take turns on cores, most of a short collective is hand-overs. Their constant is fitted: with it, the
 //! clock predicts what was measured. In such a world of one node, nothing else is measured: messages are where each rank has a core.
 
 use unisono_collectives::clock;
@@ -12,7 +10,7 @@ use unisono_collectives::model::Machine;
 
 use crate::call::Memory;
 use crate::tuning::{Reach, Section, Tuning};
-use crate::{Algorithm, Call, Choice, Communicator, DType, Error, Operation, ReduceOp, Result};
+use crate::{Algorithm, Choice, Communicator, DType, Error, ReduceOp, Result};
 
 mod array;
 mod effort;
@@ -20,6 +18,7 @@ mod effort;
 mod first_use;
 mod fit;
 mod rank_0;
+mod steps;
 mod world;
 
 pub use array::Array;
@@ -27,7 +26,7 @@ pub use array::Array;
 use effort::QUICK;
 use effort::{Effort, THOROUGH};
 pub use fit::Off;
-use fit::Sample;
+use steps::{ORDERS, Way, all_reduce, steps};
 #[cfg(feature = "tuning")]
 pub use world::file;
 pub(crate) use world::{agree, of_threads};
@@ -71,6 +70,9 @@ impl Measured {
     }
 }
 
+/// As many times its array is the memory that a rank writes to before a call on a large one: the array, and something else.
+const USED_BETWEEN: usize = 2;
+const LARGE_BYTES: usize = 256 << 10;
 /// The smallest message that is measured.
 const LEAST_BYTES: usize = 8;
 /// The largest one between nodes, where no cache plays a part, and a message of that size may take seconds.
@@ -125,7 +127,7 @@ impl<'a> Bench<'a> {
             _ => largest_bytes(effort, reach, comm.ranks()),
         };
         let largest_bytes = message_bytes * comm.ranks();
-        let array = Array::<f32>::new(memory, comm, largest_bytes / DType::F32.size_bytes());
+        let array = Array::<f32>::new(memory, comm, USED_BETWEEN * largest_bytes / DType::F32.size_bytes());
         let mut has_all = [u8::from(array.is_ok())];
         comm.call().algorithm(Choice::Auto).all_reduce(&mut has_all, ReduceOp::Min)?;
         let mut array = array?;
@@ -154,27 +156,27 @@ impl<'a> Bench<'a> {
         let (reach, ranks) = (self.reach, self.comm.ranks());
         let sizes = std::iter::successors(Some(LEAST_BYTES), |size| Some(size * self.effort.factor));
         let largest_bytes = largest_bytes(self.effort, reach, ranks);
-        let mut times_us: Vec<_> =
-            sizes.take_while(|&size| size <= largest_bytes).map(|size| (size, [f64::INFINITY; 3])).collect();
-        let others = (ranks - 1) as f64;
+        let copies = known.machine(self.comm.transport(), self.memory, 1).copies;
+        let sizes = sizes.take_while(|&size| size <= largest_bytes);
+        let mut measured: Vec<_> =
+            sizes.flat_map(|size_bytes| steps(reach, ranks, copies, size_bytes)).collect();
         let mut exchanges_us = Vec::new();
         for _ in 0..self.effort.rounds {
             exchanges_us.push(self.exchange_us()?);
-            for (size_bytes, least_us) in &mut times_us {
-                let all_us = self.medians_us(*size_bytes * ranks, STEPS_ALIKE)?;
-                let [reduced_us, pass_us] = all_us.map(|all_us| all_us / others);
-                let moved_us = self.moved_us(*size_bytes, reduced_us)?;
-                let round_us = [moved_us, reduced_us, pass_us];
-                least_us.iter_mut().zip(round_us).for_each(|(least, round)| *least = least.min(round));
+            for alike in measured.chunk_by_mut(|one, other| one.sample.size_bytes == other.sample.size_bytes)
+            {
+                let ways: Vec<_> = alike.iter().map(|steps| (steps.way, steps.array_bytes)).collect();
+                for (steps, round_us) in alike.iter_mut().zip(self.medians_us(&ways)?) {
+                    steps.sample.time_us = steps.sample.time_us.min(round_us);
+                }
             }
         }
         exchanges_us.push(self.exchange_us()?);
-        let (mut messages, mut one_pass) = (Vec::new(), Vec::new());
-        for (size_bytes, [moved_us, reduced_us, pass_us]) in times_us {
-            let sample = |time_us, reduces| Sample { size_bytes, time_us, reduces };
-            messages.extend([sample(moved_us, false), sample(reduced_us, true)]);
-            one_pass.push(sample(pass_us, true));
-        }
+        let samples = |is_pass: bool| {
+            let of_kind = measured.iter().filter(|steps| steps.is_pass == is_pass);
+            of_kind.map(|steps| steps.sample).collect::<Vec<_>>()
+        };
+        let (messages, one_pass) = (samples(false), samples(true));
         let failed = |error| Error::Unsupported(format!("what was measured makes no link: {error}"));
         let link = fit::link(&messages).map_err(failed)?;
         let pass = reach.shares_memory().then(|| fit::link(&one_pass)).transpose().map_err(failed)?;
@@ -193,49 +195,34 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Returns the time of a message that is copied to its place; `reduced_us` is that of one that is reduced.
-    fn moved_us(&mut self, size_bytes: usize, reduced_us: f64) -> Result<f64> {
-        let ranks = self.comm.ranks();
-        if !self.reach.shares_memory() {
-            let gather: Way = (Algorithm::Ring, all_gather);
-            let [all_us] = self.medians_us(size_bytes * ranks, [gather])?;
-            return Ok(all_us / (ranks - 1) as f64);
-        }
-        // Operations that only move elements take no messages there; but the way back of a tree does, as many as its
-        // way there.
-        let levels = f64::from(ranks.next_power_of_two().ilog2());
-        let [there_and_back_us] = self.medians_us(size_bytes, [(Algorithm::Tree, all_reduce as _)])?;
-        // The difference of times of two moments; nothing is moved in no time.
-        Ok((there_and_back_us / levels - reduced_us).max(reduced_us / 2.0))
-    }
-
     /// Returns the time of an 8-byte exchange: little more than the latency of a cache line.
     fn exchange_us(&mut self) -> Result<f64> {
-        let [time_us] = self.medians_us(LEAST_BYTES, [(Algorithm::RecursiveDoubling, all_reduce as _)])?;
-        Ok(time_us)
+        let doubling: Way = (Algorithm::RecursiveDoubling, all_reduce);
+        Ok(self.medians_us(&[(doubling, LEAST_BYTES)])?[0])
     }
 
-    /// Measures the collectives on an array of this size; returns the medians of the slowest ranks.
-    fn medians_us<const N: usize>(&mut self, array_bytes: usize, ways: [Way; N]) -> Result<[f64; N]> {
+    /// Measures collectives on arrays of these sizes, in turns; returns the medians of the slowest ranks.
+    fn medians_us(&mut self, ways: &[(Way, usize)]) -> Result<Vec<f64>> {
         let Effort { worth_bytes, ref iterations, warm_up, .. } = *self.effort;
-        let count = array_bytes / DType::F32.size_bytes();
-        let iterations = (worth_bytes / array_bytes).clamp(*iterations.start(), *iterations.end());
-        let mut times_us = [const { Vec::new() }; N];
+        let largest_bytes = ways.iter().map(|(_, array_bytes)| *array_bytes).max().unwrap_or(LEAST_BYTES);
+        let iterations = (worth_bytes / largest_bytes).clamp(*iterations.start(), *iterations.end());
+        let mut times_us = vec![Vec::new(); ways.len()];
         for iteration in 0..warm_up + iterations {
-            for ((algorithm, call), times_us) in ways.iter().zip(&mut times_us) {
-                // As after a computation: it is in this rank's caches, if in any.
-                self.array.fill(|elements| elements[..count].fill(1.0))?;
+            for (((algorithm, call), array_bytes), times_us) in ways.iter().zip(&mut times_us) {
+                let count = array_bytes / DType::F32.size_bytes();
+                // As after a computation: it is in this rank's caches, if in any. A computation on large arrays uses other memory too, which
+                // displaces older contents of the caches.
+                let used = if *array_bytes < LARGE_BYTES { count } else { USED_BETWEEN * count };
+                self.array.fill(|elements| {
+                    elements[..used].rchunks_mut(count).for_each(|part| part.fill(1.0));
+                })?;
                 let (_, time_us) = self.array.timed(self.comm, &Choice::from(*algorithm), &call(count))?;
                 if iteration >= warm_up {
                     times_us.push(time_us);
                 }
             }
         }
-        let mut medians_us = [0.0; N];
-        for (median_us, times_us) in medians_us.iter_mut().zip(times_us) {
-            *median_us = median_of_slowest(self.comm, times_us)?;
-        }
-        Ok(medians_us)
+        times_us.into_iter().map(|times_us| median_of_slowest(self.comm, times_us)).collect()
     }
 
     /// Fits the time of a context switch, so that the clock predicts the measured times of short collectives.
@@ -244,7 +231,7 @@ impl<'a> Bench<'a> {
         let (mut exchanges_us, mut rounds_us) = (Vec::new(), Vec::new());
         for _ in 0..self.effort.rounds {
             exchanges_us.push(self.exchange_us()?);
-            rounds_us.push(self.medians_us(array_bytes, ORDERS)?);
+            rounds_us.push(self.medians_us(&ORDERS.map(|way| (way, array_bytes)))?);
         }
         exchanges_us.push(self.exchange_us()?);
         let cores = self.comm.transport_of_engine().node_cores();
@@ -252,7 +239,7 @@ impl<'a> Bench<'a> {
         let off = |hand_over_us: f64| {
             let machine = Machine { hand_over_us, ..machine.clone() };
             let said_us = ORDERS.map(|way| said_us(self.comm, &machine, array_bytes, way));
-            let off = |round_us: &[f64; ORDERS.len()]| {
+            let off = |round_us: &Vec<f64>| {
                 said_us
                     .iter()
                     .zip(round_us)
@@ -295,33 +282,6 @@ fn described(comm: &Communicator, [least_us, most_us]: [f64; 2]) -> String {
         "{ranks} ranks, on {nodes} node(s), over {transport}; a cache line and back took {least_us:.2} to {most_us:.2} us"
     )
 }
-
-/// An algorithm, and the call on an array of this many elements.
-type Way = (Algorithm, fn(usize) -> Call);
-
-fn all_reduce(count: usize) -> Call {
-    Call::all_reduce(DType::F32, ReduceOp::Sum, count)
-}
-
-fn reduce_scatter(count: usize) -> Call {
-    Call { operation: Operation::ReduceScatter, ..all_reduce(count) }
-}
-
-fn all_gather(count: usize) -> Call {
-    Call { operation: Operation::AllGather, op: None, ..all_reduce(count) }
-}
-
-/// Messages that are reduced, and one pass.
-const STEPS_ALIKE: [Way; 2] = [(Algorithm::Ring, reduce_scatter), (Algorithm::RoundRobin, all_reduce)];
-
-/// Ways in which ranks wait for each other in different orders.
-const ORDERS: [Way; 5] = [
-    (Algorithm::RecursiveDoubling, all_reduce),
-    (Algorithm::Tree, all_reduce),
-    (Algorithm::MasterWorker, all_reduce),
-    (Algorithm::Butterfly, all_reduce),
-    (Algorithm::Ring, all_reduce),
-];
 
 /// Returns the predicted time of a collective.
 fn said_us(comm: &Communicator, machine: &Machine, array_bytes: usize, (algorithm, call): Way) -> f64 {

@@ -173,6 +173,17 @@ impl Program {
         Self { chunk_count: schedule.chunk_count(), blocks: 1, rounds: 1, instructions: steps.collect() }
     }
 
+    /// Returns whether it needs elements as they were before the call, of which a copy must be kept.
+    pub fn reads_original(&self) -> bool {
+        self.instructions.iter().any(|(_, instruction)| match instruction {
+            Instruction::Exchange(Some(send), _)
+            | Instruction::Post(Some(send), _)
+            | Instruction::Send(send) => send.source == Source::Original,
+            Instruction::Original { .. } => true,
+            _ => false,
+        })
+    }
+
     /// Returns the instruction that a rank runs after `before` others, with the block of its round; `None` at
     /// the end.
     fn instruction(&self, before: usize) -> Option<Instruction> {

@@ -2,12 +2,34 @@
 
 use unisono_collectives::model::{InvalidLink, Link, Range};
 
-/// The time of one message of a size, or of one rank in one pass.
+/// What is done one after the other with messages of one size, or with parts of one size in a pass.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Work {
+    /// The number of messages, and how often the bytes of one are copied, and how often reduced.
+    pub(super) messages: usize,
+    pub(super) moved: usize,
+    pub(super) reduced: usize,
+}
+
+/// The time of that.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sample {
     pub(super) size_bytes: usize,
     pub(super) time_us: f64,
-    pub(super) reduces: bool,
+    pub(super) work: Work,
+}
+
+impl Sample {
+    fn said_us(&self, link: &Link) -> f64 {
+        let latency_us = link.latency_us(self.size_bytes);
+        let bytes_us = |reduces| link.time_us(self.size_bytes, reduces) - latency_us;
+        self.said([latency_us, bytes_us(false), bytes_us(true)])
+    }
+
+    fn said(&self, [latency_us, moved_us, reduced_us]: [f64; 3]) -> f64 {
+        let Work { messages, moved, reduced } = self.work;
+        messages as f64 * latency_us + moved as f64 * moved_us + reduced as f64 * reduced_us
+    }
 }
 
 /// The largest sizes of the ranges but the last: what messages of about the same size have in common are the ways of the
@@ -51,10 +73,8 @@ pub struct Off {
 }
 
 pub(super) fn off(link: &Link, samples: &[Sample]) -> Off {
-    let percent = |sample: &Sample| {
-        let said_us = link.time_us(sample.size_bytes, sample.reduces);
-        (100.0 * (said_us / sample.time_us - 1.0).abs(), sample.size_bytes)
-    };
+    let percent =
+        |sample: &Sample| (100.0 * (sample.said_us(link) / sample.time_us - 1.0).abs(), sample.size_bytes);
     let mut percents: Vec<_> = samples.iter().map(percent).collect();
     percents.sort_by(|one, other| one.0.total_cmp(&other.0));
     let (worst_percent, worst_at_bytes) = percents[percents.len() - 1];
@@ -71,37 +91,56 @@ const MOST_GB_PER_S: f64 = 999.0;
 /// Returns the line α + n/rate of each kind, with one α for both, whose errors in percent of the times have the
 /// least sum of squares; no α below 0, and no time that falls with the size.
 fn range(up_to_bytes: usize, samples: &[Sample]) -> Range {
-    let of = |reduces: bool| samples.iter().filter(move |sample| sample.reduces == reduces);
-    // The best slope for an α is known at once, and so is its error; the best α is looked for.
-    let slope = |reduces: bool, alpha_us: f64| {
-        let mut sums = (0.0, 0.0);
-        for &Sample { size_bytes, time_us, .. } in of(reduces) {
-            let x = size_bytes as f64 / time_us;
-            sums = (sums.0 + x * (1.0 - alpha_us / time_us), sums.1 + x * x);
-        }
-        (sums.0 / sums.1).max(1.0 / (MOST_GB_PER_S * 1e3))
-    };
     let error = |alpha_us: f64| {
-        let off = |sample: &Sample| {
-            let slope = slope(sample.reduces, alpha_us);
-            ((alpha_us + sample.size_bytes as f64 * slope) / sample.time_us - 1.0).powi(2)
-        };
-        samples.iter().map(off).sum::<f64>()
+        let slopes = slopes(samples, alpha_us);
+        samples.iter().map(|sample| off_line(sample, alpha_us, slopes).powi(2)).sum::<f64>()
     };
     // Two samples determine a line, which may be anywhere at 0; but no message spends most of its time before its first byte arrives,
     // unless it is a small one.
     let (least_us, largest) = samples.iter().fold((f64::INFINITY, 0), |(least_us, largest), sample| {
-        (sample.time_us.min(least_us), sample.size_bytes.max(largest))
+        let message_us = sample.time_us / sample.work.messages as f64;
+        (message_us.min(least_us), sample.size_bytes.max(largest))
     });
     let alpha_us = least(error, if largest > SMALL_BYTES { LATENCY_SHARE * least_us } else { least_us });
-    let rate = |reduces: bool| 1.0 / (slope(reduces, alpha_us) * 1e3);
-    let (moves, reduces) = (of(false).next().is_some(), of(true).next().is_some());
-    Range {
-        up_to_bytes,
-        alpha_us: rounded(alpha_us),
-        move_gb_per_s: rounded(rate(!moves)),
-        reduce_gb_per_s: rounded(rate(reduces)),
+    let [move_gb_per_s, reduce_gb_per_s] =
+        slopes(samples, alpha_us).map(|slope| rounded(1.0 / (slope * 1e3)));
+    Range { up_to_bytes, alpha_us: rounded(alpha_us), move_gb_per_s, reduce_gb_per_s }
+}
+
+/// The error of a line, as a share of what was measured.
+fn off_line(sample: &Sample, alpha_us: f64, slopes: [f64; 2]) -> f64 {
+    let [moved_us, reduced_us] = slopes.map(|slope| sample.size_bytes as f64 * slope);
+    sample.said([alpha_us, moved_us, reduced_us]) / sample.time_us - 1.0
+}
+
+/// Returns the best slopes for an α: the microseconds that a byte takes that is moved, and reduced. A kind without samples has the slope of
+/// the other.
+fn slopes(samples: &[Sample], alpha_us: f64) -> [f64; 2] {
+    let (mut products, mut sides) = ([[0.0; 2]; 2], [0.0; 2]);
+    for sample in samples {
+        let Work { moved, reduced, .. } = sample.work;
+        let row = [moved, reduced].map(|times| (times * sample.size_bytes) as f64 / sample.time_us);
+        let left = -off_line(sample, alpha_us, [0.0; 2]);
+        for (one, x) in row.into_iter().enumerate() {
+            sides[one] += x * left;
+            row.into_iter().enumerate().for_each(|(other, y)| products[one][other] += x * y);
+        }
     }
+    let [[moved, both], [_, reduced]] = products;
+    let least = 1.0 / (MOST_GB_PER_S * 1e3);
+    // The best slope of a kind, beside one of the other.
+    let beside = |kind: usize, other: f64| ((sides[kind] - both * other) / products[kind][kind]).max(least);
+    if moved == 0.0 {
+        return [beside(1, 0.0); 2];
+    }
+    if reduced == 0.0 {
+        return [beside(0, 0.0); 2];
+    }
+    let determinant = moved * reduced - both * both;
+    let free = (sides[0] * reduced - sides[1] * both) / determinant;
+    let slope = if free >= least { free } else { least };
+    let of_reduced = beside(1, slope);
+    [beside(0, of_reduced), of_reduced]
 }
 
 /// Returns the position between 0 and `most` at which a function that falls and then rises is least: by
@@ -125,10 +164,16 @@ fn rounded(value: f64) -> f64 {
 mod tests {
     use super::*;
 
+    /// Messages that are reduced; and as many more that are moved after them.
     fn samples(time_us: impl Fn(usize, bool) -> f64) -> Vec<Sample> {
         let sizes = (3..=23).map(|shift| 1 << shift);
         let both = |size_bytes| {
-            [false, true].map(|reduces| Sample { size_bytes, time_us: time_us(size_bytes, reduces), reduces })
+            let [moved_us, reduced_us] = [false, true].map(|reduces| time_us(size_bytes, reduces));
+            [
+                (3.0 * reduced_us, Work { messages: 3, moved: 0, reduced: 3 }),
+                (2.0 * (moved_us + reduced_us), Work { messages: 4, moved: 2, reduced: 2 }),
+            ]
+            .map(|(time_us, work)| Sample { size_bytes, time_us, work })
         };
         sizes.flat_map(both).collect()
     }

@@ -169,7 +169,7 @@ impl Bound {
             ops: Vec::with_capacity(program.instructions.len()),
             is_short: false,
             has_passes: false,
-            reads_original: false,
+            reads_original: program.reads_original(),
             by_vendor,
             compiled: Arc::clone(compiled),
         };
@@ -216,7 +216,6 @@ impl Bound {
             Instruction::Post(send, receive) => Op::Post(Box::new(self.halves(send, receive)?)),
             Instruction::Complete => Op::Complete,
             Instruction::Original { from, to, combine } => {
-                self.reads_original = true;
                 let receive = self.receive(program::Incoming { from: self.rank, part: to, combine })?;
                 Op::Original(Box::new((self.piece_of(Source::Original, from), receive)))
             }
@@ -233,7 +232,6 @@ impl Bound {
     }
 
     fn send(&mut self, program::Outgoing { to, part, source }: program::Outgoing) -> Send {
-        self.reads_original |= source == Source::Original;
         Send { to, piece: self.piece_of(source, part), source }
     }
 

@@ -26,6 +26,10 @@ pub(super) const LIMITS: Limits = Limits { played: 1 << 22, compared: 1 << 24 };
 pub(super) enum Act {
     /// The beginning of the call.
     Call,
+    /// A copy of the whole array, whose original elements are needed later.
+    Keep {
+        count: usize,
+    },
     Message(Halves),
     /// A barrier of all ranks.
     Sync,
@@ -128,8 +132,8 @@ impl<'a> World<'a> {
 }
 
 /// Returns the acts of a rank: those of all rounds as one, with the elements of all.
-fn outline(program: &Program, (rank, ranks): (Rank, usize), count: usize) -> Vec<Act> {
-    let partition = Partition::fair(count, program.chunk_count);
+fn outline(program: &Program, (rank, ranks): (Rank, usize), elements: usize) -> Vec<Act> {
+    let partition = Partition::fair(elements, program.chunk_count);
     // (Of two halves of a chunk, one is swapped: as many elements move.)
     let count = |part: Part| partition.elements(part.chunks).len();
     let places = |from: Rank, to: Rank| {
@@ -148,6 +152,9 @@ fn outline(program: &Program, (rank, ranks): (Rank, usize), count: usize) -> Vec
     let receives: Vec<_> = receives.map(|(place, _)| (place.phase, place.step)).collect();
     let mut acts = Vec::with_capacity(program.instructions.len() + 1);
     acts.push(Act::Call);
+    if program.reads_original() {
+        acts.push(Act::Keep { count: elements });
+    }
     // The other ranks of the current pass.
     let mut others = Vec::new();
     let mut instructions = program.instructions.iter().peekable();

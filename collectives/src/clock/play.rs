@@ -216,6 +216,9 @@ impl Clock<'_> {
         let act = self.act(rank).expect("a rank that has finished waits");
         match (self.present[rank].stage, act) {
             (Stage::Begin, Act::Call) => self.work(rank, self.machine.call_us),
+            (Stage::Begin, Act::Keep { count }) => {
+                self.work(rank, self.machine.intra.occupied_us(count * self.element_size_bytes));
+            }
             (Stage::Begin, Act::Pass { others, count }) => self.work(rank, self.pass_us(others, count)),
             (Stage::Begin, Act::Sync) => return self.reach_barrier(rank),
             (Stage::Begin, Act::Message(halves)) => return self.send(rank, halves),
@@ -312,8 +315,11 @@ impl Clock<'_> {
         if in_transit.take().is_none() {
             let index = inbox.iter().position(|message| Some(message.places) == halves.from);
             let message = inbox.remove(index.expect("a rank waits for its message"));
-            let link = &self.machine.intra;
-            self.work(rank, link.time_among_us(message.size_bytes, self.held_bytes, halves.reduces));
+            let (link, size_bytes) = (&self.machine.intra, message.size_bytes);
+            // A rank does not wait for what it has itself.
+            let is_own = message.places.get() as usize == self.world.topology.ranks();
+            let latency_us = if is_own { link.latency_us(size_bytes) } else { 0.0 };
+            self.work(rank, link.time_among_us(size_bytes, self.held_bytes, halves.reduces) - latency_us);
             self.received(message, self.cores[core].at_us);
         }
         self.end(rank);
