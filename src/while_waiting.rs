@@ -48,6 +48,11 @@ impl Drop for Before {
     }
 }
 
+/// Whether this thread has a function.
+pub(crate) fn is_set() -> bool {
+    CURRENT.get().is_some()
+}
+
 /// Runs the function of this thread, if it has one.
 ///
 /// # Errors

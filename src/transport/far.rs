@@ -13,6 +13,7 @@ use super::{Deadlines, Failure, Header, Incoming, Nap, Outgoing, Target, Waiting
 use crate::error::Error;
 use crate::memory::Scratch;
 use crate::status::StatusBoard;
+use crate::while_waiting;
 
 mod either;
 mod halves;
@@ -28,7 +29,7 @@ pub(crate) use posted::Ticket;
 
 /// The longest sleep of a waiting rank: messages wake it up, but not a failure that the status board shows.
 const NAP: Duration = Duration::from_millis(1);
-/// The nap of a rank that also waits for a rank of its node, which does not wake it up.
+/// The nap of a rank that also waits for a rank of its node, or runs a function of the program: neither wakes it up.
 const SHORT_NAP: Duration = Duration::from_micros(50);
 
 /// The messages of collectives with other nodes.
@@ -124,7 +125,7 @@ impl Far {
             drive: || self.progress_posted(),
         };
         sending.progress()?;
-        let nap = || self.nap(if around.is_some() { SHORT_NAP } else { NAP });
+        let nap = || self.nap(around.is_some());
         let waiting = self.napping(Waiting::new(self.spins, deadlines, &self.status), &nap);
         let mut listening = Listening { far: self, header, gone_since: None };
         complete(&mut sending, &mut receiving, waiting, |other, waiting| {
@@ -157,7 +158,7 @@ impl Far {
         target: Option<&mut Target<'_>>,
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
-        let nap = || self.nap(NAP);
+        let nap = || self.nap(false);
         let waiting = self.napping(Waiting::new(self.spins, deadlines, &self.status).for_long(), &nap);
         let mut listening = Listening { far: self, header, gone_since: None };
         let poll = || {
@@ -184,8 +185,9 @@ impl Far {
         if self.link.borrow().wakes_up() { waiting.napping(Nap(nap)) } else { waiting }
     }
 
-    fn nap(&self, most: Duration) {
-        self.link.borrow().nap(most);
+    fn nap(&self, is_short: bool) {
+        let is_short = is_short || while_waiting::is_set();
+        self.link.borrow().nap(if is_short { SHORT_NAP } else { NAP });
     }
 
     /// Returns the failure of a rank whose connection is lost.

@@ -42,7 +42,6 @@ enum why {
     OTHER_OPERATION,
     INTERCOMMUNICATOR,
     ONE_RANK,
-    SEVERAL_NODES,
     OTHER_PROCESSES,
     NOT_STARTED,
     NOT_NAMED,
@@ -71,11 +70,11 @@ struct world {
     enum why why;
     /* An intercommunicator counts as one rank. */
     int rank, ranks;
+    /* The number of nodes, and this rank's among them, in the order of their first ranks. */
+    int nodes, node;
     /* The calls before it starts, and the choices since. */
     int first_calls;
     struct choices *choices;
-    /* The reason why Unisono could not start. */
-    char error[MPI_MAX_ERROR_STRING];
     /* Registered memory, through which arrays go piece by piece; NULL until it is needed. */
     unisono_memory *memory;
     char *stage;
@@ -173,6 +172,8 @@ struct settings {
     unsigned functions, named;
     /* A bit for each reduction, by its number, and FLOATS. */
     unsigned reductions;
+    /* 1 if communicators over several nodes may go through Unisono. */
+    unsigned several_nodes;
     /* 1 if recorded decisions take the place of trials. */
     unsigned is_fixed;
 };
@@ -205,12 +206,24 @@ static inline enum why choose_again(struct call *call)
 void trial_call_ended(const struct call *call, double now);
 void choices_free(struct choices *choices);
 
+/* clock.c: one clock for ranks on several nodes. */
+
+/* What this rank's clock shows, and how much more rank 0's does. */
+struct reading {
+    double now, ahead;
+};
+
+/* Compares the clocks of a world: all ranks call it. */
+struct reading clock_compared(const struct world *world, MPI_Comm comm);
+/* Changes moments on this rank's clock, between two readings, to those on rank 0's. */
+void clock_translate(double *moments, size_t count, struct reading first, struct reading last);
+
 /* record.c: decisions in a file. */
 
 /* Reads the decisions to replay; returns a number by which ranks compare them, or 0 if they are not valid, which is reported. */
 uint64_t record_read(const char *file);
 /* Whether Unisono carries out a class by the decisions that were read. */
-bool record_has(const struct class *class, int ranks);
+bool record_has(const struct class *class, const struct world *world);
 /* Opens the file of UNISONO_ACCELERATE_RECORD on rank 0; returns false, and reports it, if that fails. */
 bool record_begin(void);
 /* Writes the decisions of all ranks. Collective over MPI_COMM_WORLD, before MPI ends. */
@@ -229,6 +242,8 @@ struct world *world_of(MPI_Comm comm);
 extern atomic_uint worlds_freed;
 /* Starts a world that has not started yet: all ranks call it. */
 void world_start(struct world *world, MPI_Comm comm);
+/* The reason why the first one of this process that could not start did not; empty if all could. */
+extern char start_error[];
 /* The rank and the number of ranks of a communicator, without a world: a rank whose call is not valid may be the only one that asks. An
  * intercommunicator counts as one rank; 0 ranks if there is no such communicator. */
 struct place {
@@ -335,10 +350,10 @@ int result_of(const struct call *call, int code);
 
 /* report.c: who carried out what. */
 
-/* Calls of one class, on as many ranks, with the same fate. */
+/* Calls of one class, on as many ranks and nodes, with the same fate. */
 struct row {
     struct class class;
-    int ranks;
+    int ranks, nodes;
     enum why why;
     long calls[SIDES];
     double seconds;

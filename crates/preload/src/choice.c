@@ -2,7 +2,7 @@
  *
  * A trial is made of calls of the program, in runs by one side. All ranks count the same calls, and decide by the same times, so they
  * decide the same. A call takes from the arrival of its last rank to the departure of its last: what ranks wait for one that is late is
- * not counted. The clock is the machine's, on which all ranks of a world run. */
+ * not counted. The clock is rank 0's, with which nodes compare theirs before and after a trial. */
 
 #include "accelerate.h"
 
@@ -36,6 +36,8 @@ enum { ARRIVAL, DEPARTURE, MOMENTS };
 /* When this rank came and went; in the end, when the last rank did. */
 struct samples {
     int calls;
+    /* Before the first call. */
+    struct reading clock;
     double moments[MOMENTS][SAMPLES];
 };
 
@@ -64,7 +66,7 @@ static struct choice *new_row(const struct world *world, const struct call *call
         row[size].class = (struct class){ call->function, call->op, call->dtype, size };
         if (settings.is_fixed) {
             row[size].left = UINT64_MAX;
-            row[size].why = record_has(&row[size].class, world->ranks) ? BY_UNISONO : NOT_RECORDED;
+            row[size].why = record_has(&row[size].class, world) ? BY_UNISONO : NOT_RECORDED;
         }
     }
     return row;
@@ -90,10 +92,11 @@ static enum why choose_in_trial(struct call *call, struct choice *choice)
     return side_of_run(choice->samples->calls / RUN_CALLS) == UNISONO_SIDE ? BY_UNISONO : IN_TRIAL;
 }
 
-static void begin_trial(struct choice *choice)
+static void begin_trial(const struct call *call, struct choice *choice)
 {
     choice->samples = allocated(sizeof(*choice->samples));
     choice->samples->calls = 0;
+    choice->samples->clock = clock_compared(call->world, call->comm);
     choice->left = 0;
 }
 
@@ -117,7 +120,7 @@ enum why choose(struct call *call)
     }
     struct choice *choice = call->choice = choice_of(call, world);
     if (choice->left == 1)
-        begin_trial(choice);
+        begin_trial(call, choice);
     if (choice->left == 0)
         return choose_in_trial(call, choice);
     choice->left--;
@@ -162,6 +165,9 @@ static void decide(const struct call *call, struct choice *choice)
 {
     struct samples *samples = choice->samples;
     double times[SIDES][SAMPLES / SIDES];
+    struct reading clock = clock_compared(call->world, call->comm);
+    for (int moment = 0; moment < MOMENTS; moment++)
+        clock_translate(samples->moments[moment], SAMPLES, samples->clock, clock);
     PMPI_Allreduce(MPI_IN_PLACE, samples->moments, MOMENTS * SAMPLES, MPI_DOUBLE, MPI_MAX, call->comm);
     for (enum side side = 0; side < SIDES; side++)
         sort_times(samples, side, 1, times[side]);

@@ -1,4 +1,4 @@
-/* Decisions in a file: one line for each class of calls and number of ranks, so that a later run makes the same ones. */
+/* Decisions in a file: one line for each class of calls and number of ranks and nodes, so that a later run makes the same ones. */
 
 #include "accelerate.h"
 
@@ -8,13 +8,13 @@
 #include <string.h>
 
 /* The first and the last line, which show that the file is complete. */
-static const char FIRST_LINE[] = "# unisono accelerate: function, reduction, type, ranks, bytes below, carried out by\n";
+static const char FIRST_LINE[] = "# unisono accelerate: function, reduction, type, ranks, nodes, bytes below, carried out by\n";
 static const char LAST_LINE[] = "end\n";
 static const char *const SIDE_NAMES[SIDES] = { [MPI_SIDE] = "mpi", [UNISONO_SIDE] = "unisono" };
 
 struct decision {
     struct class class;
-    int ranks;
+    int ranks, nodes;
     enum side side;
 };
 
@@ -25,19 +25,22 @@ static size_t count;
 /* Where rank 0 writes, or NULL. */
 static FILE *record;
 
-static bool is_same(const struct decision *decision, const struct class *class, int ranks)
+/* The decision on a class, or NULL. */
+static struct decision *decision_on(const struct class *class, int ranks, int nodes)
 {
-    const struct class *own = &decision->class;
-    bool is_same_call = own->function == class->function && own->op == class->op && own->dtype == class->dtype;
-    return is_same_call && own->size == class->size && decision->ranks == ranks;
+    for (struct decision *decision = decisions; decision < decisions + count; decision++) {
+        const struct class *own = &decision->class;
+        bool is_same_call = own->function == class->function && own->op == class->op && own->dtype == class->dtype;
+        if (is_same_call && own->size == class->size && decision->ranks == ranks && decision->nodes == nodes)
+            return decision;
+    }
+    return NULL;
 }
 
-bool record_has(const struct class *class, int ranks)
+bool record_has(const struct class *class, const struct world *world)
 {
-    for (size_t i = 0; i < count; i++)
-        if (is_same(&decisions[i], class, ranks))
-            return decisions[i].side == UNISONO_SIDE;
-    return false;
+    const struct decision *decision = decision_on(class, world->ranks, world->nodes);
+    return decision != NULL && decision->side == UNISONO_SIDE;
 }
 
 /* The number of a name, or NONE: also of what has no name, a single `-`. */
@@ -60,8 +63,9 @@ static bool is_parsed(const char *line, struct decision *decision)
     char function[32], op[32], dtype[32], side[32];
     long below;
     int end = 0;
-    int fields = sscanf(line, "%31s %31s %31s %d %ld %31s\n%n", function, op, dtype, &decision->ranks, &below, side, &end);
-    if (fields != 6 || line[end] != '\0' || below < 1 || decision->ranks < 2)
+    int fields = sscanf(line, "%31s %31s %31s %d %d %ld %31s\n%n", function, op, dtype, &decision->ranks, &decision->nodes, &below, side,
+                        &end);
+    if (fields != 7 || line[end] != '\0' || below < 1 || decision->ranks < 2 || decision->nodes < 1)
         return false;
     decision->class = (struct class){
         number_of(function, FUNCTION_NAMES, FUNCTIONS),
@@ -131,19 +135,18 @@ static struct decision *own_decisions(int *own)
     struct decision *all = allocated((size_t)(*own + 1) * sizeof(*all)), *next = all;
     for (const struct row *row = report_rows(); row != NULL; row = row->next)
         if (row->trial[MPI_SIDE] > 0)
-            *next++ = (struct decision){ row->class, row->ranks, row->chosen };
+            *next++ = (struct decision){ row->class, row->ranks, row->nodes, row->chosen };
     return all;
 }
 
 /* Adds decisions of another rank. Where communicators have decided otherwise, MPI carries out the calls of both. */
 static void add(struct decision decision)
 {
-    for (size_t i = 0; i < count; i++)
-        if (is_same(&decisions[i], &decision.class, decision.ranks)) {
-            decisions[i].side = decision.side < decisions[i].side ? decision.side : decisions[i].side;
-            return;
-        }
-    decisions[count++] = decision;
+    struct decision *same = decision_on(&decision.class, decision.ranks, decision.nodes);
+    if (same == NULL)
+        decisions[count++] = decision;
+    else if (decision.side == MPI_SIDE)
+        same->side = MPI_SIDE;
 }
 
 /* The decisions of all ranks, one rank after the other, on rank 0; and their number. */
@@ -171,8 +174,8 @@ static struct decision *gathered(int *all)
 static void write_decision(const struct decision *decision)
 {
     const struct class *class = &decision->class;
-    fprintf(record, "%s %s %s %d %ld %s\n", FUNCTION_NAMES[class->function], name_of(class->op, REDUCTION_NAMES),
-            name_of(class->dtype, DTYPE_NAMES), decision->ranks, 1L << class->size, SIDE_NAMES[decision->side]);
+    fprintf(record, "%s %s %s %d %d %ld %s\n", FUNCTION_NAMES[class->function], name_of(class->op, REDUCTION_NAMES),
+            name_of(class->dtype, DTYPE_NAMES), decision->ranks, decision->nodes, 1L << class->size, SIDE_NAMES[decision->side]);
 }
 
 /* Writes decisions, and those that were replayed. */

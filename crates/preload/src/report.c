@@ -23,7 +23,6 @@ static const char *const REASONS[WHYS] = {
     [OTHER_OPERATION] = "MPI: the operation is not one of Unisono's",
     [INTERCOMMUNICATOR] = "MPI: an intercommunicator",
     [ONE_RANK] = "MPI: one rank",
-    [SEVERAL_NODES] = "MPI: the ranks are on several nodes",
     [OTHER_PROCESSES] = "MPI: ranks of another MPI_COMM_WORLD",
     [NOT_STARTED] = "MPI: Unisono did not start",
     [NOT_NAMED] = "MPI: UNISONO_ACCELERATE does not name it",
@@ -57,7 +56,8 @@ static int compare(const struct row *a, const struct row *b)
 {
     const int differences[] = {
         a->class.function - b->class.function, a->class.op - b->class.op,     a->class.dtype - b->class.dtype,
-        a->ranks - b->ranks,                   a->class.size - b->class.size, fate_of(a) - fate_of(b),
+        a->ranks - b->ranks,                   a->nodes - b->nodes,           a->class.size - b->class.size,
+        fate_of(a) - fate_of(b),
     };
     for (size_t i = 0; i < sizeof(differences) / sizeof(*differences); i++)
         if (differences[i] != 0)
@@ -68,7 +68,11 @@ static int compare(const struct row *a, const struct row *b)
 /* The row of a call, made at its first one. The lock is held. */
 static struct row *row_of(const struct call *call, enum why why)
 {
-    struct row key = { .ranks = call->world == NULL ? 0 : call->world->ranks, .why = why };
+    struct row key = { .why = why };
+    if (call->world != NULL) {
+        key.ranks = call->world->ranks;
+        key.nodes = call->world->nodes;
+    }
     key.class = (struct class){ call->function, call->op, call->dtype, size_of_class(call->bytes) };
     struct row **place = &rows;
     while (*place != NULL && compare(*place, &key) < 0)
@@ -111,18 +115,22 @@ const struct row *report_rows(void)
 
 static void print(const struct row *row)
 {
-    char size[32], ranks[16] = "", class[32] = "", trial[64] = "";
+    char size[32], ranks[16] = "", nodes[16] = "", class[32] = "", trial[64] = "";
+    const char *error = row->why == NOT_STARTED ? start_error : "";
     snprintf(size, sizeof(size), row->class.size == 0 ? "0" : "< %ld", 1L << row->class.size);
     if (row->ranks > 0)
         snprintf(ranks, sizeof(ranks), "%d", row->ranks);
+    if (row->nodes > 0)
+        snprintf(nodes, sizeof(nodes), "%d", row->nodes);
     if (row->class.op != NONE)
         snprintf(class, sizeof(class), "%s %s", REDUCTION_NAMES[row->class.op],
                  row->class.dtype == NONE ? "" : DTYPE_NAMES[row->class.dtype]);
     if (row->trial[MPI_SIDE] > 0)
         snprintf(trial, sizeof(trial), "%.2f %11.2f", row->trial[UNISONO_SIDE] * 1e6, row->trial[MPI_SIDE] * 1e6);
     long calls = row->calls[UNISONO_SIDE] + row->calls[MPI_SIDE];
-    fprintf(stderr, "unisono: %-21s %-9s %5s %12s %9ld %9ld %12.2f %23s  %s\n", FUNCTION_NAMES[row->class.function], class, ranks,
-            size, row->calls[UNISONO_SIDE], row->calls[MPI_SIDE], row->seconds / (double)calls * 1e6, trial, REASONS[row->why]);
+    fprintf(stderr, "unisono: %-21s %-9s %5s %5s %12s %9ld %9ld %12.2f %23s  %s%s%s\n", FUNCTION_NAMES[row->class.function], class,
+            ranks, nodes, size, row->calls[UNISONO_SIDE], row->calls[MPI_SIDE], row->seconds / (double)calls * 1e6, trial,
+            REASONS[row->why], *error == '\0' ? "" : ": ", error);
 }
 
 void report_print(void)
@@ -131,8 +139,8 @@ void report_print(void)
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (!report_is_wanted || rank != 0)
         return;
-    fprintf(stderr, "unisono: %-21s %-9s %5s %12s %9s %9s %12s %11s %11s  %s\n", "function", "", "ranks", "bytes", "unisono", "MPI",
-            "us per call", "unisono us", "MPI us", "chosen");
+    fprintf(stderr, "unisono: %-21s %-9s %5s %5s %12s %9s %9s %12s %11s %11s  %s\n", "function", "", "ranks", "nodes", "bytes",
+            "unisono", "MPI", "us per call", "unisono us", "MPI us", "chosen");
     for (const struct row *row = rows; row != NULL; row = row->next)
         print(row);
 }

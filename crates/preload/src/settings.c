@@ -22,9 +22,9 @@ const char *const DTYPE_NAMES[DTYPES] = {
     [UNISONO_I64] = "i64", [UNISONO_U8] = "u8",   [UNISONO_U32] = "u32", [UNISONO_U64] = "u64",
 };
 
-static const char FIXED[] = "fixed:", OF_FLOATS[] = "floats";
+static const char FIXED[] = "fixed:", OF_FLOATS[] = "floats", OF_NODES[] = "nodes";
 
-/* Adds a name to the functions or reductions. Returns false if there is no such name. */
+/* Adds what a name stands for. Returns false if there is no such name. */
 static bool add(struct settings *settings, const char *name)
 {
     for (int function = 0; function < FUNCTIONS; function++)
@@ -41,6 +41,10 @@ static bool add(struct settings *settings, const char *name)
         settings->reductions |= FLOATS;
         return true;
     }
+    if (strcmp(name, OF_NODES) == 0) {
+        settings->several_nodes = 1;
+        return true;
+    }
     return false;
 }
 
@@ -53,7 +57,7 @@ static void refuse(const char *name)
     for (int op = 0; op < REDUCTIONS; op++)
         if (REDUCTION_NAMES[op] != NULL)
             fprintf(stderr, " %s", REDUCTION_NAMES[op]);
-    fprintf(stderr, " %s\n", OF_FLOATS);
+    fprintf(stderr, " %s %s\n", OF_FLOATS, OF_NODES);
 }
 
 /* The setting of this rank; false if it is not valid, which is reported. */
@@ -80,6 +84,7 @@ static bool read_names(struct settings *settings, const char *text)
     settings->functions = chosen.functions & ~left.functions;
     settings->named = chosen.named;
     settings->reductions = (chosen.reductions | FLOATS) & ~left.reductions;
+    settings->several_nodes = !left.several_nodes;
     return is_valid;
 }
 
@@ -101,7 +106,7 @@ static void end(void)
 struct settings settings_agreed(void)
 {
     const char *text = getenv("UNISONO_ACCELERATE"), *file = NULL;
-    struct settings own = { .functions = (1U << FUNCTIONS) - 1, .reductions = ~0U };
+    struct settings own = { .functions = (1U << FUNCTIONS) - 1, .reductions = ~0U, .several_nodes = 1 };
     bool is_valid = true;
     uint64_t decisions = 0;
     if (text == NULL)
@@ -117,8 +122,8 @@ struct settings settings_agreed(void)
         is_valid = read_names(&own, text);
     }
     is_valid = record_begin() && is_valid;
-    unsigned of_all[] = { is_valid, own.functions, own.named, own.reductions };
-    PMPI_Allreduce(MPI_IN_PLACE, of_all, 4, MPI_UNSIGNED, MPI_BAND, MPI_COMM_WORLD);
+    unsigned of_all[] = { is_valid, own.functions, own.named, own.reductions, own.several_nodes };
+    PMPI_Allreduce(MPI_IN_PLACE, of_all, 5, MPI_UNSIGNED, MPI_BAND, MPI_COMM_WORLD);
     if (!of_all[0])
         end();
     if (!is_agreed(decisions)) {
@@ -126,5 +131,5 @@ struct settings settings_agreed(void)
             fprintf(stderr, "unisono: the decisions in `%s` are not those of all ranks: copy one file to all nodes\n", file);
         end();
     }
-    return (struct settings){ of_all[1], of_all[2], of_all[3], own.is_fixed };
+    return (struct settings){ of_all[1], of_all[2], of_all[3], of_all[4], own.is_fixed };
 }

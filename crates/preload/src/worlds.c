@@ -3,21 +3,30 @@
 
 #include "accelerate.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 struct settings settings;
 
 /* Between MPI_Init and MPI_Finalize. */
 static atomic_bool is_ready;
 static int of_comm = MPI_KEYVAL_INVALID, of_process = MPI_KEYVAL_INVALID;
-/* The ranks of MPI_COMM_WORLD, and those of this machine. Programs may be started from the program that are without this library. */
-static MPI_Group of_job = MPI_GROUP_NULL, of_node = MPI_GROUP_NULL;
+/* The ranks of MPI_COMM_WORLD. Programs may be started from the program that are without this library. */
+static MPI_Group of_job = MPI_GROUP_NULL;
+/* The first rank of each one's node. */
+static int *nodes_of_job;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct world *worlds;
+
+char start_error[MPI_MAX_ERROR_STRING];
+/* Whether a world over several nodes did not start. Then this process starts no other one, since that takes seconds. */
+static atomic_bool is_cut_off;
 
 atomic_uint worlds_freed;
 
@@ -71,17 +80,27 @@ static int process_ends(MPI_Comm comm, int keyval, void *attribute, void *extra)
         leave(world);
     progress_end();
     PMPI_Group_free(&of_job);
-    PMPI_Group_free(&of_node);
+    free(nodes_of_job);
     return MPI_SUCCESS;
+}
+
+static void nodes_begin(void)
+{
+    MPI_Comm node;
+    int ranks, first;
+    PMPI_Comm_rank(MPI_COMM_WORLD, &first);
+    PMPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    PMPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+    PMPI_Bcast(&first, 1, MPI_INT, 0, node);
+    PMPI_Comm_free(&node);
+    nodes_of_job = allocated((size_t)ranks * sizeof(int));
+    PMPI_Allgather(&first, 1, MPI_INT, nodes_of_job, 1, MPI_INT, MPI_COMM_WORLD);
 }
 
 void worlds_begin(void)
 {
-    MPI_Comm node;
     PMPI_Comm_group(MPI_COMM_WORLD, &of_job);
-    PMPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-    PMPI_Comm_group(node, &of_node);
-    PMPI_Comm_free(&node);
+    nodes_begin();
     types_begin();
     settings = settings_agreed();
     progress_begin();
@@ -99,40 +118,105 @@ static int gather(void *context, const void *own, void *all, size_t size_bytes)
     return PMPI_Allgather(own, (int)size_bytes, MPI_BYTE, all, (int)size_bytes, MPI_BYTE, comm);
 }
 
-/* Whether all ranks of a communicator are in a group. */
-static bool is_within(MPI_Comm comm, int ranks, MPI_Group group)
+/* The number of each rank in MPI_COMM_WORLD, to be freed; or NULL if there are others. */
+static int *numbers_in_job(MPI_Comm comm, int ranks)
 {
     MPI_Group these;
     PMPI_Comm_group(comm, &these);
-    int *numbers = allocated(2 * sizeof(int) * (size_t)ranks), *found = numbers + ranks;
+    int *own = allocated(2 * sizeof(int) * (size_t)ranks), *numbers = own + ranks;
     for (int rank = 0; rank < ranks; rank++)
-        numbers[rank] = rank;
-    bool is = PMPI_Group_translate_ranks(these, ranks, numbers, group, found) == MPI_SUCCESS;
-    for (int rank = 0; rank < ranks; rank++)
-        is = is && found[rank] != MPI_UNDEFINED;
-    free(numbers);
+        own[rank] = rank;
+    bool are_all = PMPI_Group_translate_ranks(these, ranks, own, of_job, numbers) == MPI_SUCCESS;
+    for (int rank = 0; rank < ranks; rank++) {
+        are_all = are_all && numbers[rank] != MPI_UNDEFINED;
+        own[rank] = numbers[rank];
+    }
     PMPI_Group_free(&these);
-    return is;
+    if (are_all)
+        return own;
+    free(own);
+    return NULL;
 }
 
-/* No communicator is made for that: Open MPI makes one by non-blocking collectives on `comm`, which crash after the program's own have
- * failed. */
-void world_start(struct world *world, MPI_Comm comm)
+/* Counts the nodes of a world, whose ranks have these numbers. */
+static void find_nodes(struct world *world, const int *numbers)
+{
+    int *nodes = allocated((size_t)world->ranks * sizeof(int));
+    for (int rank = 0; rank < world->ranks; rank++) {
+        int first = nodes_of_job[numbers[rank]], node = 0;
+        while (node < world->nodes && nodes[node] != first)
+            node++;
+        if (node == world->nodes)
+            nodes[world->nodes++] = first;
+        if (rank == world->rank)
+            world->node = node;
+    }
+    free(nodes);
+}
+
+/* The reason why this rank should not connect with those of other nodes, or NULL. */
+static const char *obstacle(const struct world *world)
+{
+    /* The connections of a rank with another one, at most; and the ranks that connect within a second. */
+    enum { CONNECTIONS = 3, MOST_RANKS = 1024 };
+    struct rlimit files;
+    if (world->nodes == 1)
+        return NULL;
+    if (atomic_load(&is_cut_off))
+        return "ranks could not connect with other nodes before";
+    if (world->ranks > MOST_RANKS)
+        return "there are more than 1024 ranks on several nodes";
+    int free_file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    close(free_file);
+    bool has_limit = getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY;
+    /* The program needs files too. */
+    bool are_few = free_file < 0 || (has_limit && files.rlim_cur / 2 < (rlim_t)(free_file + CONNECTIONS * world->ranks));
+    return are_few ? "connections with all ranks would need more than half of the open files that `ulimit -n` permits" : NULL;
+}
+
+/* Returns whether no rank has a problem. All get that of the lowest one that has. No communicator is made for that: Open MPI makes one by
+ * non-blocking collectives on `comm`, which crash after the program's own have failed. */
+static bool can_all(const struct world *world, MPI_Comm comm, const char *problem)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int failed = problem == NULL ? world->ranks : world->rank;
+    PMPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, comm);
+    if (failed == world->ranks)
+        return true;
+    if (failed == world->rank)
+        snprintf(text, sizeof(text), "%s", problem);
+    PMPI_Bcast(text, sizeof(text), MPI_CHAR, failed, comm);
+    pthread_mutex_lock(&lock);
+    bool is_first = *start_error == '\0';
+    if (is_first)
+        memcpy(start_error, text, sizeof(text));
+    pthread_mutex_unlock(&lock);
+    if (is_first && world->rank == 0)
+        fprintf(stderr, "unisono: MPI carries out calls of %d ranks on %d nodes: %s\n", world->ranks, world->nodes, text);
+    return false;
+}
+
+static const char *start(struct world *world, MPI_Comm comm)
 {
     unisono_settings settings = { 0 };
     /* MPI waits for ever, so a program may. */
     if (getenv("UNISONO_TIMEOUT_S") == NULL)
         settings.timeout_s = 1e9;
     int code = unisono_start(world->rank, world->ranks, gather, &comm, &settings, &world->unisono);
-    /* The lowest rank that could not. */
-    int failed = code == UNISONO_OK ? world->ranks : world->rank;
-    PMPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MIN, comm);
-    world->why = failed == world->ranks ? BY_UNISONO : NOT_STARTED;
-    if (world->why == BY_UNISONO)
+    return code == UNISONO_OK ? NULL : unisono_last_error();
+}
+
+void world_start(struct world *world, MPI_Comm comm)
+{
+    world->why = NOT_STARTED;
+    if (!can_all(world, comm, obstacle(world)))
         return;
-    if (failed == world->rank)
-        snprintf(world->error, sizeof(world->error), "%s", unisono_last_error());
-    PMPI_Bcast(world->error, sizeof(world->error), MPI_CHAR, failed, comm);
+    if (can_all(world, comm, start(world, comm))) {
+        world->why = BY_UNISONO;
+        return;
+    }
+    if (world->nodes > 1)
+        atomic_store(&is_cut_off, true);
     leave(world);
 }
 
@@ -147,9 +231,12 @@ static enum why place(struct world *world, MPI_Comm comm)
     PMPI_Comm_size(comm, &world->ranks);
     if (world->ranks == 1)
         return ONE_RANK;
-    if (!is_within(comm, world->ranks, of_job))
+    int *numbers = numbers_in_job(comm, world->ranks);
+    if (numbers == NULL)
         return OTHER_PROCESSES;
-    return is_within(comm, world->ranks, of_node) ? FEW_CALLS : SEVERAL_NODES;
+    find_nodes(world, numbers);
+    free(numbers);
+    return world->nodes == 1 || settings.several_nodes ? FEW_CALLS : LEFT_BY_SETTING;
 }
 
 static struct world *new_world(MPI_Comm comm)

@@ -2,6 +2,7 @@
 //!
 //! Only a process that knows the secret of the world is admitted, and none once all are there.
 
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -23,8 +24,8 @@ use crate::transport::link::Links;
 /// displace.
 const REACH: Duration = Duration::from_secs(3);
 const ATTEMPTS: usize = 3;
-/// The time that a rank waits for all others to connect.
-const CONNECT: Duration = Duration::from_secs(30);
+/// The time in which all ranks connect. They begin together, once all have a port.
+const CONNECT: Duration = Duration::from_secs(10);
 /// The tag of claims of these connections.
 pub(super) const TAG: u64 = u64::from_be_bytes(*b"messages");
 
@@ -110,10 +111,18 @@ fn sockets(
     let far: Vec<_> = (0..ranks).filter(|&rank| rank != own && far(rank)).collect();
     let (before, after): (Vec<_>, Vec<_>) = far.into_iter().partition(|&rank| rank < own);
     let (accepted, reached) = std::thread::scope(|scope| {
-        let accepted = scope.spawn(|| accept(listeners, secret, own, after));
-        let claim = |to| Claim { from: own, to, tag: TAG };
-        let reached = before.iter().map(|&to| (to, reach(&ports[to].addresses, secret, claim(to))));
-        let reached: Vec<_> = reached.collect();
+        let (began, accepted) = (Instant::now(), scope.spawn(|| accept(listeners, secret, own, after)));
+        let mut reached = Vec::new();
+        for to in before {
+            let claim = Claim { from: own, to, tag: TAG };
+            let socket = reach(&ports[to].addresses, secret, claim, began);
+            let is_reached = socket.is_ok();
+            reached.push((to, socket));
+            // To find out the same of the others may take as long for each.
+            if !is_reached {
+                break;
+            }
+        }
         (accepted.join().expect("who accepts does not panic"), reached)
     });
     let mut sockets = Vec::new();
@@ -150,15 +159,21 @@ fn open(interfaces: &Interfaces) -> (Vec<TcpListener>, Ports) {
     }
 }
 
-/// Connects to a rank, at the first of its addresses where it answers.
-fn reach(addresses: &[SocketAddr], secret: &[u8], claim: Claim) -> std::result::Result<Peer, String> {
+/// Connects to a rank, at the first of its addresses where it answers, in the time since all have begun.
+fn reach(
+    addresses: &[SocketAddr],
+    secret: &[u8],
+    claim: Claim,
+    began: Instant,
+) -> std::result::Result<Peer, String> {
     let mut addresses = addresses.to_vec();
     system::sort_by_nearness(&mut addresses);
     let mut refused = Vec::new();
     for address in addresses {
         let attempt = || {
-            let connected = TcpStream::connect_timeout(&address, REACH);
-            connected.and_then(|socket| introduce(socket, secret, claim, CONNECT))
+            let left = CONNECT.checked_sub(began.elapsed()).ok_or(ErrorKind::TimedOut)?;
+            let socket = TcpStream::connect_timeout(&address, left.min(REACH))?;
+            introduce(socket, secret, claim, left)
         };
         let mut answer = attempt();
         for _ in 1..ATTEMPTS {

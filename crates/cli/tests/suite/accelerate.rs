@@ -15,6 +15,7 @@ use unisono_testing::suite::Test;
 use crate::UNISONO;
 
 mod choice;
+mod nodes;
 
 /// A build that takes longer hangs.
 const TO_BUILD: Duration = Duration::from_secs(300);
@@ -59,7 +60,7 @@ pub(crate) fn tests() -> Vec<Test> {
         })
     };
     let unlinked = Test::new("a_library_that_is_linked_with_no_mpi_runs_over_mpich", unlinked);
-    MPIS.into_iter().flat_map(of_mpi).chain([unlinked]).collect()
+    MPIS.into_iter().flat_map(of_mpi).chain([unlinked]).chain(nodes::tests()).collect()
 }
 
 /// Builds the libraries and installs them.
@@ -99,11 +100,15 @@ impl Installed {
 
     /// `mpirun -n RANKS unisono accelerate --report PROGRAM`, with everything accelerated.
     fn accelerate(&self, mpi: &str, ranks: usize, program: &Path, arguments: &[&str]) -> Command {
-        let mut command = mpirun(mpi, ranks);
-        command.arg(UNISONO).args(["accelerate", "--report", "--libraries"]);
-        command.arg(self.prefix.join("lib/unisono")).arg(program).args(arguments);
-        command.env("UNISONO_ACCELERATE", ALL);
-        command
+        self.accelerate_by(mpirun(mpi, ranks), program, arguments)
+    }
+
+    /// The same, under another launcher.
+    fn accelerate_by(&self, mut launcher: Command, program: &Path, arguments: &[&str]) -> Command {
+        launcher.arg(UNISONO).args(["accelerate", "--report", "--libraries"]);
+        launcher.arg(self.prefix.join("lib/unisono")).arg(program).args(arguments);
+        launcher.env("UNISONO_ACCELERATE", ALL);
+        launcher
     }
 }
 

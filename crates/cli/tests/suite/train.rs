@@ -131,9 +131,9 @@ fn a_parameter_server_gives_the_parameters_of_master_worker_over_every_launcher(
     assert_eq!(processes["parameters_hash"], expected, "processes, two of which serve");
 }
 
-const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/two-nodes");
+pub(crate) const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/two-nodes");
 
-fn no_two_nodes() -> Option<String> {
+pub(crate) fn no_two_nodes() -> Option<String> {
     let checked = Command::new(TWO_NODES).arg("--check").output();
     match checked {
         Ok(output) if output.status.success() => None,

@@ -10,16 +10,18 @@ use super::{DEADLINE, Installed, is_right, mpirun};
 
 /// A row of the report: a class of calls.
 #[derive(Debug)]
-struct Row<'a> {
+pub(super) struct Row<'a> {
     function: &'a str,
     by_unisono: u64,
     by_mpi: u64,
     has_trial: bool,
+    /// The longer one of the times by Unisono and by MPI in the last trial.
+    pub(super) most_us: f64,
     chosen: &'a str,
 }
 
 /// The rows of calls that either could carry out.
-fn rows(ended: &Ended) -> Vec<Row<'_>> {
+pub(super) fn rows(ended: &Ended) -> Vec<Row<'_>> {
     let rows = ended.stderr.lines().filter_map(|line| line.strip_prefix("unisono: "));
     rows.filter_map(row).filter(|row| row.function != "barrier").collect()
 }
@@ -29,11 +31,13 @@ fn row(text: &str) -> Option<Row<'_>> {
     let (before, after) = text.split_once(" < ")?;
     let (numbers, chosen) = after.trim_start().rsplit_once("  ")?;
     let numbers: Vec<_> = numbers.split_whitespace().collect();
+    let of_trial = numbers.get(4..).unwrap_or_default().iter().filter_map(|time| time.parse().ok());
     Some(Row {
         function: before.split_whitespace().next()?,
         by_unisono: numbers.get(1)?.parse().ok()?,
         by_mpi: numbers.get(2)?.parse().ok()?,
         has_trial: numbers.len() == 6,
+        most_us: of_trial.fold(0.0, f64::max),
         chosen,
     })
 }
@@ -137,8 +141,8 @@ pub(super) fn unusable_records(installed: &Installed, mpi: &'static str) {
         assert!(!ended.status.success() && ended.stderr.contains(text), "{ended:?}");
     };
     refused(&set, "cannot read the decisions in");
-    let whole = "# unisono accelerate: function, reduction, type, ranks, bytes below, carried out by\n\
-                 allreduce sum i32 2 8 unisono\nend\n";
+    let whole = "# unisono accelerate: function, reduction, type, ranks, nodes, bytes below, carried out by\n\
+                 allreduce sum i32 2 1 8 unisono\nend\n";
     fs::write(&file, whole).unwrap();
     run(installed, mpi, 2, (1, 0), &set);
     for (from, to) in
