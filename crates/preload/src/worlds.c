@@ -158,14 +158,14 @@ static void find_nodes(struct world *world, const int *numbers)
 static const char *obstacle(const struct world *world)
 {
     /* The connections of a rank with another one, at most; and the ranks that connect within a second. */
-    enum { CONNECTIONS = 3, MOST_RANKS = 1024 };
+    enum { CONNECTIONS = 3, MOST_RANKS = 512 };
     struct rlimit files;
     if (world->nodes == 1)
         return NULL;
     if (atomic_load(&is_cut_off))
         return "ranks could not connect with other nodes before";
     if (world->ranks > MOST_RANKS)
-        return "there are more than 1024 ranks on several nodes";
+        return "there are more than 512 ranks on several nodes";
     int free_file = open("/dev/null", O_RDONLY | O_CLOEXEC);
     close(free_file);
     bool has_limit = getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY;

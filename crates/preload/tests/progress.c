@@ -1,4 +1,5 @@
-/* A rank that waits in a collective keeps MPI's pending messages and one-sided accesses moving: without that, these programs hang. */
+/* A rank that waits in a collective keeps MPI's pending messages and one-sided accesses moving: without that, these programs hang.
+ * With an argument, only messages: Open MPI 4.1 has no windows over TCP. */
 
 #include "ranks.h"
 
@@ -66,7 +67,8 @@ int main(int argc, char **argv)
     all_reduce();
     for (int i = 0; i < 5; i++)
         messages();
-    windows();
+    if (argc == 1)
+        windows();
     if (rank == 0)
         printf("%d ranks: all right\n", ranks);
     MPI_Finalize();

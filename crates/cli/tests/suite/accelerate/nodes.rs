@@ -42,17 +42,13 @@ fn no_clocks() -> Option<String> {
 }
 
 /// `scripts/two-nodes --ranks NODES unisono accelerate --report PROGRAM`, with everything accelerated.
-fn accelerate(
-    installed: &Installed,
-    mpi: &str,
-    nodes: &str,
-    program: &Path,
-    arguments: &[&str],
-) -> Command {
+fn accelerate(installed: &Installed, mpi: &str, nodes: &str, program: &Path, arguments: &[&str]) -> Command {
     let mut launcher = Command::new(TWO_NODES);
     launcher.args(["--ranks", nodes, "--mpirun", &format!("mpirun.{mpi}"), "--"]);
     // Otherwise Unisono sees that it is one machine, and shares memory.
     launcher.envs([("UNISONO_NODES", nodes), ("UNISONO_NETWORK", "tcp")]);
+    // Ranks of a node share a core, which Open MPI does not know.
+    launcher.env("OMPI_MCA_mpi_yield_when_idle", "1");
     installed.accelerate_by(launcher, program, arguments)
 }
 
@@ -79,8 +75,9 @@ fn on_other_nodes(installed: &Installed, mpi: &'static str) {
 }
 
 fn progress(installed: &Installed, mpi: &'static str) {
+    let arguments = if mpi == "openmpi" { &["messages"][..] } else { &[] };
     for nodes in ["1,1", "2,1"] {
-        run(accelerate(installed, mpi, nodes, &installed.c(mpi, "progress.c"), &[]), nodes);
+        run(accelerate(installed, mpi, nodes, &installed.c(mpi, "progress.c"), arguments), nodes);
     }
 }
 
