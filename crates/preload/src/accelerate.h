@@ -113,6 +113,9 @@ struct call {
     int dtype, op;
     /* The size of an element, and of the array of one rank. */
     size_t element_bytes, bytes;
+    /* The operation and the type for MPI's own function, if that reduces the values; otherwise MPI_OP_NULL. */
+    MPI_Op mpi_op;
+    MPI_Datatype mpi_type;
     int root;
     /* The class of the error if the call is not valid, as far as that shows here; otherwise MPI_SUCCESS. */
     int error;
@@ -140,12 +143,20 @@ void bind_mpi(void);
 /* An operation or type that is not for Unisono. */
 enum { NONE = -1 };
 
-enum kind { SIGNED, UNSIGNED, FLOATING, COMPLEX, MOVED };
+/* The reductions that Unisono does not have. MPI's own function carries them out, and those of types that Unisono does not reduce. */
+enum { MAXLOC = UNISONO_LOGICAL_XOR + 1, MINLOC, USER_DEFINED, REDUCTIONS };
+/* The type of values that MPI's own function reduces. */
+enum { OTHER_VALUES = UNISONO_U64 + 1, DTYPES };
+
+/* Pairs are of a value and an index, for MPI_MAXLOC and MPI_MINLOC. */
+enum kind { SIGNED, UNSIGNED, FLOATING, COMPLEX, MOVED, INTEGER_PAIR, FLOATING_PAIR };
 
 struct type {
     MPI_Datatype handle;
     enum kind kind;
+    /* A pair may have a gap, or a gap behind it: its extent is then larger than its size. */
     int size_bytes;
+    MPI_Aint extent_bytes;
     /* Unisono's number for it, or for the parts of a complex number; or NONE. */
     int dtype;
 };
@@ -154,14 +165,19 @@ void types_begin(void);
 /* Whether Unisono carries out a reduction of a type's values: of a complex number, sums, part by part; of integers without a number of
  * Unisono's, operations on bits, byte by byte. */
 bool is_reduced(const struct type *type, int op);
-/* A predefined type whose elements lie side by side; NULL for any other. */
+/* Whether MPI's own function may carry out a reduction of a predefined type's values. */
+bool is_reduced_by_mpi(const struct type *type, int op);
+/* Whether a reduction may depend on the order in which values are combined. */
+bool may_round(const struct type *type, int op);
+/* A predefined type; NULL for any other. */
 const struct type *type_of(MPI_Datatype handle);
+/* Whether elements of a type are bytes side by side, in the order in which MPI sends them: predefined types without gaps, and types made of
+ * these as structures without gaps, as contiguous types, as duplicates, and by a new extent that is the size. */
+bool is_contiguous(MPI_Datatype handle);
 /* The number of a reduction, or NONE. */
 int reduction_of(MPI_Op op);
 
 /* settings.c: what UNISONO_ACCELERATE says. */
-
-enum { REDUCTIONS = UNISONO_LOGICAL_XOR + 1, DTYPES = UNISONO_U64 + 1 };
 
 extern const char *const FUNCTION_NAMES[FUNCTIONS];
 /* By their numbers; NULL for a mean, which MPI does not have. */
@@ -300,6 +316,14 @@ bool decides_part(struct call *call, enum function function, MPI_Comm comm, cons
 /* An all-gather of blocks, one for each rank, in elements of the type of `to`, whose count is that of the ranks. NULL if MPI gave none. */
 bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct buffer to, const struct block *blocks);
 bool decides_barrier(struct call *call, MPI_Comm comm);
+
+static inline size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* reduce_local.c: a reduction whose values MPI_Reduce_local combines. Returns a code of unisono.h. */
+int carry_local_reduction(const struct call *call, const void *from, void *to);
 
 /* carry.c: Unisono carries out a call. They return codes of unisono.h. */
 

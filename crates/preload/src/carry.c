@@ -9,11 +9,6 @@
 /* Up to this size a call has no pieces, and other ranks do not access its memory. */
 enum { SMALL_BYTES = 4096 };
 
-static size_t least(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* The arrays of a call, in blocks: one, or one for each rank. */
 struct arrays {
     const char *from;
@@ -119,6 +114,8 @@ static bool is_aligned(const void *array, size_t bytes)
 int carry_reduction(const struct call *call, const void *from, void *to)
 {
     const struct world *world = call->world;
+    if (call->mpi_op != MPI_OP_NULL)
+        return carry_local_reduction(call, from, to);
     bool gives_all = call->function == REDUCE_SCATTER || call->function == REDUCE_SCATTER_BLOCK;
     bool is_for_all = call->function == ALLREDUCE || call->function == SCAN;
     if (is_for_all && call->bytes <= SMALL_BYTES && is_aligned(to, call->element_bytes)) {

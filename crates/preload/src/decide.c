@@ -105,6 +105,12 @@ static bool refuse(struct call *call, int error)
     return leave(call, INVALID);
 }
 
+/* Whether MPI's own function reduces elements so large that the memory through which they go has no room for one of each rank. */
+static bool has_no_room(const struct call *call, int ranks)
+{
+    return call->mpi_op != MPI_OP_NULL && call->element_bytes > STAGE_BYTES / (size_t)ranks;
+}
+
 /* Whether its bytes are too many for MPI to pack and unpack them at once. */
 static bool is_too_large(const struct call *call, int ranks)
 {
@@ -136,6 +142,8 @@ static bool decides(struct call *call, int late)
         return leave(call, world->why);
     if (is_too_large(call, world->ranks))
         return leave(call, TOO_LARGE);
+    if (has_no_room(call, world->ranks))
+        return leave(call, OTHER_TYPE);
     call->why = choose(call);
     return call->why == BY_UNISONO && (late == MPI_SUCCESS || refuse(call, late));
 }
@@ -148,6 +156,7 @@ static void begin(struct call *call, enum function function, MPI_Comm comm, int 
     call->world = NULL;
     call->bytes = 0;
     call->op = call->dtype = NONE;
+    call->mpi_op = MPI_OP_NULL;
     call->error = MPI_SUCCESS;
     call->choice = NULL;
     call->is_in_trial = false;
@@ -174,19 +183,45 @@ static bool is_repeated(struct call *call, enum function function, MPI_Comm comm
 /* Notes a decision of `choose`. */
 static void note(const struct call *call, const struct buffer *to, MPI_Op op)
 {
-    if (call->choice == NULL || !is_chosen(call->why) || type_of(to->type) == NULL)
+    const struct type *type = type_of(to->type);
+    if (call->choice == NULL || !is_chosen(call->why) || type == NULL)
         return;
     const struct world *world = call->world;
     struct repeatable *same = &last_calls[call->function];
-    *same = (struct repeatable){ *call, to->type, to->count, op, atomic_load(&worlds_freed), world->rank, world->ranks, 0 };
+    *same = (struct repeatable){ *call, to->type, to->count, op, atomic_load(&worlds_freed), world->rank, world->ranks, 0, type->extent_bytes };
     same->call.is_in_trial = false;
     if (call->function == ALLGATHER || call->function == GATHER || call->function == SCATTER)
-        same->own = (size_t)world->rank * call->bytes;
+        same->own = (size_t)(world->rank * to->count * type->extent_bytes);
 }
 
 bool is_accelerated(enum function function)
 {
     return settings.functions >> function & 1;
+}
+
+/* Fills in the elements of a reduction. */
+static void describe(struct call *call, const struct buffer *to, MPI_Op op, bool is_by_mpi)
+{
+    const struct type *type = type_of(to->type);
+    size_t size_bytes = (size_t)(type == NULL ? size_of(to->type) : is_by_mpi ? type->extent_bytes : type->size_bytes);
+    call->bytes = (size_t)to->count * size_bytes;
+    if (is_by_mpi) {
+        call->dtype = OTHER_VALUES;
+        call->element_bytes = size_bytes;
+        call->mpi_op = op;
+        call->mpi_type = to->type;
+        return;
+    }
+    call->dtype = type->dtype == NONE ? UNISONO_U8 : type->dtype;
+    call->element_bytes = type->dtype == NONE ? 1 : size_bytes / (type->kind == COMPLEX ? 2 : 1);
+}
+
+/* Whether MPI's own function may reduce the values of a type that Unisono does not. */
+static bool is_for_function(MPI_Datatype handle, const struct type *type, int op)
+{
+    if (type != NULL)
+        return is_reduced_by_mpi(type, op);
+    return op == USER_DEFINED && size_of(handle) > 0 && is_contiguous(handle);
 }
 
 bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, const struct buffer *to, MPI_Op op,
@@ -202,18 +237,17 @@ bool decides_reduction(struct call *call, enum function function, MPI_Comm comm,
     if (call->op == NONE)
         return leave(call, OTHER_OPERATION);
     const struct type *type = type_of(to->type);
-    if (type == NULL || !is_reduced(type, call->op))
+    bool is_by_mpi = type == NULL || !is_reduced(type, call->op);
+    if (is_by_mpi && !is_for_function(to->type, type, call->op))
         return leave(call, OTHER_TYPE);
-    if ((type->kind == FLOATING || type->kind == COMPLEX) && !(settings.reductions & FLOATS))
+    if (may_round(type, call->op) && !(settings.reductions & FLOATS))
         return leave(call, LEFT_BY_SETTING);
     if (to->count == 0 || to->count == UNEQUAL)
         return leave(call, to->count == 0 ? OF_NO_BYTES : UNEVEN);
     int error = error_in_reduction(function, given, *to, comm, root);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
-    call->dtype = type->dtype == NONE ? UNISONO_U8 : type->dtype;
-    call->element_bytes = type->dtype == NONE ? 1 : (size_t)type->size_bytes / (type->kind == COMPLEX ? 2 : 1);
-    call->bytes = (size_t)to->count * (size_t)type->size_bytes;
+    describe(call, to, op, is_by_mpi);
     bool is_for_unisono = decides(call, MPI_SUCCESS);
     note(call, to, op);
     return is_for_unisono;

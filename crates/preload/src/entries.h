@@ -133,8 +133,7 @@ static bool MPI(are_for_mpi)(MPI_Comm comm, struct buffer from, struct buffer to
         if (to.count < counts[rank])
             to.count = counts[rank];
     }
-    MPI_Aint element_bytes = (MPI_Aint)same->call.bytes / (MPI_Aint)same->count;
-    bool is_own = from.count == own && from.address != (char *)to.address + displacements[same->rank] * element_bytes;
+    bool is_own = from.count == own && from.address != (char *)to.address + displacements[same->rank] * same->extent_bytes;
     if (to.count * same->ranks > 2 * all || !(is_own || from.address == MPI_IN_PLACE))
         return false;
     from.count = to.count;

@@ -128,17 +128,17 @@ static int unpack_blocks(const struct call *call, char *bytes, void *to, MPI_Dat
 /* Blocks in elements as blocks in bytes: where they are if they are bytes side by side there, and packed otherwise. */
 static size_t as_bytes(struct block *bytes, const struct block *blocks, int ranks, MPI_Datatype type)
 {
-    const struct type *predefined = type_of(type);
+    bool is_packed = !is_contiguous(type);
     int size_bytes;
     size_t all = 0;
     PMPI_Type_size(type, &size_bytes);
     for (int rank = 0; rank < ranks; rank++) {
         MPI_Aint packed = (MPI_Aint)all;
-        bytes[rank].start = predefined != NULL ? blocks[rank].start * size_bytes : packed;
+        bytes[rank].start = is_packed ? packed : blocks[rank].start * size_bytes;
         bytes[rank].count = blocks[rank].count * size_bytes;
         all += (size_t)bytes[rank].count;
     }
-    return predefined != NULL ? 0 : all;
+    return is_packed ? all : 0;
 }
 
 /* Packs what this rank gives: its buffer, or in place its own block. */

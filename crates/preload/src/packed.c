@@ -1,4 +1,4 @@
-/* Buffers of any type as bytes side by side. Those of a predefined type are that already. */
+/* Buffers of any type as bytes side by side. Those of a contiguous type are that already. */
 
 #include "accelerate.h"
 
@@ -7,7 +7,7 @@
 int pack(struct packed *packed, struct buffer buffer, MPI_Comm comm, bool has_values)
 {
     *packed = (struct packed){ .bytes = buffer.address, .buffer = buffer, .comm = comm };
-    if (type_of(buffer.type) != NULL)
+    if (is_contiguous(buffer.type))
         return MPI_SUCCESS;
     int room, position = 0;
     int code = PMPI_Pack_size((int)buffer.count, buffer.type, comm, &room);

@@ -19,6 +19,7 @@ struct repeatable {
     int rank, ranks;
     /* Where the block that this rank gets of itself begins. */
     size_t own;
+    MPI_Aint extent_bytes;
 };
 
 extern _Thread_local struct repeatable last_calls[FUNCTIONS];

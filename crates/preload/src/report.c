@@ -128,7 +128,7 @@ static void print(const struct row *row)
     if (row->trial[MPI_SIDE] > 0)
         snprintf(trial, sizeof(trial), "%.2f %11.2f", row->trial[UNISONO_SIDE] * 1e6, row->trial[MPI_SIDE] * 1e6);
     long calls = row->calls[UNISONO_SIDE] + row->calls[MPI_SIDE];
-    fprintf(stderr, "unisono: %-21s %-9s %5s %5s %12s %9ld %9ld %12.2f %23s  %s%s%s\n", FUNCTION_NAMES[row->class.function], class,
+    fprintf(stderr, "unisono: %-21s %-18s %5s %5s %12s %9ld %9ld %12.2f %23s  %s%s%s\n", FUNCTION_NAMES[row->class.function], class,
             ranks, nodes, size, row->calls[UNISONO_SIDE], row->calls[MPI_SIDE], row->seconds / (double)calls * 1e6, trial,
             REASONS[row->why], *error == '\0' ? "" : ": ", error);
 }
@@ -139,7 +139,7 @@ void report_print(void)
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (!report_is_wanted || rank != 0)
         return;
-    fprintf(stderr, "unisono: %-21s %-9s %5s %5s %12s %9s %9s %12s %11s %11s  %s\n", "function", "", "ranks", "nodes", "bytes",
+    fprintf(stderr, "unisono: %-21s %-18s %5s %5s %12s %9s %9s %12s %11s %11s  %s\n", "function", "", "ranks", "nodes", "bytes",
             "unisono", "MPI", "us per call", "unisono us", "MPI us", "chosen");
     for (const struct row *row = rows; row != NULL; row = row->next)
         print(row);

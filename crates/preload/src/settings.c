@@ -14,12 +14,14 @@ const char *const FUNCTION_NAMES[FUNCTIONS] = {
 const char *const REDUCTION_NAMES[REDUCTIONS] = {
     [UNISONO_SUM] = "sum",         [UNISONO_PRODUCT] = "prod",     [UNISONO_MIN] = "min",          [UNISONO_MAX] = "max",
     [UNISONO_BIT_AND] = "band",    [UNISONO_BIT_OR] = "bor",       [UNISONO_BIT_XOR] = "bxor",     [UNISONO_LOGICAL_AND] = "land",
-    [UNISONO_LOGICAL_OR] = "lor",  [UNISONO_LOGICAL_XOR] = "lxor",
+    [UNISONO_LOGICAL_OR] = "lor",  [UNISONO_LOGICAL_XOR] = "lxor", [MAXLOC] = "maxloc",            [MINLOC] = "minloc",
+    [USER_DEFINED] = "user-defined",
 };
 
 const char *const DTYPE_NAMES[DTYPES] = {
     [UNISONO_F32] = "f32", [UNISONO_F64] = "f64", [UNISONO_F16] = "f16", [UNISONO_BF16] = "bf16", [UNISONO_I32] = "i32",
     [UNISONO_I64] = "i64", [UNISONO_U8] = "u8",   [UNISONO_U32] = "u32", [UNISONO_U64] = "u64",
+    [OTHER_VALUES] = "other",
 };
 
 static const char FIXED[] = "fixed:", OF_FLOATS[] = "floats", OF_NODES[] = "nodes";

@@ -266,6 +266,9 @@ static void parts_of_types(MPI_Comm comm)
     MPI_Allreduce(from, ours, COUNT, MPI_C_FLOAT_COMPLEX, MPI_SUM, comm);
     PMPI_Allreduce(from, theirs, COUNT, MPI_C_FLOAT_COMPLEX, MPI_SUM, comm);
     check(memcmp(ours, theirs, sizeof(ours)) == 0, "sum of complex numbers", COUNT);
+    /* Small enough for exact products. */
+    for (int i = 0; i < COUNT; i++)
+        from[i] = (float)((i + rank) % 7) + (float)(i % 5 - rank) * I;
     MPI_Allreduce(from, ours, COUNT, MPI_C_FLOAT_COMPLEX, MPI_PROD, comm);
     PMPI_Allreduce(from, theirs, COUNT, MPI_C_FLOAT_COMPLEX, MPI_PROD, comm);
     check(memcmp(ours, theirs, sizeof(ours)) == 0, "product of complex numbers", COUNT);

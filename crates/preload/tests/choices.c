@@ -33,7 +33,17 @@ static void pause_at_random(long most_us)
     nanosleep(&time, NULL);
 }
 
-enum { CALLS = 12 };
+enum { CALLS = 14 };
+
+/* An operation of the program's. */
+static MPI_Op own_op;
+
+static void add(void *in, void *inout, int *count, MPI_Datatype *type)
+{
+    (void)type;
+    for (int i = 0; i < *count; i++)
+        ((int *)inout)[i] += ((int *)in)[i];
+}
 
 /* An allgather, a reduction or any other call, by the library (MPI_) or by MPI (PMPI_). */
 #define CALL(prefix, to)                                                                    \
@@ -71,8 +81,14 @@ enum { CALLS = 12 };
     case 10:                                                                                \
         prefix##Allgatherv(from, counts[own], MPI_INT, to, counts, starts, MPI_INT, comm);  \
         break;                                                                              \
-    default:                                                                                \
+    case 11:                                                                                \
         prefix##Reduce_scatter_block(from, to, count, MPI_INT, MPI_MIN, comm);              \
+        break;                                                                              \
+    case 12:                                                                                \
+        prefix##Allreduce(from, to, (count + 1) / 2, MPI_2INT, MPI_MAXLOC, comm);           \
+        break;                                                                              \
+    default:                                                                                \
+        prefix##Reduce(from, to, count, MPI_INT, own_op, root, comm);                       \
     }
 
 static const char *const NAMES[CALLS] = { "sum",        "maximum", "reduce",  "broadcast", "all-gather",    "all-to-all",
@@ -112,6 +128,7 @@ int main(int argc, char **argv)
     const int counts[] = { 1, 100, 3000 };
     own_state = (unsigned)rank;
     MPI_Comm all, reversed;
+    MPI_Op_create(add, 1, &own_op);
     MPI_Comm_dup(MPI_COMM_WORLD, &all);
     MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &reversed);
     for (int i = 0; i < rounds; i++)
@@ -121,6 +138,7 @@ int main(int argc, char **argv)
         }
     MPI_Comm_free(&all);
     MPI_Comm_free(&reversed);
+    MPI_Op_free(&own_op);
     if (rank == 0)
         printf("%d ranks: all right\n", ranks);
     MPI_Finalize();

@@ -239,7 +239,7 @@ static struct rlimit without_memory(MPI_Comm comm)
 }
 
 /* Tests a lack of memory for the blocks that a rank gets. */
-static void no_memory_for_blocks(MPI_Errhandler handler, MPI_Datatype pair, const char *from)
+static void no_memory_for_blocks(MPI_Errhandler handler, MPI_Datatype spread, const char *from)
 {
     enum { COUNT = 1 << 22 };
     MPI_Comm comm;
@@ -253,11 +253,33 @@ static void no_memory_for_blocks(MPI_Errhandler handler, MPI_Datatype pair, cons
     MPI_Comm_set_errhandler(comm, handler);
     check(sum_of(1, comm) == ranks, "the sum of a copy is wrong");
     struct rlimit limit = without_memory(comm);
-    int code = MPI_Allgatherv(from, 2 * COUNT, MPI_DOUBLE, nothing, counts, starts, pair, comm);
+    int code = MPI_Allgatherv(from, COUNT, MPI_DOUBLE, nothing, counts, starts, spread, comm);
     setrlimit(RLIMIT_AS, &limit);
     MPI_Error_class(code, &class);
     check(class == MPI_ERR_NO_MEM && errors_handled == 2, "a lack of memory for blocks is not for the error handler");
     MPI_Comm_free(&comm);
+}
+
+/* Values of a type without gaps are not packed, which takes memory. */
+static void contiguous_without_memory(void)
+{
+    enum { COUNT = 1 << 22 };
+    MPI_Comm comm;
+    MPI_Datatype pair;
+    double *values = calloc(2 * COUNT, sizeof(double));
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    MPI_Type_contiguous(2, MPI_DOUBLE, &pair);
+    MPI_Type_commit(&pair);
+    check(MPI_Bcast(values, COUNT, pair, 0, comm) == MPI_SUCCESS, "a broadcast of pairs fails");
+    if (rank == 0)
+        values[2 * COUNT - 1] = 7;
+    struct rlimit limit = without_memory(comm);
+    int code = MPI_Bcast(values, COUNT, pair, 0, comm);
+    setrlimit(RLIMIT_AS, &limit);
+    check(code == MPI_SUCCESS && values[2 * COUNT - 1] == 7, "a broadcast of pairs takes memory");
+    MPI_Type_free(&pair);
+    MPI_Comm_free(&comm);
+    free(values);
 }
 
 static void no_memory(void)
@@ -265,22 +287,22 @@ static void no_memory(void)
     enum { COUNT = 1 << 26 };
     MPI_Comm comm;
     MPI_Errhandler handler;
-    MPI_Datatype pair;
+    MPI_Datatype spread;
     char *nothing = malloc(1);
     int class;
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     MPI_Comm_create_errhandler(count_error, &handler);
     MPI_Comm_set_errhandler(comm, handler);
-    MPI_Type_contiguous(2, MPI_DOUBLE, &pair);
-    MPI_Type_commit(&pair);
+    MPI_Type_create_resized(MPI_DOUBLE, 0, 2 * sizeof(double), &spread);
+    MPI_Type_commit(&spread);
     check(sum_of(1, comm) == ranks, "the sum of a copy is wrong");
     struct rlimit limit = without_memory(comm);
-    int code = MPI_Bcast(nothing, COUNT, pair, 0, comm);
+    int code = MPI_Bcast(nothing, COUNT, spread, 0, comm);
     setrlimit(RLIMIT_AS, &limit);
     MPI_Error_class(code, &class);
     check(class == MPI_ERR_NO_MEM && errors_handled == 1, "a lack of memory is not for the error handler");
-    no_memory_for_blocks(handler, pair, nothing);
-    MPI_Type_free(&pair);
+    no_memory_for_blocks(handler, spread, nothing);
+    MPI_Type_free(&spread);
     MPI_Errhandler_free(&handler);
     MPI_Comm_free(&comm);
     free(nothing);
@@ -312,8 +334,10 @@ int main(int argc, char **argv)
     aliases();
     if (strcmp(mode, "lengths") == 0)
         lengths();
-    if (strcmp(mode, "no-memory") == 0)
+    if (strcmp(mode, "no-memory") == 0) {
+        contiguous_without_memory();
         no_memory();
+    }
     if (strcmp(mode, "mismatch") == 0)
         mismatch(argc > 2);
     if (rank == 0)

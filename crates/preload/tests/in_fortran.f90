@@ -2,6 +2,7 @@
 program in_fortran
 #ifdef MODERN
     use mpi_f08
+    use, intrinsic :: iso_c_binding
 #else
     use mpi
 #endif
@@ -9,6 +10,11 @@ program in_fortran
     integer, parameter :: n = 5000
     double precision :: from(n), to(n), all(n, 64)
     integer :: rank, ranks, error, i, whole(n), gotten(n)
+#ifdef MODERN
+    type(MPI_Op) :: op
+#else
+    integer :: op
+#endif
     call MPI_Init(error)
     call MPI_Comm_rank(MPI_COMM_WORLD, rank, error)
     call MPI_Comm_size(MPI_COMM_WORLD, ranks, error)
@@ -41,12 +47,38 @@ program in_fortran
     call check(to(n) == dble(n + rank), "scan")
     call MPI_Exscan(MPI_IN_PLACE, from, n, MPI_DOUBLE_PRECISION, MPI_MAX, MPI_COMM_WORLD, error)
     call check(rank == 0 .or. from(n) == dble(n + rank - 1), "exclusive scan")
+    from = [(dble(i + rank), i = 1, n)]
+    call MPI_Op_create(first, .false., op, error)
+    call MPI_Allreduce(from, to, n, MPI_DOUBLE_PRECISION, op, MPI_COMM_WORLD, error)
+    call check(to(1) == 1 .and. to(n) == dble(n), "operation of the program")
+    call MPI_Op_free(op, error)
     call MPI_Barrier(MPI_COMM_WORLD, error)
     call check(error == MPI_SUCCESS, "barrier")
     if (rank == 0) print '(i0, a)', ranks, " ranks: all right"
     call MPI_Finalize(error)
 
 contains
+
+    ! The values of the lower rank.
+#ifdef MODERN
+    subroutine first(in, inout, count, kind)
+        type(c_ptr), value :: in, inout
+        integer :: count
+        type(MPI_Datatype) :: kind
+        double precision, pointer :: lower(:), upper(:)
+        call c_f_pointer(in, lower, [count])
+        call c_f_pointer(inout, upper, [count])
+        if (kind /= MPI_DOUBLE_PRECISION) return
+        upper = lower
+    end subroutine
+#else
+    subroutine first(in, inout, count, kind)
+        integer :: count, kind
+        double precision :: in(count), inout(count)
+        if (kind /= MPI_DOUBLE_PRECISION) return
+        inout = in
+    end subroutine
+#endif
 
     logical function all_are(values, value)
         integer, intent(in) :: values(:), value

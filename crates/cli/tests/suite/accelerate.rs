@@ -33,9 +33,11 @@ struct Installed {
 
 pub(crate) fn tests() -> Vec<Test> {
     type Run = fn(&Installed, &'static str);
-    let tests: [(&str, Run); 17] = [
+    let tests: [(&str, Run); 19] = [
         ("every_call_gives_what_mpi_gives", every_call),
         ("the_setting_chooses", setting),
+        ("reductions_by_mpi_s_function_give_what_mpi_gives", operations),
+        ("types_of_the_program_are_moved_as_by_mpi", layouts),
         ("ranks_agree_on_trials", choice::ranks_agree),
         ("recorded_decisions_are_replayed", choice::replay),
         ("unusable_records_of_decisions_are_refused", choice::unusable_records),
@@ -56,7 +58,7 @@ pub(crate) fn tests() -> Vec<Test> {
         tests.into_iter().enumerate().map(move |(at, (name, run))| {
             let test = Test::new(format!("{name}_over_{mpi}"), move || run(&Installed::new(), mpi));
             // The library is compiled for each MPI, and most of it asks neither.
-            if mpi == "openmpi" || at < 2 { test } else { test.deep() }
+            if mpi == "openmpi" || at < 4 { test } else { test.deep() }
         })
     };
     let unlinked = Test::new("a_library_that_is_linked_with_no_mpi_runs_over_mpich", unlinked);
@@ -144,6 +146,43 @@ fn every_call(installed: &Installed, mpi: &'static str) {
     for ranks in 1..=if mpi == "mpich" { 3 } else { 4 } {
         let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
         for function in ALL.split(',') {
+            let by = if ranks == 1 { "MPI: one rank" } else { "  unisono" };
+            assert!(reports(&ended, function, by), "{function} is not carried out by{by}: {ended:?}");
+        }
+    }
+}
+
+fn operations(installed: &Installed, mpi: &'static str) {
+    let program = installed.c(mpi, "operations.c");
+    for ranks in 1..=if mpi == "mpich" { 2 } else { 4 } {
+        let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
+        for function in ["allreduce", "reduce", "reduce_scatter", "reduce_scatter_block", "scan", "exscan"] {
+            for op in ["maxloc other", "minloc other", "user-defined other", "sum other", "prod other"] {
+                let by = if ranks == 1 { "MPI: one rank" } else { "  unisono" };
+                let calls = format!("{function:<21} {op}");
+                assert!(reports(&ended, &calls, by), "{calls} is not carried out by{by}: {ended:?}");
+            }
+        }
+        // Elements with gaps.
+        let left = "MPI: the type is not one that Unisono reduces";
+        assert!(reports(&ended, &format!("{:<21} user-defined", "allreduce"), left), "{ended:?}");
+    }
+    let mut command = installed.accelerate(mpi, 2, &program, &[]);
+    command.env("UNISONO_ACCELERATE", "allreduce,-floats,-minloc");
+    let ended = is_right(launch::run(command, DEADLINE), 2);
+    let by_unisono: Vec<_> = ended.stderr.lines().filter(|line| line.ends_with("  unisono")).collect();
+    assert!(by_unisono.iter().any(|line| line.contains(" maxloc other")), "{ended:?}");
+    assert!(
+        !by_unisono.iter().any(|line| line.contains("user-defined") || line.contains("minloc")),
+        "{ended:?}"
+    );
+}
+
+fn layouts(installed: &Installed, mpi: &'static str) {
+    let program = installed.c(mpi, "layouts.c");
+    for ranks in 1..=if mpi == "mpich" { 2 } else { 4 } {
+        let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
+        for function in ["bcast", "allgather", "allgatherv", "alltoall", "gather", "scatter"] {
             let by = if ranks == 1 { "MPI: one rank" } else { "  unisono" };
             assert!(reports(&ended, function, by), "{function} is not carried out by{by}: {ended:?}");
         }

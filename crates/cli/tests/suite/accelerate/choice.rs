@@ -64,8 +64,8 @@ fn run(installed: &Installed, mpi: &str, ranks: usize, calls: (u32, u32), set: &
 /// The rounds after which every class has had a trial: after 31 calls of its communicator, and 64 of its own, of which every fourth
 /// is on another communicator and every third has its size.
 const TRIED: u32 = 300;
-/// Twelve functions and reductions, and three sizes of each.
-const CLASSES: usize = 36;
+/// Fourteen functions and reductions, and three sizes of each.
+const CLASSES: usize = 42;
 
 pub(super) fn ranks_agree(installed: &Installed, mpi: &'static str) {
     // Ranks of MPICH that outnumber the cores take their turns late.
