@@ -171,9 +171,8 @@ bool is_reduced_by_mpi(const struct type *type, int op);
 bool may_round(const struct type *type, int op);
 /* A predefined type; NULL for any other. */
 const struct type *type_of(MPI_Datatype handle);
-/* Whether elements of a type are bytes side by side, in the order in which MPI sends them: predefined types without gaps, and types made of
- * these as structures without gaps, as contiguous types, as duplicates, and by a new extent that is the size. */
-bool is_contiguous(MPI_Datatype handle);
+/* Whether elements of a type are bytes side by side, in the order in which MPI sends them. The first call for a type packs an element. */
+bool is_contiguous(MPI_Datatype handle, MPI_Comm comm);
 /* The number of a reduction, or NONE. */
 int reduction_of(MPI_Op op);
 

@@ -217,11 +217,12 @@ static void describe(struct call *call, const struct buffer *to, MPI_Op op, bool
 }
 
 /* Whether MPI's own function may reduce the values of a type that Unisono does not. */
-static bool is_for_function(MPI_Datatype handle, const struct type *type, int op)
+static bool is_for_function(const struct call *call, MPI_Datatype handle, const struct type *type)
 {
     if (type != NULL)
-        return is_reduced_by_mpi(type, op);
-    return op == USER_DEFINED && size_of(handle) > 0 && is_contiguous(handle);
+        return is_reduced_by_mpi(type, call->op);
+    MPI_Count bytes = size_of(handle);
+    return call->op == USER_DEFINED && bytes > 0 && bytes <= STAGE_BYTES / 2 && is_contiguous(handle, call->comm);
 }
 
 bool decides_reduction(struct call *call, enum function function, MPI_Comm comm, const void *from, const struct buffer *to, MPI_Op op,
@@ -238,7 +239,7 @@ bool decides_reduction(struct call *call, enum function function, MPI_Comm comm,
         return leave(call, OTHER_OPERATION);
     const struct type *type = type_of(to->type);
     bool is_by_mpi = type == NULL || !is_reduced(type, call->op);
-    if (is_by_mpi && !is_for_function(to->type, type, call->op))
+    if (is_by_mpi && !is_for_function(call, to->type, type))
         return leave(call, OTHER_TYPE);
     if (may_round(type, call->op) && !(settings.reductions & FLOATS))
         return leave(call, LEFT_BY_SETTING);

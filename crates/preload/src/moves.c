@@ -126,13 +126,13 @@ static int unpack_blocks(const struct call *call, char *bytes, void *to, MPI_Dat
 }
 
 /* Blocks in elements as blocks in bytes: where they are if they are bytes side by side there, and packed otherwise. */
-static size_t as_bytes(struct block *bytes, const struct block *blocks, int ranks, MPI_Datatype type)
+static size_t as_bytes(struct block *bytes, const struct block *blocks, const struct call *call, MPI_Datatype type)
 {
-    bool is_packed = !is_contiguous(type);
+    bool is_packed = !is_contiguous(type, call->comm);
     int size_bytes;
     size_t all = 0;
     PMPI_Type_size(type, &size_bytes);
-    for (int rank = 0; rank < ranks; rank++) {
+    for (int rank = 0; rank < call->world->ranks; rank++) {
         MPI_Aint packed = (MPI_Aint)all;
         bytes[rank].start = is_packed ? packed : blocks[rank].start * size_bytes;
         bytes[rank].count = blocks[rank].count * size_bytes;
@@ -172,7 +172,7 @@ int move_all_gather_v(struct call *call, struct buffer from, void *to, MPI_Datat
     if (error != MPI_SUCCESS)
         return cannot(call, error);
     struct block *bytes = malloc(sizeof(*bytes) * (size_t)call->world->ranks);
-    size_t packed = bytes == NULL ? 0 : as_bytes(bytes, blocks, call->world->ranks, type);
+    size_t packed = bytes == NULL ? 0 : as_bytes(bytes, blocks, call, type);
     char *gotten = packed == 0 ? NULL : malloc(packed);
     if (bytes == NULL || (packed != 0 && gotten == NULL))
         error = cannot(call, MPI_ERR_NO_MEM);

@@ -3,6 +3,7 @@
 #include "accelerate.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { SLOTS = 256 };
 
@@ -97,90 +98,47 @@ const struct type *type_of(MPI_Datatype handle)
     return NULL;
 }
 
-/* The parts of a type of the program's, by which it was made. */
-struct parts {
-    int combiner, integers, addresses, types;
-    int *integer;
-    MPI_Aint *address;
-    MPI_Datatype *type;
-};
-
-static bool is_predefined(MPI_Datatype handle)
+/* Whether packing leaves an element as it is: its bytes are the numbers of their places, of which a round shows eight bits. */
+static bool is_packed_unchanged(MPI_Datatype handle, int bytes, MPI_Comm comm)
 {
-    int integers, addresses, types, combiner;
-    PMPI_Type_get_envelope(handle, &integers, &addresses, &types, &combiner);
-    return combiner == MPI_COMBINER_NAMED || combiner == MPI_COMBINER_F90_REAL || combiner == MPI_COMBINER_F90_COMPLEX ||
-           combiner == MPI_COMBINER_F90_INTEGER;
-}
-
-/* The parts that a type has, to be freed by `forget`. */
-static struct parts parts_of(MPI_Datatype handle)
-{
-    struct parts parts;
-    PMPI_Type_get_envelope(handle, &parts.integers, &parts.addresses, &parts.types, &parts.combiner);
-    parts.integer = allocated(sizeof(*parts.integer) * (size_t)(parts.integers + 1));
-    parts.address = allocated(sizeof(*parts.address) * (size_t)(parts.addresses + 1));
-    parts.type = allocated(sizeof(*parts.type) * (size_t)(parts.types + 1));
-    PMPI_Type_get_contents(handle, parts.integers, parts.addresses, parts.types, parts.integer, parts.address, parts.type);
-    return parts;
-}
-
-static void forget(struct parts *parts)
-{
-    for (int i = 0; i < parts->types; i++)
-        if (!is_predefined(parts->type[i]))
-            PMPI_Type_free(&parts->type[i]);
-    free(parts->integer);
-    free(parts->address);
-    free(parts->type);
-}
-
-static MPI_Aint bytes_of(MPI_Datatype handle)
-{
-    MPI_Count bytes;
-    PMPI_Type_size_x(handle, &bytes);
-    return (MPI_Aint)bytes;
-}
-
-/* Whether the members of a structure lie side by side: their number and lengths are integers. */
-static bool are_side_by_side(const struct parts *parts)
-{
-    MPI_Aint end = 0;
-    for (int i = 0; i < parts->types; i++) {
-        if (parts->address[i] != end || !is_contiguous(parts->type[i]))
-            return false;
-        end += parts->integer[1 + i] * bytes_of(parts->type[i]);
+    int room;
+    if (PMPI_Pack_size(1, handle, comm, &room) != MPI_SUCCESS || room < bytes)
+        return false;
+    unsigned char *element = malloc((size_t)bytes), *packed = malloc((size_t)room);
+    bool is = element != NULL && packed != NULL;
+    for (int shift = 0; is && shift < 32 && (shift == 0 || bytes >> shift > 0); shift += 8) {
+        int position = 0;
+        for (int i = 0; i < bytes; i++)
+            element[i] = (unsigned char)(i >> shift);
+        is = PMPI_Pack(element, 1, handle, packed, room, &position, comm) == MPI_SUCCESS && position == bytes &&
+             memcmp(element, packed, (size_t)bytes) == 0;
     }
-    return true;
-}
-
-/* Whether an element of a type has no gaps, nor parts out of order. One of another kind is not examined. */
-static bool is_without_gaps(MPI_Datatype handle)
-{
-    struct parts parts = parts_of(handle);
-    bool is = false;
-    if (parts.combiner == MPI_COMBINER_DUP || parts.combiner == MPI_COMBINER_CONTIGUOUS || parts.combiner == MPI_COMBINER_RESIZED)
-        is = is_contiguous(parts.type[0]);
-    else if (parts.combiner == MPI_COMBINER_STRUCT)
-        is = are_side_by_side(&parts);
-    forget(&parts);
+    free(element);
+    free(packed);
     return is;
 }
 
-bool is_contiguous(MPI_Datatype handle)
+/* Whether an element begins and ends where its bytes do, as many as MPI sends. */
+static bool is_dense(MPI_Datatype handle, int *bytes)
+{
+    MPI_Aint lower, extent, true_lower, true_extent;
+    if (PMPI_Type_size(handle, bytes) != MPI_SUCCESS || *bytes == MPI_UNDEFINED || *bytes == 0)
+        return false;
+    PMPI_Type_get_extent(handle, &lower, &extent);
+    PMPI_Type_get_true_extent(handle, &true_lower, &true_extent);
+    return lower == 0 && true_lower == 0 && extent == *bytes && true_extent == *bytes;
+}
+
+bool is_contiguous(MPI_Datatype handle, MPI_Comm comm)
 {
     const struct type *type = type_of(handle);
     void *attribute;
-    int is_there = 0;
-    MPI_Aint lower, extent;
+    int is_there = 0, bytes;
     if (type != NULL)
         return type->extent_bytes == type->size_bytes;
     if (PMPI_Type_get_attr(handle, of_type, &attribute, &is_there) == MPI_SUCCESS && is_there)
         return attribute != NULL;
-    if (is_predefined(handle) || PMPI_Type_get_extent(handle, &lower, &extent) != MPI_SUCCESS)
-        return false;
-    /* The extent of a structure may be longer than its members. */
-    bool is = lower == 0 && extent == bytes_of(handle) && is_without_gaps(handle);
+    bool is = is_dense(handle, &bytes) && is_packed_unchanged(handle, bytes, comm);
     PMPI_Type_set_attr(handle, of_type, is ? &of_type : NULL);
     return is;
 }
