@@ -333,26 +333,27 @@ bool decides_blocks(struct call *call, MPI_Comm comm, struct buffer from, struct
         return leave(call, LEFT_BY_SETTING);
     if (blocks == NULL)
         return leave(call, INVALID);
-    int error = error_in_both(from, to);
+    MPI_Count most = 0, all = 0;
+    for (MPI_Count rank = 0; rank < to.count; rank++) {
+        if (blocks[rank].count < 0)
+            return refuse(call, MPI_ERR_COUNT);
+        all += blocks[rank].count;
+        most = most < blocks[rank].count ? blocks[rank].count : most;
+    }
+    /* Without elements there may be no buffer. */
+    int error = error_in_both(from, (struct buffer){ to.address, all, to.type });
     if (error != MPI_SUCCESS)
         return refuse(call, error);
-    MPI_Count size_bytes = size_of(to.type), most = 0, all = 0;
+    MPI_Count size_bytes = size_of(to.type);
     const struct block *block = &blocks[place_in(comm).rank];
     struct buffer own = { (char *)to.address + block->start * size_bytes, block->count, to.type };
     error = error_of_alias(ALLGATHERV, from, own);
     if (error != MPI_SUCCESS)
         return refuse(call, error);
-    for (MPI_Count rank = 0; rank < to.count; rank++) {
-        if (blocks[rank].count < 0)
-            return refuse(call, MPI_ERR_COUNT);
-        all += blocks[rank].count * size_bytes;
-        if (most < blocks[rank].count * size_bytes)
-            most = blocks[rank].count * size_bytes;
-    }
     if (most * to.count > 2 * all)
         return leave(call, UNEVEN);
-    bool is_for_unisono = decides_bytes(call, (size_t)most, error_of_length(from, own));
-    to.count = size_bytes == 0 ? 0 : most / size_bytes;
+    bool is_for_unisono = decides_bytes(call, (size_t)(most * size_bytes), error_of_length(from, own));
+    to.count = size_bytes == 0 ? 0 : most;
     note(call, &to, MPI_OP_NULL);
     return is_for_unisono;
 }

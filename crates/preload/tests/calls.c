@@ -220,6 +220,15 @@ static void unequal_moves(MPI_Comm comm, long count, bool is_even)
     free(from), free(ours), free(theirs);
 }
 
+/* Without elements there may be no buffer. */
+static void no_elements(MPI_Comm comm)
+{
+    int zeros[ranks];
+    memset(zeros, 0, sizeof(zeros));
+    check(MPI_Allgatherv(NULL, 0, MPI_DOUBLE, NULL, zeros, zeros, MPI_DOUBLE, comm) == MPI_SUCCESS, "all-gather", 0);
+    check(MPI_Allgather(NULL, 0, MPI_DOUBLE, NULL, 0, MPI_DOUBLE, comm) == MPI_SUCCESS, "all-gather of equal blocks", 0);
+}
+
 /* Integers of every type, and of addresses that are not aligned. */
 static void types(MPI_Comm comm)
 {
@@ -290,6 +299,7 @@ int main(int argc, char **argv)
         unequal_moves(MPI_COMM_WORLD, counts[i], true);
         MPI_Barrier(MPI_COMM_WORLD);
     }
+    no_elements(MPI_COMM_WORLD);
     types(MPI_COMM_WORLD);
     parts_of_types(MPI_COMM_WORLD);
     if (rank == 0)
