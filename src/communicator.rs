@@ -21,7 +21,7 @@ use crate::kernels::ReduceOp;
 use crate::memory::{Registered, Registry};
 use crate::request::EngineOwner;
 use crate::select::Choice;
-use crate::status::{FailureReport, Guard, StatusBoard};
+use crate::status::{Guard, StatusBoard};
 use crate::transport::{Fabric, Messages};
 use crate::tuning::Tuning;
 
@@ -91,9 +91,8 @@ pub struct Communicator {
     per_call: PerCall,
     /// When and with what values [`Communicator::lateness`] was last called.
     asked: Interval,
-    /// The guard of this rank, and its failure report. Dropped after the seat: it also watches `MPI_Finalize`, which waits for
-    /// others.
-    guard: Option<(Arc<dyn Guard>, Arc<dyn FailureReport>)>,
+    /// The guard of this rank. Dropped after the seat: it also watches `MPI_Finalize`, which waits for others.
+    guard: Option<Arc<dyn Guard>>,
     /// Also the settings of groups of these ranks.
     config: Config,
     constants: (Tuning, usize),

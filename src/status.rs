@@ -8,8 +8,8 @@
 mod attempts;
 mod board;
 mod dump;
-mod failure;
 mod lockstep;
+mod panics;
 mod report;
 mod ring;
 #[allow(unsafe_code, reason = "memory is shared with other processes")]
@@ -17,12 +17,12 @@ mod sheet;
 mod time;
 
 pub(crate) use attempts::{PIECE_BYTES, PieceNumber};
-pub(crate) use board::{FirstFailure, Gone, Guard, Guarded, Recording, StatusBoard};
+pub(crate) use board::{FirstFailure, Gone, Guard, Recording, StatusBoard};
 pub use dump::{Dump, Failed};
 pub(crate) use dump::{dump, dump_all, dump_failed};
-pub(crate) use failure::{FailureReport, keep_panic, panicked};
 #[cfg(feature = "nccl")]
 pub(crate) use lockstep::LEAD;
+pub(crate) use panics::{keep_panic, panicked};
 pub use report::{Flight, FlightError};
 pub(crate) use ring::RECORDS;
 

@@ -11,7 +11,7 @@ use unisono_collectives::{Rank, Topology};
 
 use crate::config::{Chaos, Config};
 use crate::memory::Registry;
-use crate::status::{FailureReport, StatusBoard, panicked};
+use crate::status::{StatusBoard, panicked};
 use crate::system;
 
 mod agreement;
@@ -78,7 +78,6 @@ pub(crate) struct Fabric {
     /// The number of polls of this rank before it yields.
     spins: u32,
     status: StatusBoard,
-    report: Option<Arc<dyn FailureReport>>,
     /// Whether this rank cannot continue.
     has_failed: bool,
     /// The ranks that share memory with this one: threads of one process, or processes of one node.
@@ -103,7 +102,6 @@ impl Fabric {
             node_cores: node.as_ref().map_or(1, Shared::cores),
             spins: node.as_ref().map_or(0, Shared::spins),
             status,
-            report: None,
             has_failed: false,
             node,
             far: None,
@@ -332,23 +330,15 @@ impl Fabric {
         std::mem::take(&mut self.controls)
     }
 
-    /// Sets the failure report of this rank.
-    pub(crate) fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
-        self.report = Some(report);
-    }
-
     /// Marks this rank as failed because of `first`, which may be itself, and informs the other ranks.
     pub(crate) fn fail(&mut self, first: Rank, cause: &str) {
         if std::mem::replace(&mut self.has_failed, true) {
             return;
         }
-        if let Some(report) = &self.report {
-            return report.fail(first, cause);
-        }
-        if self.has_mpi() {
+        if self.has_mpi() && self.status.guard().is_none() {
             system::say(&format!("unisono: rank {} ends the job: {cause}\n", self.rank));
         }
-        self.status.fail(self.rank, first, cause);
+        self.status.give_up(first, cause);
     }
 
     /// Ends the job if a link or MPI still holds a buffer that would return to the caller, or a message (`holds_message`).
@@ -384,8 +374,8 @@ impl Fabric {
         // The last rank to drop it frees the memory.
         self.node = None;
         self.status.leave(self.rank);
-        if let Some(report) = self.report.as_ref().filter(|_| self.far.is_some()) {
-            report.hurry();
+        if self.far.is_some() {
+            self.status.hurry();
         }
     }
 }

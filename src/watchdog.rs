@@ -17,10 +17,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use unisono_collectives::Rank;
 
 use crate::config::OnFailure;
-use crate::control::{Gathered, Outcome};
 use crate::error::{Error, Result};
 use crate::observe::flush;
-use crate::status::{FailureReport, Guard, Guarded, StatusBoard, dump, dump_all};
+use crate::status::{Guard, StatusBoard, dump, dump_all};
 use crate::system::{FAILED, say};
 
 mod bell;
@@ -82,27 +81,16 @@ pub(crate) enum Kind {
     Threads,
 }
 
-/// The guards of a process's ranks, and their failure reports, in the order of their status boards.
-pub(crate) type Watching = (Arc<dyn Guard>, Vec<Arc<dyn FailureReport>>);
-
 /// Watches over ranks as long as the guard is held.
 ///
 /// # Errors
 /// [`Error::Launch`] if the system provides no thread or no file descriptor for it.
-pub(crate) fn watch(watched: Watched) -> Result<Watching> {
-    let failed = |cause: std::io::Error| Error::Launch(format!("cannot start the watchdog: {cause}"));
-    let ends_job = watched.on_failure == OnFailure::EndJob;
-    let bell = ends_job.then(Bell::new).transpose().map_err(failed)?.map(Arc::new);
-    let report = |status: &StatusBoard| {
-        Arc::new(Report::new(status.clone(), Arc::clone(&watched.cards), ends_job, bell.clone()))
+pub(crate) fn watch(watched: Watched) -> Result<Arc<dyn Guard>> {
+    let guard = match watched.on_failure {
+        OnFailure::EndJob => Watchdog::start(watched).map(|guard| Arc::new(guard) as Arc<dyn Guard>),
+        OnFailure::ReturnError => ByRanks::new(watched).map(|guard| Arc::new(guard) as Arc<dyn Guard>),
     };
-    let reports: Vec<_> = watched.statuses.iter().map(report).collect();
-    let told = reports.iter().map(|report| Arc::clone(report) as Arc<dyn FailureReport>).collect();
-    let guard: Arc<dyn Guard> = match bell {
-        Some(bell) => Arc::new(Watchdog::start(watched, reports, bell).map_err(failed)?),
-        None => Arc::new(ByRanks::new(watched, &reports[0]).map_err(failed)?),
-    };
-    Ok((guard, told))
+    guard.map_err(|cause| Error::Launch(format!("cannot start the watchdog: {cause}")))
 }
 
 /// A running watchdog thread. It ends when this is dropped.
@@ -116,7 +104,11 @@ struct Watchdog {
 }
 
 impl Watchdog {
-    fn start(watched: Watched, reports: Vec<Arc<Report>>, bell: Arc<Bell>) -> std::io::Result<Self> {
+    fn start(watched: Watched) -> std::io::Result<Self> {
+        let bell = Arc::new(Bell::new()?);
+        let report =
+            |status: &StatusBoard| Arc::new(Report::new(status.clone(), Arc::clone(&watched.cards), true));
+        let reports: Vec<_> = watched.statuses.iter().map(report).collect();
         let checks = Checks::new(&watched, &reports[0], false);
         let Watched { statuses, cards, hub, warn_after, kind, .. } = watched;
         let status = statuses.into_iter().next().expect("a process has a rank");
@@ -142,34 +134,20 @@ impl Guard for Watchdog {
     /// Its thread does it.
     fn look(&self) {}
 
-    /// The failure report wakes its thread.
-    fn hurry(&self) {}
-
-    /// Failures of a group are failures of its world.
-    fn of_group(
-        self: Arc<Self>,
-        _: &StatusBoard,
-        _: &[Rank],
-        _: Vec<(Rank, OwnedFd)>,
-    ) -> std::io::Result<Option<Guarded>> {
-        Ok(None)
+    fn hurry(&self) {
+        self.bell.ring();
     }
 
-    /// The job ends.
-    fn can_agree(&self) -> bool {
-        false
-    }
-
-    fn agree(&self, _: Duration, _: Option<usize>) -> Option<Outcome> {
-        None
-    }
-
-    fn gather(&self, _: Vec<u8>, _: Duration) -> Gathered {
-        unreachable!("no rank survives the job")
-    }
-
-    fn finish(&self, _: Duration) -> Gathered {
-        unreachable!("no rank survives the job")
+    fn fail(&self, status: &StatusBoard, first: Rank, cause: &str) {
+        // The failure of a group is one of its world, and ends the job.
+        if let Some((world, first_in_world)) = status.in_world(first) {
+            world.give_up(first_in_world, cause);
+            status.fail(status.rank(), first, cause);
+        } else {
+            let report = self.reports.iter().find(|report| report.rank() == status.rank());
+            report.expect("it watches over this rank").fail(first, cause);
+            self.hurry();
+        }
     }
 }
 
@@ -278,6 +256,7 @@ impl Rounds {
             }
             let cause = format!("it was ended by {}", signals::name(signal));
             self.reports[0].fail(self.status.rank(), &cause);
+            self.bell.ring();
         } else if passed > TERMINATION + 2 * LATER {
             // The others have reported: they may not outlive this process by much.
             self.reports.iter().for_each(|report| report.aborted());

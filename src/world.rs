@@ -66,10 +66,8 @@ fn over_threads(mut world: Vec<Communicator>, config: &Config) -> Result<Vec<Com
     let warn_after = config.warn;
     let (kind, on_failure) = (Kind::Threads, config.on_failure);
     let (hub, controls) = (None, Vec::new());
-    let (guard, reports) = watch(Watched { statuses, cards, hub, controls, warn_after, kind, on_failure })?;
-    for (comm, report) in world.iter_mut().zip(reports) {
-        comm.guard(Arc::clone(&guard), report);
-    }
+    let guard = watch(Watched { statuses, cards, hub, controls, warn_after, kind, on_failure })?;
+    world.iter_mut().for_each(|comm| comm.guard(Arc::clone(&guard)));
     let name = next_world();
     world.iter_mut().try_for_each(|comm| observe(comm, &name))?;
     Ok(world)
@@ -158,8 +156,7 @@ fn watch_over(
 ) -> Result<()> {
     let (statuses, cards, warn_after) = (vec![comm.status().clone()], Arc::new(cards), config.warn);
     let (kind, on_failure) = (Kind::Processes, config.on_failure);
-    let (guard, reports) = watch(Watched { statuses, cards, hub, controls, warn_after, kind, on_failure })?;
-    reports.into_iter().for_each(|report| comm.guard(Arc::clone(&guard), report));
+    comm.guard(watch(Watched { statuses, cards, hub, controls, warn_after, kind, on_failure })?);
     Ok(())
 }
 

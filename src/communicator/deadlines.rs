@@ -103,10 +103,7 @@ impl Drop for Communicator {
         if std::thread::panicking() {
             // Before waiting for what is in flight: other ranks wait for this one. A rank of a group fails in its world first, or
             // others would take the failure of the group for one of their own.
-            match &self.guard {
-                Some((_, report)) => report.fail(self.rank, &panicked()),
-                None => drop(self.status.fail(self.rank, self.rank, &panicked())),
-            }
+            self.status.give_up(self.rank, &panicked());
         }
     }
 }

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use unisono_collectives::Rank;
 
 use super::Communicator;
-use crate::config::{Config, Constants, Inside, OnFailure};
+use crate::config::{Config, Constants, Inside};
 use crate::error::{Error, Place, Result};
-use crate::status::{FailureReport, StatusBoard};
 use crate::transport::{Bootstrap, Fabric};
 
 impl Communicator {
@@ -162,41 +161,11 @@ impl Communicator {
         if let Some(observer) = world.status.observer() {
             self.status.set_observer(observer.of_group(&world.name_of_group(&ranks), &ranks));
         }
-        let Some((guard, of_world)) = &world.guard else { return Ok(()) };
-        let watched = Arc::clone(guard).of_group(&self.status, &ranks, controls);
+        let Some(of_world) = &world.guard else { return Ok(()) };
+        let watched = Arc::clone(of_world).of_group(&self.status, &ranks, controls);
         let failed = |cause| Error::Launch(format!("cannot watch over a group: {cause}"));
-        let (guard, report) = watched.map_err(failed)?.unwrap_or_else(|| {
-            let ends_job = world.config.on_failure == OnFailure::EndJob;
-            let of_world = ends_job.then(|| Arc::clone(of_world));
-            let report = OfGroup { status: self.status.clone(), ranks, of_world };
-            (Arc::clone(guard), Arc::new(report))
-        });
-        self.guard(guard, report);
+        self.guard(watched.map_err(failed)?.unwrap_or_else(|| Arc::clone(of_world)));
         Ok(())
-    }
-}
-
-/// The failure report of a rank of a group: that of the world, where a failure ends the job.
-#[derive(Debug)]
-struct OfGroup {
-    status: StatusBoard,
-    /// The rank in the world of each rank of the group.
-    ranks: Box<[Rank]>,
-    of_world: Option<Arc<dyn FailureReport>>,
-}
-
-impl FailureReport for OfGroup {
-    fn fail(&self, first: Rank, cause: &str) {
-        if let Some(of_world) = &self.of_world {
-            of_world.fail(self.ranks[first], cause);
-        }
-        self.status.fail(self.status.rank(), first, cause);
-    }
-
-    fn hurry(&self) {
-        if let Some(of_world) = &self.of_world {
-            of_world.hurry();
-        }
     }
 }
 

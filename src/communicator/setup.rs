@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::record::FIRST_OF_SETUP;
 use crate::request::EngineOwner;
 use crate::select::Choice;
-use crate::status::{FailureReport, Guard};
+use crate::status::Guard;
 use crate::transport::{Deadlines, Fabric};
 use crate::tuning::Tuning;
 
@@ -74,12 +74,10 @@ impl Communicator {
         Ok(comm)
     }
 
-    /// Sets who watches over this rank, and its failure report.
-    pub(crate) fn guard(&mut self, guard: Arc<dyn Guard>, report: Arc<dyn FailureReport>) {
+    /// Sets who watches over this rank.
+    pub(crate) fn guard(&mut self, guard: Arc<dyn Guard>) {
         self.status.set_guard(&guard);
-        self.seat.engine().transport.set_failure_report(Arc::clone(&report));
-        self.messages.set_failure_report(Arc::clone(&report));
-        self.guard = Some((guard, report));
+        self.guard = Some(guard);
     }
 
     /// Sets the constants of the cost model for all later calls. All ranks set the same.

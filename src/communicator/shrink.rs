@@ -53,24 +53,21 @@ impl Communicator {
         self.check_can_change("shrink")?;
         const CAUSE: &str = "it called `shrink`";
         // First, so that calls in flight end.
-        match &self.guard {
-            Some((_, report)) => report.fail(self.rank, CAUSE),
-            None => drop(self.status.fail(self.rank, self.rank, CAUSE)),
-        }
+        self.status.give_up(self.rank, CAUSE);
         let engine = self.seat.engine();
         engine.revoke(CAUSE);
         let deadlines = engine.limits.usual;
         let mut survivors = Survivors::over(self.status.clone(), deadlines);
         survivors.minimum = self.minimum_ranks;
         if self.status.members().len() < self.ranks() {
-            survivors.connections = self.guard.as_ref().map(|(guard, _)| Arc::clone(guard));
+            survivors.connections = self.guard.clone();
         }
         Ok(survivors)
     }
 
     /// Returns whether the ranks of a world of several nodes have connections over which they can agree.
     fn has_connections(&self) -> bool {
-        self.guard.as_ref().is_some_and(|(guard, _)| guard.can_agree())
+        self.guard.as_ref().is_some_and(|guard| guard.can_agree())
     }
 
     /// # Errors
@@ -141,7 +138,7 @@ impl Survivors {
         match &self.connections {
             None => self.join_on_board().map(|()| true),
             Some(guard) => {
-                let outcome = guard.agree(self.deadlines.timeout, self.minimum).expect("they can agree");
+                let outcome = guard.agree(self.deadlines.timeout, self.minimum);
                 self.join_over_connections(outcome)
             }
         }

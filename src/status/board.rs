@@ -28,7 +28,7 @@ mod survivors;
 mod waits;
 
 pub(crate) use endings::FirstFailure;
-pub(crate) use guard::{Guard, Guarded};
+pub(crate) use guard::Guard;
 pub(crate) use recording::Recording;
 pub(crate) use survivors::Gone;
 

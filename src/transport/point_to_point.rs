@@ -7,14 +7,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
 
 use unisono_collectives::Rank;
 
 use super::half::Polled;
 use super::{Failure, Header, Outgoing};
 use crate::error::Result;
-use crate::status::{FailureReport, StatusBoard};
+use crate::status::StatusBoard;
 
 mod driver;
 mod ending;
@@ -32,7 +31,6 @@ use operation::{OnEnd, Operation, Receive, SEND, Send};
 /// The messages of a rank that are under way.
 pub(super) struct PointToPoint {
     status: StatusBoard,
-    report: Option<Arc<dyn FailureReport>>,
     links: Links,
     /// The number of polls of a rank before it yields.
     spins: u32,
@@ -100,7 +98,6 @@ impl PointToPoint {
         let (awaited, ended, finished) = Default::default();
         Self {
             status,
-            report: None,
             links,
             spins,
             peers,
@@ -113,10 +110,6 @@ impl PointToPoint {
             finished,
             failure: None,
         }
-    }
-
-    fn set_failure_report(&mut self, report: Arc<dyn FailureReport>) {
-        self.report = Some(report);
     }
 
     fn status(&self) -> &StatusBoard {

@@ -12,7 +12,7 @@ use super::nodes::Nodes;
 use super::report::Report;
 use super::{Kind, TICK, Watched};
 use crate::control::{Gathered, Outcome};
-use crate::status::{Guard, Guarded, StatusBoard};
+use crate::status::{Guard, StatusBoard};
 
 /// The checks of the ranks of this process, made by whichever of them waits.
 #[derive(Debug)]
@@ -39,39 +39,41 @@ struct Rounds {
 impl ByRanks {
     /// # Errors
     /// The system's error.
-    pub(super) fn new(mut watched: Watched, report: &Arc<Report>) -> std::io::Result<Self> {
-        let checks = Checks::new(&watched, report, watched.kind == Kind::Processes);
-        let controls = std::mem::take(&mut watched.controls);
+    pub(super) fn new(mut watched: Watched) -> std::io::Result<Self> {
         let status = watched.statuses[0].clone();
-        let watched = (status, &watched.cards, watched.warn_after);
-        Self::over(checks, watched, controls, report, None)
+        let report = Arc::new(Report::new(status.clone(), Arc::clone(&watched.cards), false));
+        let checks = Checks::new(&watched, &report, watched.kind == Kind::Processes);
+        let controls = std::mem::take(&mut watched.controls);
+        Self::over(checks, (status, &watched.cards, watched.warn_after), controls, report, None)
     }
 
     fn over(
         checks: Checks,
         (status, cards, warn_after): (StatusBoard, &Arc<Cards>, Duration),
         controls: Vec<(Rank, OwnedFd)>,
-        report: &Arc<Report>,
+        report: Arc<Report>,
         _world: Option<Arc<dyn Guard>>,
     ) -> std::io::Result<Self> {
         let nodes = Nodes::of_controls(&status, cards, controls, warn_after)?;
         let rounds = Mutex::new(Rounds { checks, nodes, last: Instant::now() });
-        let (cards, report) = (Arc::clone(cards), Arc::clone(report));
-        let process_id = std::process::id();
+        let (cards, process_id) = (Arc::clone(cards), std::process::id());
         Ok(Self { status, cards, report, warn_after, process_id, rounds, _world })
     }
 
     /// Runs the protocol, which `begin` asks for something, until there is a result.
-    fn meet<R>(&self, begin: impl FnOnce(&mut Nodes), result: impl Fn(&mut Nodes) -> Option<R>) -> Option<R> {
+    ///
+    /// # Panics
+    /// If these ranks have no connections with other nodes.
+    fn meet<R>(&self, begin: impl FnOnce(&mut Nodes), result: impl Fn(&mut Nodes) -> Option<R>) -> R {
         let mut rounds = self.lock();
-        let nodes = rounds.nodes.as_mut()?;
+        let nodes = rounds.nodes.as_mut().expect("these ranks have connections with other nodes");
         begin(nodes);
         loop {
             nodes.round(&self.report);
             if let Some(result) = result(nodes) {
                 // The resulting messages are sent before the caller continues.
                 nodes.round(&self.report);
-                return Some(result);
+                return result;
             }
             nodes.wait(TICK);
         }
@@ -110,39 +112,45 @@ impl Guard for ByRanks {
         }
     }
 
+    /// It prints nothing: the calls of this rank return errors. The failure of a group is not one of its world.
+    fn fail(&self, status: &StatusBoard, first: Rank, cause: &str) {
+        let rank = status.rank();
+        if status.failed().is_none_or(|(by, _)| by == rank) {
+            status.fail(rank, first, cause);
+        }
+        status.hurry();
+    }
+
     fn of_group(
         self: Arc<Self>,
         status: &StatusBoard,
         ranks: &[Rank],
         controls: Vec<(Rank, OwnedFd)>,
-    ) -> std::io::Result<Option<Guarded>> {
+    ) -> std::io::Result<Option<Arc<dyn Guard>>> {
         if controls.is_empty() {
             return Ok(None);
         }
         let cards = Arc::new(Cards(ranks.iter().map(|&rank| self.cards.0[rank].clone()).collect()));
-        let report = Arc::new(Report::new(status.clone(), Arc::clone(&cards), false, None));
+        let report = Arc::new(Report::new(status.clone(), Arc::clone(&cards), false));
         let checks = Checks::of_group(status, &cards, &report);
         let watched = (status.clone(), &cards, self.warn_after);
-        let group = Self::over(checks, watched, controls, &report, Some(self))?;
-        Ok(Some((Arc::new(group), report)))
+        Ok(Some(Arc::new(Self::over(checks, watched, controls, report, Some(self))?)))
     }
 
     fn can_agree(&self) -> bool {
         self.lock().nodes.is_some()
     }
 
-    fn agree(&self, patience: Duration, minimum: Option<usize>) -> Option<Outcome> {
+    fn agree(&self, patience: Duration, minimum: Option<usize>) -> Outcome {
         self.meet(|nodes| nodes.agree(patience, minimum), Nodes::take_outcome)
     }
 
     fn gather(&self, bytes: Vec<u8>, patience: Duration) -> Gathered {
-        let gathered = self.meet(|nodes| nodes.gather(bytes, patience), Nodes::take_gathered);
-        gathered.expect("these ranks have agreed over their connections")
+        self.meet(|nodes| nodes.gather(bytes, patience), Nodes::take_gathered)
     }
 
     fn finish(&self, patience: Duration) -> Gathered {
-        let gathered = self.meet(|nodes| nodes.finish(patience), Nodes::take_gathered);
-        gathered.expect("these ranks have agreed over their connections")
+        self.meet(|nodes| nodes.finish(patience), Nodes::take_gathered)
     }
 }
 

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
-use super::bell::Bell;
 use super::card::Cards;
 use crate::record::{Doing, Stage};
-use crate::status::{FailureReport, StatusBoard, dump_all};
+use crate::status::{StatusBoard, dump_all};
 use crate::system::say;
 
 /// The time by which other ranks report later than the first cause: the output of each rank takes its own path to the
@@ -24,19 +23,16 @@ pub(crate) struct Report {
     /// Whether to print: in a program that continues, the library prints nothing.
     speaks: bool,
     said: AtomicBool,
-    /// Wakes the watchdog's thread, if it has one, which informs the other nodes.
-    bell: Option<Arc<Bell>>,
 }
 
 impl Report {
-    pub(super) fn new(status: StatusBoard, cards: Arc<Cards>, speaks: bool, bell: Option<Arc<Bell>>) -> Self {
-        Self { status, cards, speaks, said: AtomicBool::new(false), bell }
+    pub(super) fn new(status: StatusBoard, cards: Arc<Cards>, speaks: bool) -> Self {
+        Self { status, cards, speaks, said: AtomicBool::new(false) }
     }
 
-    fn ring(&self) {
-        if let Some(bell) = &self.bell {
-            bell.ring();
-        }
+    /// Returns the rank whose failure it reports.
+    pub(super) fn rank(&self) -> Rank {
+        self.status.rank()
     }
 
     /// Returns whether this rank may print: it prints only one report.
@@ -77,31 +73,23 @@ impl Report {
             say(&format!("unisono: rank {own}: aborted because rank {by} failed: {cause}\n"));
         }
     }
-}
 
-impl FailureReport for Report {
-    /// Reports why this rank cannot continue, and then informs the others. If another failed before, it reports that instead, a
-    /// little later.
-    fn fail(&self, first: Rank, cause: &str) {
+    /// Reports why this rank cannot continue, because of rank `first`, and records it. If another failed before, it reports that
+    /// instead, a little later.
+    pub(super) fn fail(&self, first: Rank, cause: &str) {
         let rank = self.status.rank();
         if self.status.failed().is_some_and(|(by, _)| by != rank) {
             if self.speaks {
                 std::thread::sleep(LATER);
                 self.aborted();
             }
-            return self.status.hurry();
+            return;
         }
         if self.may_speak() {
             let doing = self.status.doing(self.status.position());
             say(&first_line(&self.cards, "has failed", Some(&doing), rank, cause));
         }
         self.status.fail(rank, first, cause);
-        self.hurry();
-    }
-
-    fn hurry(&self) {
-        self.ring();
-        self.status.hurry();
     }
 }
 

@@ -105,6 +105,25 @@ impl StatusBoard {
         self.sheet.ended(rank).load(Ordering::Acquire) == DIED || in_world()
     }
 
+    /// Reports that this rank cannot continue because of rank `first`, which may be itself: to its guard, if it has one, which
+    /// informs the other nodes.
+    pub(crate) fn give_up(&self, first: Rank, cause: &str) {
+        match self.guard() {
+            Some(guard) => guard.fail(self, first, cause),
+            None => drop(self.fail(self.rank(), first, cause)),
+        }
+    }
+
+    /// Returns the status board of the world of which these ranks are a group, and the number of a rank there.
+    pub(crate) fn in_world(&self, rank: Rank) -> Option<(&Self, Rank)> {
+        self.parent.get().map(|Parent { status, ranks }| (status, ranks[rank]))
+    }
+
+    /// Returns who watches over this rank.
+    pub(crate) fn guard(&self) -> Option<Arc<dyn Guard>> {
+        self.guard.get().and_then(Weak::upgrade)
+    }
+
     /// Sets, once, who watches over this rank.
     pub(crate) fn set_guard(&self, guard: &Arc<dyn Guard>) {
         let _ = self.guard.set(Arc::downgrade(guard));
@@ -114,7 +133,7 @@ impl StatusBoard {
     /// look at the others.
     #[cold]
     pub(crate) fn look(&self) {
-        if let Some(guard) = self.guard.get().and_then(Weak::upgrade) {
+        if let Some(guard) = self.guard() {
             guard.look();
         }
         if let Some(parent) = self.parent.get() {
@@ -125,7 +144,7 @@ impl StatusBoard {
 
     /// Lets the guard of this rank tell the other nodes what has changed.
     pub(crate) fn hurry(&self) {
-        if let Some(guard) = self.guard.get().and_then(Weak::upgrade) {
+        if let Some(guard) = self.guard() {
             guard.hurry();
         }
     }

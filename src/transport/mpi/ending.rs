@@ -82,9 +82,9 @@ impl World {
 
     /// Waits until all ranks have left: `MPI_Finalize` has no deadline, and Open MPI 4's mpirun may deadlock if a rank that has
     /// not arrived aborts the job.
-    fn wait_for_all(&self, Fabric { report, status, topology, .. }: &Fabric) {
-        let Some(report) = report else { return };
-        report.hurry();
+    fn wait_for_all(&self, Fabric { status, topology, .. }: &Fabric) {
+        let Some(guard) = status.guard() else { return };
+        guard.hurry();
         let (began, ranks) = (Instant::now(), topology.ranks());
         let near = |rank: &Rank| status.members().contains(rank);
         while !(0..ranks).all(|rank| status.has_left(rank)) {

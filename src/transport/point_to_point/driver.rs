@@ -14,7 +14,7 @@ use unisono_collectives::Rank;
 use super::flight::{self, Parts, Received, Sent};
 use super::{Options, PointToPoint};
 use crate::error::{Error, Result};
-use crate::status::{FailureReport, StatusBoard, panicked};
+use crate::status::{StatusBoard, panicked};
 use crate::transport::{Deadlines, Waiting};
 
 /// The interval at which the thread for messages checks whether a thread of the program waits, which then drives them. Where ranks
@@ -50,10 +50,6 @@ impl Messages {
         let (status, spins) = (messages.status().clone(), messages.spins());
         let state = Mutex::new(State { messages, thread: None, is_asleep: false, ends: false });
         Self(Arc::new(Common { status, spins, waiting: AtomicUsize::new(0), state, changed: Condvar::new() }))
-    }
-
-    pub(crate) fn set_failure_report(&self, report: Arc<dyn FailureReport>) {
-        self.0.with(|messages| messages.set_failure_report(report));
     }
 
     /// Sends and receives at most one message each, and returns the sender of what was received. `is_alone` is whether this rank

@@ -42,10 +42,7 @@ impl PointToPoint {
     /// Reports that this rank cannot continue, and ends all operations.
     fn lose(&mut self, first: Rank, cause: &str) {
         if self.failure.is_none() {
-            match &self.report {
-                Some(report) => report.fail(first, cause),
-                None => drop(self.status.fail(self.status.rank(), first, cause)),
-            }
+            self.status.give_up(first, cause);
             dump_failed(&self.status, cause);
         }
         self.close(first, cause);

@@ -11,7 +11,6 @@ use crate::config::OnFailure;
 use crate::dtype::DType;
 use crate::kernels::ReduceOp;
 use crate::method::Method;
-use crate::status::FailureReport as _;
 use crate::watchdog::Card;
 
 const RANKS: usize = 4;
@@ -26,7 +25,6 @@ fn connection() -> (TcpStream, TcpStream) {
 
 struct End {
     status: StatusBoard,
-    report: Arc<Report>,
     _guard: Arc<dyn Guard>,
 }
 
@@ -45,7 +43,6 @@ fn controls() -> Vec<Vec<(Rank, OwnedFd)>> {
 fn end((rank, controls): (Rank, Vec<(Rank, OwnedFd)>)) -> End {
     let cards = Arc::new(Cards((0..RANKS).map(Card::of_this_process).collect()));
     let status = StatusBoard::alone(rank, RANKS).unwrap();
-    let report = Arc::new(Report::new(status.clone(), Arc::clone(&cards), false, None));
     let watched = Watched {
         statuses: vec![status.clone()],
         cards,
@@ -55,9 +52,9 @@ fn end((rank, controls): (Rank, Vec<(Rank, OwnedFd)>)) -> End {
         kind: Kind::Processes,
         on_failure: OnFailure::ReturnError,
     };
-    let guard: Arc<dyn Guard> = Arc::new(ByRanks::new(watched, &report).unwrap());
+    let guard: Arc<dyn Guard> = Arc::new(ByRanks::new(watched).unwrap());
     status.set_guard(&guard);
-    End { status, report, _guard: guard }
+    End { status, _guard: guard }
 }
 
 fn world() -> Vec<End> {
@@ -99,7 +96,7 @@ fn every_rank_names_the_rank_whose_process_has_died() {
 fn a_failure_reaches_every_rank_at_once_with_the_rank_that_failed_first() {
     let mut ends = world();
     let reporter = ends.remove(1);
-    reporter.report.fail(3, "waited 3 s for rank 3");
+    reporter.status.give_up(3, "waited 3 s for rank 3");
     reporter.status.leave(1);
     // It drops its communicator, as the others do once they know.
     drop(reporter);
@@ -144,7 +141,7 @@ fn survivors_of_several_nodes_agree_and_gather() {
     let ends: Vec<_> = all.into_iter().map(end).collect();
     let began = Instant::now();
     let gathered = survivors(&ends, |rank, guard| {
-        let Some(Outcome::Agreed(view)) = guard.agree(PATIENCE, None) else { panic!("they agree") };
+        let Outcome::Agreed(view) = guard.agree(PATIENCE, None) else { panic!("they agree") };
         let gathered = guard.gather(vec![rank as u8; rank + 1], PATIENCE);
         assert_eq!(guard.finish(PATIENCE), Gathered::All(Vec::new()));
         (view.members, gathered)
@@ -160,8 +157,8 @@ fn survivors_of_several_nodes_agree_and_gather() {
 fn a_rank_that_lives_and_does_not_call_is_named_and_not_left_out() {
     let ends = world();
     let outcomes = survivors(&ends[..3], |_, guard| guard.agree(Duration::from_millis(300), None));
-    assert!(outcomes.contains(&Some(Outcome::Missing(vec![3]))), "{outcomes:?}");
-    assert!(!outcomes.iter().any(|outcome| matches!(outcome, Some(Outcome::Agreed(_)))), "{outcomes:?}");
+    assert!(outcomes.contains(&Outcome::Missing(vec![3])), "{outcomes:?}");
+    assert!(!outcomes.iter().any(|outcome| matches!(outcome, Outcome::Agreed(_))), "{outcomes:?}");
 }
 
 #[test]

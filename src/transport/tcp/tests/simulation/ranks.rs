@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::executor::{Bound, Executor, Task, agreement};
 use crate::kernels::ReduceOp;
 use crate::method::Method;
-use crate::status::FailureReport;
+use crate::status::{Guard, StatusBoard};
 use crate::transport::tcp::{Stream, Tcp};
 use crate::transport::{Calls, Deadlines, FAR_SEGMENT, Fabric, Far, MessageOptions, Messages, Parts};
 
@@ -130,16 +130,18 @@ fn begin_call() {
     with(|world| world.began_call[world.own] = world.now);
 }
 
-/// The failure report of a rank, which sends notices to the others.
+/// A guard that sends notices of failures to the other ranks.
 #[derive(Debug)]
-struct Report(Rank);
+struct Notices;
 
-impl FailureReport for Report {
-    fn fail(&self, first: Rank, cause: &str) {
-        with(|world| world.tell(self.0, &Notice::Failed { first, cause: cause.to_owned() }));
-    }
+impl Guard for Notices {
+    fn look(&self) {}
 
     fn hurry(&self) {}
+
+    fn fail(&self, status: &StatusBoard, first: Rank, cause: &str) {
+        with(|world| world.tell(status.rank(), &Notice::Failed { first, cause: cause.to_owned() }));
+    }
 }
 
 /// Runs a rank.
@@ -152,29 +154,27 @@ pub(super) fn rank(own: Rank, load: Load, samples: &[Sample]) -> Fate {
     let link = Box::new(Tcp { streams: (0..ranks).map(stream).collect() });
     let mut fabric = Fabric::new(status.clone(), None);
     fabric.topology = Topology::uniform(ranks, 1);
+    let guard: Arc<dyn Guard> = Arc::new(Notices);
+    if !matches!(load, Load::Collective { .. }) {
+        status.set_guard(&guard);
+    }
     let done = match load {
         Load::Collective { sample, calls } => {
-            fabric.far = Some(Far::new(link, others, status, 0));
+            fabric.far = Some(Far::new(link, others, status.clone(), 0));
             samples[sample].run(own, calls, &mut fabric, &deadlines).inspect_err(|error| {
-                Report(own).fail(error.failed_rank().unwrap_or(own), &error.to_string());
+                Notices.fail(&status, error.failed_rank().unwrap_or(own), &error.to_string());
             })
         }
         Load::Messages { seed } => {
             fabric.messages = Some(link);
-            all_at_once(own, &plan(seed, ranks), &messages(&mut fabric, own), deadlines)
+            all_at_once(own, &plan(seed, ranks), &fabric.messages(), deadlines)
         }
         Load::Exchanges { seed } => {
             fabric.messages = Some(link);
-            one_by_one(own, ranks, seed, &messages(&mut fabric, own), deadlines)
+            one_by_one(own, ranks, seed, &fabric.messages(), deadlines)
         }
     };
     done.map_or_else(Fate::Failed, |()| Fate::Done)
-}
-
-fn messages(fabric: &mut Fabric, own: Rank) -> Messages {
-    let messages = fabric.messages();
-    messages.set_failure_report(Arc::new(Report(own)));
-    messages
 }
 
 /// A point-to-point message.

@@ -1,0 +1,18 @@
+//! The text of a panic, for the failure report of its rank.
+
+use std::cell::RefCell;
+
+thread_local! {
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Stores the text of a panic of this thread.
+pub(crate) fn keep_panic(said: String) {
+    PANIC.with(|last| last.replace(Some(said)));
+}
+
+/// Returns the cause of failure of a rank whose thread panics.
+pub(crate) fn panicked() -> String {
+    let said = PANIC.try_with(|last| last.borrow().clone()).ok().flatten();
+    said.unwrap_or_else(|| "it panicked".to_owned())
+}
