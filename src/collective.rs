@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use unisono_collectives::execution::CompiledPlan;
 use unisono_collectives::model::Machine;
 use unisono_collectives::partition::Partition;
@@ -84,7 +85,7 @@ pub(crate) struct Engine {
 }
 
 /// The longest time that calls may wait for other ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Limits {
     pub(crate) usual: Deadlines,
     /// Until the ranks have completed a first call of the user: some may still be starting.

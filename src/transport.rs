@@ -46,7 +46,8 @@ mod warnings;
 pub(crate) use bootstrap::Alone;
 pub use bootstrap::Bootstrap;
 pub(crate) use bootstrap::{
-    Arrival, Arrivals, Directory, Joining, NAP, Peer, REACH, Rendezvous, introduce, is_displaced, wait,
+    Arrival, Arrivals, Directory, Joining, NAP, Peer, REACH, Rendezvous, gather, gather_results, introduce,
+    is_displaced, wait,
 };
 pub(crate) use failure::Failure;
 use far::Far;
@@ -57,6 +58,7 @@ pub(crate) use header::{Calls, Header};
 pub(crate) use link::FAR_SEGMENT;
 use link::Link;
 pub(crate) use message::{Incoming, Outgoing, Target};
+pub(crate) use node::common;
 pub(crate) use point_to_point::{Messages, Options as MessageOptions, Parts, Received, Sent};
 /// The longest eager message between ranks that share memory: the sender copies it and continues.
 pub(crate) use shared::SHORT as EAGER_BYTES;

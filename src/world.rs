@@ -13,7 +13,7 @@ use crate::config::{Config, OnFailure};
 use crate::constants;
 use crate::error::{Error, Result};
 use crate::observe::{Observer, next_world};
-use crate::transport::{Bootstrap, Fabric};
+use crate::transport::{Bootstrap, Fabric, gather};
 use crate::watchdog::{Card, Cards, Hub, Kind, Watched, watch};
 
 mod builder;
@@ -141,7 +141,7 @@ fn over_processes(mut transport: Fabric, config: &Config) -> Result<Communicator
     let status = comm.status().clone();
     let mut card = Card::of_this_process(status.members()[0]);
     let hub = hub(&comm, config, &mut card);
-    let cards = gathered(&mut comm, &card)?;
+    let cards = Cards(gather(&mut comm.as_bootstrap(), &card)?);
     watch_over(&mut comm, (cards, hub, controls), config)?;
     observe(&mut comm, &next_world())?;
     comm.begin();
@@ -167,10 +167,7 @@ fn meet(
     controls: Vec<(Rank, OwnedFd)>,
 ) -> Result<()> {
     let card = Card::of_this_process(comm.status().members()[0]);
-    let cards = bootstrap.all_gather(bytemuck::cast_slice(&card.to_words()))?;
-    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-    let words = |card: &Vec<u8>| card.chunks_exact(8).map(word).collect();
-    let cards = read_cards(&cards.iter().map(words).collect::<Vec<_>>())?;
+    let cards = Cards(gather(bootstrap, &card)?);
     let config = comm.config().clone();
     watch_over(comm, (cards, None, controls), &config)?;
     observe(comm, &next_world())
@@ -188,15 +185,4 @@ fn hub(comm: &Communicator, config: &Config, card: &mut Card) -> Option<Hub> {
         ));
         None
     })
-}
-
-/// The cards of all ranks.
-fn gathered(comm: &mut Communicator, card: &Card) -> Result<Cards> {
-    read_cards(&comm.gather_words(&card.to_words())?)
-}
-
-fn read_cards(words: &[Vec<u64>]) -> Result<Cards> {
-    let cards = words.iter().map(|words| Card::from_words(words)).collect::<Option<_>>();
-    let other = || Error::Launch("ranks of different versions of unisono are in one world".to_owned());
-    cards.map(Cards).ok_or_else(other)
 }

@@ -18,6 +18,7 @@ use crate::gpu::{self, cuda, lend};
 use crate::kernels::ReduceOp;
 use crate::request::Request;
 use crate::select::Choice;
+use crate::transport::gather_results;
 
 impl Communicator {
     /// Returns this rank's GPU. The visible GPUs (`CUDA_VISIBLE_DEVICES`) are assigned to the ranks of a node round-robin by
@@ -237,12 +238,9 @@ impl Communicator {
     /// communicator remains usable. Otherwise as [`Communicator::all_reduce_device`].
     pub fn device_route(&mut self) -> Result<String> {
         let device = self.device();
-        let why = device.as_ref().map_or_else(ToString::to_string, |_| String::new());
-        let all = self.gather_bytes(why.as_bytes())?;
-        if let Some(first) = all.iter().position(|why| !why.is_empty()) {
-            let why = String::from_utf8_lossy(&all[first]);
-            return Err(Error::Unsupported(format!("rank {first}: {why}")));
-        }
+        let rank = self.rank();
+        let own = device.as_ref().map(drop).map_err(|why| format!("rank {rank}: {why}"));
+        gather_results(&mut self.as_bootstrap(), &own)?.map_err(Error::Unsupported)?;
         self.on_gpu(&device?, |_, gpu| Ok(gpu.route()))
     }
 

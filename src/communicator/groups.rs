@@ -6,9 +6,10 @@ use std::sync::Arc;
 use unisono_collectives::Rank;
 
 use super::Communicator;
+use super::own::Among;
 use crate::config::{Config, Constants, Inside};
 use crate::error::{Error, Place, Result};
-use crate::transport::{Bootstrap, Fabric};
+use crate::transport::{Fabric, gather};
 
 impl Communicator {
     /// Splits the ranks into one communicator per color, numbered by key and, among equal keys, by their rank here
@@ -61,9 +62,8 @@ impl Communicator {
             assert!(!ranks[..place].contains(&rank), "rank {rank} appears twice in {ranks:?}");
         }
         let place = ranks.iter().position(|&rank| rank == self.rank());
-        let all = self.gather_bytes(format!("{ranks:?}").as_bytes())?;
-        let called = |ranks: &[u8]| format!("group of {}", String::from_utf8_lossy(ranks));
-        self.check_same("group", &all, |ranks| ranks, called)?;
+        let all = gather(&mut self.as_bootstrap(), &ranks.to_vec())?;
+        self.check_same("group", &all, |ranks| format!("group of {ranks:?}"))?;
         self.split(place.map(|_| 0), place.unwrap_or(0) as i64)
     }
 
@@ -74,13 +74,11 @@ impl Communicator {
     pub(super) fn check_same<T: PartialEq>(
         &mut self,
         operation: &'static str,
-        all: &[Vec<T>],
-        passed: impl Fn(&[T]) -> &[T],
-        called: impl Fn(&[T]) -> String,
+        all: &[T],
+        called: impl Fn(&T) -> String,
     ) -> Result<()> {
         let rank = self.rank();
-        let differs = |&other: &Rank| passed(&all[other]) != passed(&all[rank]);
-        let Some(other) = (0..all.len()).find(differs) else { return Ok(()) };
+        let Some(other) = all.iter().position(|other| *other != all[rank]) else { return Ok(()) };
         let (sequence, algorithm) = (self.groups, "comparison");
         let at = Place { rank, operation, sequence, algorithm, phase: algorithm, step: 0 };
         let (ours, theirs) = (called(&all[rank]), called(&all[other]));
@@ -94,7 +92,7 @@ impl Communicator {
         let config = self.config_of_group(&members);
         let (mut transport, config) = match self.seat.engine().transport.group(&members, &config) {
             Some(group) => (group?, config),
-            None => Fabric::processes(&mut Among { world: &mut *self, members: &members }, Ok(config))?,
+            None => Fabric::processes(&mut Among { world: &mut *self, members: members.clone() }, Ok(config))?,
         };
         let controls = transport.take_controls();
         let mut group = self.heir(transport, &config)?;
@@ -166,28 +164,5 @@ impl Communicator {
         let failed = |cause| Error::Launch(format!("cannot watch over a group: {cause}"));
         self.guard(watched.map_err(failed)?.unwrap_or_else(|| Arc::clone(of_world)));
         Ok(())
-    }
-}
-
-/// The bootstrap of a group, over collectives of the world; each rank is in some group, so all ranks make the same number of
-/// them.
-struct Among<'a> {
-    world: &'a mut Communicator,
-    members: &'a [Rank],
-}
-
-impl Bootstrap for Among<'_> {
-    fn rank(&self) -> Rank {
-        let own = self.world.rank();
-        self.members.iter().position(|&rank| rank == own).expect("a rank is in its group")
-    }
-
-    fn ranks(&self) -> usize {
-        self.members.len()
-    }
-
-    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let mut all = self.world.gather_bytes(own)?;
-        Ok(self.members.iter().map(|&rank| std::mem::take(&mut all[rank])).collect())
     }
 }

@@ -8,7 +8,7 @@ use unisono_collectives::Rank;
 use super::Communicator;
 use crate::config::{Config, secret};
 use crate::error::{Error, Result};
-use crate::transport::{Bootstrap, Fabric};
+use crate::transport::{Bootstrap, Fabric, gather, gather_results};
 
 mod settings;
 mod socket;
@@ -27,9 +27,8 @@ impl Communicator {
             return Err(Error::Unsupported("a world of declared nodes cannot grow".to_owned()));
         }
         let own = format!("grow by {more} at {}", path.display());
-        let all = self.gather_bytes(own.as_bytes())?;
-        let called = |own: &[u8]| String::from_utf8_lossy(own).into_owned();
-        self.check_same("grow", &all, |own| own, called)?;
+        let all = gather(&mut self.as_bootstrap(), &own)?;
+        self.check_same("grow", &all, String::clone)?;
         let timeout = self.seat.engine().limits.usual.timeout;
         let joining = self.on_rank0("waiting for processes that join", || {
             let mut listener = JoinListener::at(path, &secret())
@@ -40,8 +39,7 @@ impl Communicator {
         let ranks = self.ranks() + more;
         for (connection, rank) in joining.iter_mut().zip(self.ranks()..) {
             // If it has gone, that is seen in the first all-gather.
-            let numbers = [rank, ranks, self.connects().into()];
-            let _ = connection.send(&encoded(&numbers.map(|number| (number as u64).to_le_bytes().to_vec())));
+            let _ = connection.send(&(rank, ranks, self.connects()));
         }
         Ok(Growing { world: self, ranks, joining, refused: false })
     }
@@ -66,18 +64,13 @@ impl Growing<'_> {
 
     /// Returns the bytes that this rank contributes to an all-gather: its own, and on rank 0 those of the processes
     /// that join.
-    fn given(&mut self, own: &[u8]) -> Vec<u8> {
+    fn given(&mut self, own: &[u8]) -> std::result::Result<Vec<Vec<u8>>, String> {
         let mut given = vec![own.to_vec()];
         for (rank, connection) in (self.world.ranks()..).zip(&mut self.joining) {
-            match connection.receive() {
-                Ok(bytes) => given.push(bytes),
-                Err(cause) => {
-                    return format!("{REFUSAL}the process that joins as rank {rank} has failed: {cause}")
-                        .into();
-                }
-            }
+            let failed = |cause| format!("the process that joins as rank {rank} has failed: {cause}");
+            given.push(connection.receive().map_err(failed)?);
         }
-        encoded(&given)
+        Ok(given)
     }
 }
 
@@ -92,19 +85,14 @@ impl Bootstrap for Growing<'_> {
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let given = self.given(own);
-        let given = self.world.gather_bytes(&given)?;
-        if let Some(why) = given[0].strip_prefix(REFUSAL.as_bytes()) {
+        let mut given = gather_results(&mut self.world.as_bootstrap(), &given)?.map_err(|why| {
             self.refused = true;
-            return Err(Error::Launch(String::from_utf8_lossy(why).into_owned()));
-        }
-        let mut given = given.iter().map(|given| decoded(given).expect("a rank of this program encoded it"));
-        let mut all = given.next().expect("there is a rank 0");
-        let joining = all.split_off(1);
-        all.extend(given.flatten());
-        all.extend(joining);
-        let passed_on = encoded(&all);
+            Error::Launch(why)
+        })?;
+        let joining = given[0].split_off(1);
+        let all: Vec<_> = given.into_iter().flatten().chain(joining).collect();
         // If one has gone, that is seen in the next all-gather.
-        self.joining.iter_mut().for_each(|connection| drop(connection.send(&passed_on)));
+        self.joining.iter_mut().for_each(|connection| drop(connection.send(&all)));
         Ok(all)
     }
 }
@@ -154,14 +142,8 @@ impl Joining {
     pub(crate) fn at(path: &Path, timeout: std::time::Duration) -> Result<Self> {
         let mut connection = Connection::to(path, &secret(), timeout)?;
         let failed = |cause| Error::Launch(format!("cannot join at {}: {cause}", path.display()));
-        let numbers = connection.receive().map_err(|cause| failed(cause.to_string()))?;
-        let number = |bytes: Vec<u8>| Some(u64::from_le_bytes(bytes.try_into().ok()?) as usize);
-        let numbers =
-            decoded(&numbers).and_then(|all| all.into_iter().map(number).collect::<Option<Vec<_>>>());
-        match numbers.as_deref() {
-            Some(&[rank, ranks, connects]) => Ok(Self { connection, rank, ranks, connects: connects == 1 }),
-            _ => Err(failed("it is another version of unisono".to_owned())),
-        }
+        let (rank, ranks, connects) = connection.receive().map_err(failed)?;
+        Ok(Self { connection, rank, ranks, connects })
     }
 }
 
@@ -175,42 +157,10 @@ impl Bootstrap for Joining {
     }
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let gathered = self.connection.send(own).and_then(|()| self.connection.receive());
-        let failed = |cause| Error::Launch(format!("the world does not take in rank {}: {cause}", self.rank));
-        let gathered = gathered.map_err(|cause| failed(format!("rank 0 has ended it: {cause}")))?;
-        decoded(&gathered).ok_or_else(|| failed("rank 0 is another version of unisono".to_owned()))
-    }
-}
-
-/// The prefix of a refusal. No encoded list begins with it: read as a length, it exceeds all that follows.
-const REFUSAL: &str = "refused:";
-
-/// Byte strings as one, each after its length.
-fn encoded(all: &[Vec<u8>]) -> Vec<u8> {
-    all.iter()
-        .flat_map(|bytes| (bytes.len() as u64).to_le_bytes().into_iter().chain(bytes.iter().copied()))
-        .collect()
-}
-
-fn decoded(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let mut all = Vec::new();
-    while let Some((length, rest)) = bytes.split_first_chunk::<8>() {
-        let (one, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
-        all.push(one.to_vec());
-        bytes = rest;
-    }
-    bytes.is_empty().then_some(all)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn byte_strings_are_one_and_several_again() {
-        for all in [vec![], vec![vec![]], vec![vec![1], vec![], vec![2; 300]]] {
-            assert_eq!(decoded(&encoded(&all)), Some(all));
-        }
-        assert_eq!((decoded(&[1]), decoded(&[255; 9]), decoded(REFUSAL.as_bytes())), (None, None, None));
+        let gathered = self.connection.send(&own).and_then(|()| self.connection.receive());
+        gathered.map_err(|cause| {
+            let rank = self.rank;
+            Error::Launch(format!("the world does not take in rank {rank}: rank 0 has ended it: {cause}"))
+        })
     }
 }

@@ -1,12 +1,21 @@
 //! All-gathers for the library's own use.
 
+use unisono_collectives::Rank;
+
 use super::Communicator;
 use crate::dtype::Element;
 use crate::error::Result;
+use crate::transport::Bootstrap;
 
 impl Communicator {
+    /// Returns the bootstrap of these ranks, over collectives.
+    pub(crate) fn as_bootstrap(&mut self) -> Among<'_> {
+        let members = (0..self.ranks()).collect();
+        Among { world: self, members }
+    }
+
     /// All-gathers byte strings, rank 0 first; their lengths may differ. All ranks call it.
-    pub(super) fn gather_bytes(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn gather_bytes(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let sizes = self.gather_words(&[own.len() as u64])?;
         let room = sizes.iter().map(|size| size[0] as usize).max().unwrap_or(0);
         let mut padded = own.to_vec();
@@ -20,7 +29,7 @@ impl Communicator {
     }
 
     /// All-gathers words, the same number from each rank, rank 0 first. All ranks call it.
-    pub(crate) fn gather_words(&mut self, own: &[u64]) -> Result<Vec<Vec<u64>>> {
+    pub(super) fn gather_words(&mut self, own: &[u64]) -> Result<Vec<Vec<u64>>> {
         Ok(self.gather_alike(own)?.chunks(own.len()).map(<[u64]>::to_vec).collect())
     }
 
@@ -30,5 +39,29 @@ impl Communicator {
         engine.check_alive()?;
         let all = engine.gather(own);
         engine.settle(all)
+    }
+}
+
+/// The bootstrap of a group, over collectives of the world; each rank is in some group, so all ranks make the same number of
+/// them.
+#[derive(Debug)]
+pub(crate) struct Among<'a> {
+    pub(super) world: &'a mut Communicator,
+    pub(super) members: Vec<Rank>,
+}
+
+impl Bootstrap for Among<'_> {
+    fn rank(&self) -> Rank {
+        let own = self.world.rank();
+        self.members.iter().position(|&rank| rank == own).expect("a rank is in its group")
+    }
+
+    fn ranks(&self) -> usize {
+        self.members.len()
+    }
+
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut all = self.world.gather_bytes(own)?;
+        Ok(self.members.iter().map(|&rank| std::mem::take(&mut all[rank])).collect())
     }
 }

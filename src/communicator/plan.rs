@@ -103,14 +103,14 @@ impl Communicator {
             call.count as u64,
             u64::from(self.per_call.options.label as u32),
         ])?;
-        let called = |words: &[u64]| {
+        let called = |words: &Vec<u64>| {
             let codes = Codes::of_bits(words[0]);
             let op = codes.op().map_or(String::new(), |op| format!(", {op}"));
             let root = codes.root().map_or(String::new(), |root| format!(", root {root}"));
             let label = if words[2] == 0 { String::new() } else { format!(", label {:08x}", words[2]) };
             format!("plan of {} of {} {}{op}{root}{label}", codes.operation(), words[1], codes.dtype())
         };
-        self.check_same("plan", &all, |words| words, called)
+        self.check_same("plan", &all, called)
     }
 }
 

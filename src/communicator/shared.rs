@@ -2,13 +2,13 @@
 
 use std::sync::atomic::AtomicU64;
 
-use rustix::fd::AsRawFd as _;
 use unisono_collectives::Rank;
 
 use super::Communicator;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
-use crate::memory::{Pages, Shared, SharedCounters};
+use crate::memory::{Shared, SharedCounters};
+use crate::transport::{common, gather};
 
 impl Communicator {
     /// Returns an array that all ranks share, which must be on one node; its elements are initially zero. All ranks call it, with
@@ -42,34 +42,17 @@ impl Communicator {
             )));
         }
         let size_bytes = count.checked_mul(size_of::<T>()).expect("the size overflows");
-        // Kept open until all have mapped it.
-        let made = (self.rank() == 0).then(|| Pages::shared(size_bytes));
-        let (file, own) = match made {
-            Some(Ok((file, pages))) => (Some(file), Some(Ok(pages))),
-            Some(Err(error)) => (None, Some(Err(error))),
-            None => (None, None),
-        };
-        let number = file.as_ref().map_or(u64::MAX, |file| file.as_raw_fd() as u64);
-        let all = self.gather_words(&[u64::from(std::process::id()), number, size_bytes as u64])?;
-        let called = |words: &[u64]| format!("alloc_shared of {} bytes", words[2]);
-        self.check_same("alloc_shared", &all, |words| &words[2..], called)?;
-        let place = &all[0];
-        let pages = match own {
-            Some(own) => own,
-            None => Pages::of_process(place[0] as i32, place[1]),
-        };
-        let (rank, failed) = (self.rank(), pages.as_ref().err().map_or(0, |error| error.raw_os_error()));
-        let all = self.gather_words(&[failed as u64])?;
-        match all.iter().position(|failed| failed[0] != 0) {
-            None => Ok(Shared::new(pages.expect("no rank has failed"), count)),
-            Some(other) => {
-                let cause = std::io::Error::from_raw_os_error(all[other][0] as i32);
-                let said = format!(
-                    "rank {other} cannot map memory that the ranks share (seen on rank {rank}): {cause}"
-                );
-                Err(Error::Memory { size_bytes, cause: std::io::Error::new(cause.kind(), said) })
-            }
-        }
+        let all = gather(&mut self.as_bootstrap(), &size_bytes)?;
+        self.check_same("alloc_shared", &all, |size_bytes| format!("alloc_shared of {size_bytes} bytes"))?;
+        let rank = self.rank();
+        let among_all = |own: [u64; 3]| gather(&mut self.as_bootstrap(), &own);
+        let pages = common(among_all, rank == 0, size_bytes, |pages, _| Ok(pages))?;
+        pages.map(|pages| Shared::new(pages, count)).map_err(|(other, cause)| {
+            let cause = std::io::Error::from(cause);
+            let said =
+                format!("rank {other} cannot map memory that the ranks share (seen on rank {rank}): {cause}");
+            Error::Memory { size_bytes, cause: std::io::Error::new(cause.kind(), said) }
+        })
     }
 
     /// Counters that all ranks share, initially zero: as [`Communicator::alloc_shared`].

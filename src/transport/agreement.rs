@@ -1,9 +1,10 @@
 //! The check at start-up that all ranks have compatible programs and settings.
 
+use serde::{Deserialize, Serialize};
 use unisono_collectives::Operation;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::bootstrap::{Bootstrap, gather, gather_bytes};
+use super::bootstrap::{Bootstrap, gather};
 use super::header::Header;
 use super::shared::board::Board;
 use crate::config::Config;
@@ -36,14 +37,12 @@ pub(super) fn agree(
     library: &str,
 ) -> Result<(Config, Option<String>)> {
     let mut own = Facts::own(&config, library);
-    let digests = gather(bootstrap, [own.digest()])?;
+    let digests = gather(bootstrap, &own.digest())?;
     if digests.iter().all(|&digest| digest == digests[0]) {
         return config.map(|config| (config, None));
     }
     own.host = system::host();
-    let all = gather_bytes(bootstrap, own.to_text().as_bytes())?;
-    let all: Vec<_> = all.iter().map(|text| Facts::read(&String::from_utf8_lossy(text))).collect();
-    let odd = judge(&all)?;
+    let odd = judge(&gather(bootstrap, &own)?)?;
     config.map(|config| (config, odd))
 }
 
@@ -68,7 +67,7 @@ fn judge(all: &[Facts]) -> Result<Option<String>> {
 }
 
 /// The facts that a rank reports about itself.
-#[derive(Debug, Default)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Facts {
     values: Vec<(String, String)>,
     host: String,
@@ -81,36 +80,20 @@ impl Facts {
         match config {
             Ok(config) => {
                 let settings = config.alike().into_iter();
-                values.extend(settings.map(|(name, value)| (name.to_owned(), one_line(&value))));
+                values.extend(settings.map(|(name, value)| (name.to_owned(), value)));
             }
-            Err(error) => values.push((ERROR.to_owned(), one_line(&error.to_string()))),
+            Err(error) => values.push((ERROR.to_owned(), error.to_string())),
         }
         Self { values, host: String::new() }
     }
 
     fn digest(&self) -> u64 {
-        xxh3_64(self.to_text().as_bytes())
-    }
-
-    fn to_text(&self) -> String {
-        let lines = self.values.iter().map(|(name, value)| format!("{name}\t{value}\n"));
-        format!("{}\n{}", self.host, lines.collect::<String>())
-    }
-
-    fn read(text: &str) -> Self {
-        let (host, lines) = text.split_once('\n').unwrap_or((text, ""));
-        let values = lines.lines().filter_map(|line| line.split_once('\t'));
-        let values = values.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Self { values, host: host.to_owned() }
+        xxh3_64(format!("{:?}", self.values).as_bytes())
     }
 
     fn value(&self, name: &str) -> &str {
         self.values.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
-}
-
-fn one_line(text: &str) -> String {
-    text.replace(['\n', '\t'], " ")
 }
 
 /// The error for invalid settings, with the ranks that have them.
@@ -182,7 +165,7 @@ mod tests {
         facts.host = host.to_owned();
         let value = facts.values.iter_mut().find(|(name, _)| name == "UNISONO_TRANSPORT").unwrap();
         value.1 = transport.to_owned();
-        Facts::read(&facts.to_text())
+        facts
     }
 
     #[test]

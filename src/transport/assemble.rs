@@ -4,7 +4,7 @@ use unisono_collectives::Topology;
 
 use super::Fabric;
 use super::agreement::agree;
-use super::bootstrap::{Bootstrap, gather_bytes};
+use super::bootstrap::{Bootstrap, gather};
 use super::join::join;
 use super::network;
 use crate::config::{Config, OnFailure};
@@ -39,13 +39,13 @@ pub(super) fn assemble(bootstrap: &mut dyn Bootstrap, config: Result<Config>) ->
 
 /// Returns the nodes of the ranks: the machines, or the containers, that they are on.
 fn machines(bootstrap: &mut dyn Bootstrap) -> Result<Topology> {
-    let all = gather_bytes(bootstrap, system::machine().as_bytes())?;
-    let mut machines: Vec<&[u8]> = Vec::new();
+    let all = gather(bootstrap, &system::machine().to_owned())?;
+    let mut machines: Vec<&str> = Vec::new();
     let mut node = |machine| {
         machines.iter().position(|known| *known == machine).unwrap_or_else(|| {
             machines.push(machine);
             machines.len() - 1
         })
     };
-    Ok(Topology::from_node_of(all.iter().map(|machine| node(&machine[..])).collect()))
+    Ok(Topology::from_node_of(all.iter().map(|machine| node(machine)).collect()))
 }

@@ -1,5 +1,7 @@
 //! Bootstraps: how the ranks of a world find each other before any link exists.
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use unisono_collectives::Rank;
 
 use crate::error::{Error, Result};
@@ -102,25 +104,28 @@ fn named(ranks: &[Rank]) -> String {
     format!("rank{} {first}{more}", if ranks.len() == 1 { "" } else { "s" })
 }
 
-/// All-gathers a few numbers. All ranks call it.
-pub(super) fn gather<const N: usize>(bootstrap: &mut dyn Bootstrap, own: [u64; N]) -> Result<Vec<[u64; N]>> {
-    let all = gather_bytes(bootstrap, bytemuck::cast_slice(&own))?;
+/// All-gathers values, rank 0 first. All ranks call it.
+pub(crate) fn gather<T: Serialize + DeserializeOwned>(
+    bootstrap: &mut dyn Bootstrap,
+    own: &T,
+) -> Result<Vec<T>> {
+    let own = serde_json::to_vec(own).expect("ranks exchange nothing that JSON has not");
+    let (ranks, all) = (bootstrap.ranks(), bootstrap.all_gather(&own)?);
+    if all.len() != ranks {
+        return Err(Error::Launch(format!(
+            "the bootstrap's all-gather returned {} values in a world of {ranks} ranks",
+            all.len()
+        )));
+    }
+    let read = |text: &Vec<u8>| serde_json::from_slice(text).ok();
     let other = || Error::Launch("ranks of different versions of unisono are in one world".to_owned());
-    let words = |bytes: Vec<u8>| {
-        let words = bytes.chunks(8).map(|word| Some(u64::from_ne_bytes(word.try_into().ok()?)));
-        words.collect::<Option<Vec<_>>>()?.try_into().ok()
-    };
-    all.into_iter().map(words).collect::<Option<_>>().ok_or_else(other)
+    all.iter().map(read).collect::<Option<_>>().ok_or_else(other)
 }
 
-/// All-gathers bytes, and checks the number of results.
-pub(super) fn gather_bytes(bootstrap: &mut dyn Bootstrap, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-    let (ranks, all) = (bootstrap.ranks(), bootstrap.all_gather(own)?);
-    if all.len() == ranks {
-        return Ok(all);
-    }
-    Err(Error::Launch(format!(
-        "the bootstrap's all-gather returned {} values in a world of {ranks} ranks",
-        all.len()
-    )))
+/// All-gathers what each rank has, or the problem of the first rank that has one. All ranks call it.
+pub(crate) fn gather_results<T: Serialize + DeserializeOwned>(
+    bootstrap: &mut dyn Bootstrap,
+    own: &std::result::Result<T, String>,
+) -> Result<std::result::Result<Vec<T>, String>> {
+    Ok(gather(bootstrap, own)?.into_iter().collect())
 }

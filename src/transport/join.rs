@@ -44,7 +44,7 @@ pub(super) fn join(
         Inside::SharedMemory => node::status(bootstrap, &local_ranks)?,
         Inside::Messages => StatusBoard::alone(bootstrap.rank(), bootstrap.ranks())?,
     };
-    let [job] = gather(bootstrap, [RandomState::new().hash_one(0)])?[0];
+    let job = gather(bootstrap, &RandomState::new().hash_one(0))?[0];
     status.set_flight_dir(config.flight_dir(job));
     warnings::say_what_is_odd(bootstrap, (local_ranks.len(), node_cores), config, odd)?;
     let local_ranks = declared.map_or(local_ranks.clone(), |declared| local_ranks.on_node_of(declared));
@@ -96,7 +96,7 @@ impl Joined {
         let Self { topology, node_cores, spins, status, node, .. } = self;
         let node = node.unwrap_or_default();
         // A rank may be alone on its node while others are not.
-        let sharing = gather(bootstrap, [node.as_ref().map_or(1, |node| node.members().len()) as u64])?;
+        let sharing = gather(bootstrap, &node.as_ref().map_or(1, |node| node.members().len()))?;
         let name = name(&sharing, links.collectives.name());
         let mut fabric = Fabric::new(status, node);
         (fabric.topology, fabric.name) = (topology, name);
@@ -112,10 +112,10 @@ impl Joined {
 
 /// Returns the name of a world whose nodes are connected by a link, given the number of ranks that share memory with every rank,
 /// including itself.
-fn name(sharing: &[[u64; 1]], link: &'static str) -> &'static str {
-    match (sharing.iter().map(|[ranks]| ranks).max(), link) {
+fn name(sharing: &[usize], link: &'static str) -> &'static str {
+    match (sharing.iter().max(), link) {
         (None | Some(1), _) => link,
-        (Some(&most), _) if most == sharing.len() as u64 => "shm",
+        (Some(&most), _) if most == sharing.len() => "shm",
         (Some(_), _) => beside_memory(link),
     }
 }
@@ -129,7 +129,7 @@ fn node_cores(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) -> Result
     let is_own = |core| own.as_ref().is_ok_and(|own| own.is_set(core));
     let word = |word| (0..64).filter(|bit| is_own(word * 64 + bit)).map(|bit| 1_u64 << bit).sum();
     let words: [u64; WORDS] = std::array::from_fn(word);
-    let all = local_ranks.gather(bootstrap, words)?;
+    let all = local_ranks.gather(bootstrap, &words)?;
     let any = (0..WORDS).map(|word| all.iter().fold(0, |any, words| any | words[word]));
     match any.map(u64::count_ones).sum::<u32>() {
         0 => Ok(usable_cores()),

@@ -8,6 +8,8 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::fd::AsRawFd as _;
 use rustix::io::Errno;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use unisono_collectives::{Rank, Topology};
 
 use super::bootstrap::{Bootstrap, gather};
@@ -31,8 +33,7 @@ pub(super) struct LocalRanks {
 impl LocalRanks {
     /// Returns the ranks of this rank's node. All ranks call it.
     pub(super) fn of_node(bootstrap: &mut dyn Bootstrap, topology: &Topology) -> Result<Self> {
-        let process_ids = gather(bootstrap, [u64::from(std::process::id())])?;
-        let process_ids = process_ids.into_iter().map(|[id]| id as i32).collect();
+        let process_ids = gather(bootstrap, &(std::process::id() as i32))?;
         let all = Self { members: (0..topology.ranks()).collect(), process_ids, position: bootstrap.rank() };
         Ok(all.on_node_of(topology))
     }
@@ -63,11 +64,11 @@ impl LocalRanks {
     }
 
     /// All-gathers values among them, in order. All ranks of the world call it.
-    pub(super) fn gather<const N: usize>(
+    pub(super) fn gather<T: Copy + Serialize + DeserializeOwned>(
         &self,
         bootstrap: &mut dyn Bootstrap,
-        own: [u64; N],
-    ) -> Result<Vec<[u64; N]>> {
+        own: &T,
+    ) -> Result<Vec<T>> {
         let all = gather(bootstrap, own)?;
         Ok(self.members.iter().map(|&rank| all[rank]).collect())
     }
@@ -78,7 +79,8 @@ impl LocalRanks {
 pub(super) fn status(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) -> Result<StatusBoard> {
     let ranks = bootstrap.ranks();
     let size_bytes = StatusBoard::size_bytes(ranks, local_ranks.len());
-    let shared = common(bootstrap, local_ranks, size_bytes, |pages, number| {
+    let gather = |own: [u64; 3]| local_ranks.gather(bootstrap, &own);
+    let shared = common(gather, local_ranks.position == 0, size_bytes, |pages, number| {
         StatusBoard::shared(pages, number, ranks, &local_ranks.members, local_ranks.position)
             .ok_or(Errno::NOENT)
     })?;
@@ -100,7 +102,8 @@ pub(super) fn share(
     let (position, ranks) = (local_ranks.position, local_ranks.len());
 
     let size_bytes = Board::size_bytes(ranks);
-    let board = common(bootstrap, local_ranks, size_bytes, |pages, number| {
+    let gather = |own: [u64; 3]| local_ranks.gather(bootstrap, &own);
+    let board = common(gather, position == 0, size_bytes, |pages, number| {
         let board = match position {
             0 => Board::new(pages, ranks, number),
             _ => Board::existing(pages, ranks, number).ok_or(Errno::NOENT)?,
@@ -114,7 +117,7 @@ pub(super) fn share(
     }
     let board = match board {
         Ok(board) => board,
-        Err(cause) => return Ok(Err(cannot_share(cause, size_bytes))),
+        Err((_, cause)) => return Ok(Err(cannot_share(cause, size_bytes))),
     };
     let (reach, registry) = if local_ranks.are_one_process() {
         (Reach::Threads, Registry::of_threads())
@@ -139,8 +142,8 @@ fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: Ke
     let readable = Box::new(AtomicU64::new(readable_by(local_ranks.position)));
     let can_read = can_read_next(bootstrap, local_ranks, &readable)? || needs_no_kernel;
     let is_slow = can_read && !needs_no_kernel && copies == KernelCopies::Auto && !is_kernel_fast();
-    let found = local_ranks.gather(bootstrap, [u64::from(!can_read), u64::from(is_slow)])?;
-    if let Some(first) = found.iter().position(|[refused, _]| *refused == 1) {
+    let found = local_ranks.gather(bootstrap, &(can_read, is_slow))?;
+    if let Some(first) = found.iter().position(|(can_read, _)| !can_read) {
         if first == local_ranks.position {
             system::say(&format!(
                 "unisono: the kernel does not let processes of {} read each other's memory (process_vm_readv): {}; arrays that are \
@@ -151,7 +154,7 @@ fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: Ke
         }
         return Ok(false);
     }
-    Ok(found.iter().all(|[_, slow]| *slow == 0))
+    Ok(!found.iter().any(|(_, is_slow)| *is_slow))
 }
 
 /// Returns whether this rank can read the memory of the next one, tried on a known value.
@@ -162,10 +165,9 @@ fn can_read_next(
 ) -> Result<bool> {
     // Some systems let only a parent read, unless the process allows it.
     let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
-    let addresses = local_ranks.gather(bootstrap, [readable.as_ptr() as u64])?;
+    let addresses = local_ranks.gather(bootstrap, &(readable.as_ptr() as u64))?;
     let next = (local_ranks.position + 1) % local_ranks.len();
-    let [address] = addresses[next];
-    Ok(can_read(local_ranks.process_ids[next], address, readable_by(next)))
+    Ok(can_read(local_ranks.process_ids[next], addresses[next], readable_by(next)))
 }
 
 /// Returns the value of the rank at a position for others to read.
@@ -173,30 +175,32 @@ fn readable_by(position: usize) -> u64 {
     0x756e_6973_6f6e_6f00 + position as u64
 }
 
-/// Creates memory common to all local ranks, and lets each use it, given its number. On failure, the reason of the first rank
-/// that failed: later ones fail because of it.
-fn common<T>(
-    bootstrap: &mut dyn Bootstrap,
-    local_ranks: &LocalRanks,
+/// Creates memory common to ranks of a node, which `gather` from each other, and lets each use it, given its number. On failure, the
+/// first rank that failed and the reason: later ones fail because of it.
+pub(crate) fn common<T>(
+    mut gather: impl FnMut([u64; 3]) -> Result<Vec<[u64; 3]>>,
+    is_first: bool,
     size_bytes: usize,
     make: impl Fn(Pages, u64) -> rustix::io::Result<T>,
-) -> Result<rustix::io::Result<T>> {
+) -> Result<std::result::Result<T, (Rank, Errno)>> {
     // It has no name, so nothing is left behind.
     let number = RandomState::new().hash_one(0);
-    let (file, own) = match (local_ranks.position == 0).then(|| Pages::shared(size_bytes)) {
+    let (file, own) = match is_first.then(|| Pages::shared(size_bytes)) {
         Some(Ok((file, pages))) => (Some(file), Some(make(pages, number))),
         Some(Err(error)) => (None, Some(Err(error))),
         None => (None, None),
     };
     let file_number = file.as_ref().map_or(u64::MAX, |file| file.as_raw_fd() as u64);
-    let [file_number, number] = local_ranks.gather(bootstrap, [file_number, number])?[0];
-    let common =
-        own.unwrap_or_else(|| make(Pages::of_process(local_ranks.process_ids[0], file_number)?, number));
+    let [process_id, file_number, number] = gather([u64::from(std::process::id()), file_number, number])?[0];
+    let common = own.unwrap_or_else(|| make(Pages::of_process(process_id as i32, file_number)?, number));
     // The file stays open until all have mapped it.
-    let errors = common.as_ref().map_or_else(|error| error.raw_os_error() as u64, |_| 0);
-    let errors = local_ranks.gather(bootstrap, [errors])?;
-    let first = errors.into_iter().find(|[error]| *error != 0);
-    Ok(first.map_or(common, |[error]| Err(Errno::from_raw_os_error(error as i32))))
+    let error = common.as_ref().map_or_else(|error| error.raw_os_error() as u64, |_| 0);
+    let errors = gather([error, 0, 0])?;
+    let failed = errors.iter().position(|[error, ..]| *error != 0);
+    Ok(match failed {
+        None => Ok(common.expect("no rank has failed")),
+        Some(rank) => Err((rank, Errno::from_raw_os_error(errors[rank][0] as i32))),
+    })
 }
 
 /// Returns the message when ranks of a node have no common board.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
 use super::{Failure, clock, driving};
@@ -27,7 +28,7 @@ const EAGER_SPINS: u32 = 200;
 
 /// The longest time that another rank may be silent while this one waits for it. Data that arrive, or that the other end
 /// accepts, renew the deadline, however long a message takes as a whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Deadlines {
     pub(crate) timeout: Duration,
     /// The timeout while a rank of the world is in a quiet section.

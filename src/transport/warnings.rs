@@ -17,10 +17,9 @@ pub(super) fn say_what_is_odd(
     let files = system::open_files();
     let too_few = files.is_some_and(|files| files < system::least_open_files(ranks));
     // The first of all ranks with a warning prints it.
-    let seen = u64::from(node.0 > node.1) | u64::from(too_few) << 1;
-    let seen = if config.warnings { seen } else { 0 };
-    let seen_by_all = gather(bootstrap, [seen])?;
-    let first = |bit: u64| seen_by_all.iter().position(|[seen]| seen >> bit & 1 == 1) == Some(rank);
+    let seen = [node.0 > node.1, too_few].map(|is_odd| is_odd && config.warnings);
+    let seen_by_all = gather(bootstrap, &seen)?;
+    let first = |kind: usize| seen_by_all.iter().position(|seen| seen[kind]) == Some(rank);
     if first(0) {
         turns(node.0, node.1).iter().for_each(|line| say(line));
     }

@@ -5,9 +5,6 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
-/// The maximum length of a host name.
-const HOST: usize = 64;
-
 /// The identity of a rank.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Card {
@@ -22,42 +19,10 @@ pub(crate) struct Card {
 }
 
 impl Card {
-    /// The size of a card in words, the same for all, so that one call gathers them.
-    pub(crate) const WORDS: usize = 64;
-
     /// Returns the card of this process, without addresses.
     pub(crate) fn of_this_process(leader: Rank) -> Self {
-        let host = crate::system::host().chars().take(HOST).collect();
+        let host = crate::system::host();
         Self { host, process_id: std::process::id(), leader, addresses: Vec::new(), secret: [0; 2] }
-    }
-
-    /// Keeps only as many addresses as fit into a card.
-    pub(crate) fn fit(&mut self) {
-        let size_bytes = |card: &Self| Self { secret: [u64::MAX; 2], ..card.clone() }.to_text().len();
-        while size_bytes(self) > 8 * (Self::WORDS - 1) && self.addresses.pop().is_some() {}
-    }
-
-    fn to_text(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("a card has nothing that JSON has not")
-    }
-
-    /// Encodes the card as words.
-    ///
-    /// # Panics
-    /// If it does not [fit](Self::fit).
-    pub(crate) fn to_words(&self) -> [u64; Self::WORDS] {
-        let mut words = [0; Self::WORDS];
-        let text = self.to_text();
-        words[0] = text.len() as u64;
-        bytemuck::cast_slice_mut(&mut words[1..])[..text.len()].copy_from_slice(&text);
-        words
-    }
-
-    /// Decodes the card of a rank, if it is valid.
-    pub(crate) fn from_words(words: &[u64]) -> Option<Self> {
-        let (&length, text) = words.split_first()?;
-        let text = bytemuck::cast_slice(text).get(..usize::try_from(length).ok()?)?;
-        serde_json::from_slice(text).ok()
     }
 }
 
@@ -95,29 +60,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_goes_over_words() {
-        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let card = Card {
-            host: "h".repeat(HOST),
-            process_id: u32::MAX,
-            leader: 70_000,
-            addresses: vec![address("10.1.2.3:65535"), address("[2001:db8::1]:9")],
-            secret: [u64::MAX; 2],
-        };
-        assert_eq!(Card::from_words(&card.to_words()), Some(card.clone()));
-        let mut most =
-            Card { addresses: vec![address("[2001:db8:1111:2222:3333:4444:5555:6666]:65535"); 40], ..card };
-        most.fit();
-        assert!((4..40).contains(&most.addresses.len()));
-        assert_eq!(Card::from_words(&most.to_words()), Some(most));
-        assert_eq!(Card::from_words(&[u64::MAX; Card::WORDS]), None);
-        assert_eq!(Card::from_words(&[5; Card::WORDS]), None);
-    }
-
-    #[test]
     fn this_process_has_a_card() {
         let card = Card::of_this_process(2);
         assert!(card.process_id == std::process::id() && !card.host.is_empty());
-        assert_eq!(Card::from_words(&card.to_words()), Some(card));
+        assert_eq!(Cards(vec![card; 3]).leaders(), [2]);
     }
 }

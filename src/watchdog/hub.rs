@@ -16,10 +16,8 @@ impl Hub {
     /// # Errors
     /// The system's error.
     pub(crate) fn open(card: &mut Card, interfaces: &crate::config::Interfaces) -> std::io::Result<Self> {
-        let mut listeners = crate::system::listen(|name, ip| interfaces.has(name, ip))?;
+        let listeners = crate::system::listen(|name, ip| interfaces.has(name, ip))?;
         card.addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
-        card.fit();
-        listeners.truncate(card.addresses.len());
         card.secret = nonce();
         Ok(Self(listeners))
     }

@@ -8,6 +8,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::control::{Claim, framed};
 use crate::error::{Error, Result};
 use crate::transport::{Arrival, Arrivals, NAP, Peer, REACH, introduce, is_displaced, wait};
@@ -41,14 +44,16 @@ impl Connection {
     }
 
     /// Sends a message.
-    pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.peer.queue(framed(bytes));
+    pub(super) fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
+        let message = serde_json::to_vec(message).expect("no message has what JSON has not");
+        self.peer.queue(framed(&message));
         self.until(|peer| peer.flush().map(|is_sent| is_sent.then_some(())))
     }
 
     /// Receives a message.
-    pub(super) fn receive(&mut self) -> io::Result<Vec<u8>> {
-        self.until(|peer| peer.poll(MOST_BYTES))
+    pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<T> {
+        let message = self.until(|peer| peer.poll(MOST_BYTES))?;
+        serde_json::from_slice(&message).map_err(|_| io::Error::other("it is another version of unisono"))
     }
 
     fn until<R>(&mut self, mut attempt: impl FnMut(&mut Peer) -> io::Result<Option<R>>) -> io::Result<R> {
@@ -198,11 +203,11 @@ mod tests {
                 let wrong = scope.spawn(|| Connection::to(&address, b"another secret", SOON).unwrap_err());
                 let joins = scope.spawn(|| {
                     wrong.join().unwrap();
-                    Connection::to(&address, b"secret", SOON).unwrap().receive()
+                    Connection::to(&address, b"secret", SOON).unwrap().receive::<String>()
                 });
                 let mut admitted = listener.wait_for(1, SOON).unwrap();
-                admitted[0].send(b"welcome").unwrap();
-                assert_eq!(joins.join().unwrap().unwrap(), b"welcome");
+                admitted[0].send(&"welcome").unwrap();
+                assert_eq!(joins.join().unwrap().unwrap(), "welcome");
             });
             assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
             drop((silent, listener));

@@ -63,6 +63,5 @@ fn is_better(bootstrap: &mut dyn Bootstrap, topology: &Topology, config: &Config
     if !is_possible || topology.nodes() < 2 || topology.ranks() > MOST_RANKS {
         return Ok(false);
     }
-    let has_rdma = gather(bootstrap, [u64::from(system::has_rdma())])?;
-    Ok(has_rdma.iter().all(|[has]| *has == 0))
+    Ok(!gather(bootstrap, &system::has_rdma())?.contains(&true))
 }

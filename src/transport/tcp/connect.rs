@@ -7,16 +7,15 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use unisono_collectives::Rank;
 
 use super::{Stream, Tcp};
 use crate::config::Interfaces;
 use crate::control::Claim;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::system;
 use crate::transport::bootstrap::{
-    Arrival, Arrivals, Bootstrap, Peer, gather_bytes, introduce, is_displaced,
+    Arrival, Arrivals, Bootstrap, Peer, gather_results, introduce, is_displaced,
 };
 use crate::transport::link::Links;
 
@@ -28,16 +27,6 @@ const ATTEMPTS: usize = 3;
 const CONNECT: Duration = Duration::from_secs(10);
 /// The tag of claims of these connections.
 pub(super) const TAG: u64 = u64::from_be_bytes(*b"messages");
-
-/// The addresses that a rank sends to all others before they connect.
-#[derive(Debug, Serialize, Deserialize)]
-struct Ports {
-    /// The secret of all connections is rank 0's.
-    secret: [u64; 2],
-    addresses: Vec<SocketAddr>,
-    /// The reason why it has none.
-    error: Option<String>,
-}
 
 /// Connects this rank with all ranks that are `far`. All ranks of the world call it. If ranks cannot connect, it returns the
 /// reason, the same on all ranks.
@@ -96,18 +85,16 @@ fn sockets(
     interfaces: &Interfaces,
 ) -> Result<std::result::Result<Vec<(Rank, TcpStream)>, String>> {
     let (own, ranks) = (bootstrap.rank(), bootstrap.ranks());
-    let (listeners, ports) = open(interfaces);
-    let ports = serde_json::to_vec(&ports).expect("ports have nothing that JSON has not");
-    let ports = gather_bytes(bootstrap, &ports)?;
-    let ports: Option<Vec<Ports>> = ports.iter().map(|ports| serde_json::from_slice(ports).ok()).collect();
-    let other = || Error::Launch("ranks of different versions of unisono are in one world".to_owned());
-    let ports = ports.ok_or_else(other)?;
-    if let Some((rank, error)) =
-        (0..).zip(&ports).find_map(|(rank, ports)| Some((rank, ports.error.as_ref()?)))
-    {
-        return Ok(Err(format!("rank {rank} cannot listen for others: {error}")));
-    }
-    let secret = bytemuck::bytes_of(&ports[0].secret);
+    let (listeners, addresses) = match open(interfaces) {
+        Ok((listeners, addresses)) => (listeners, Ok((system::nonce(), addresses))),
+        Err(error) => (Vec::new(), Err(format!("rank {own} cannot listen for others: {error}"))),
+    };
+    let ports = match gather_results(bootstrap, &addresses)? {
+        Ok(ports) => ports,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    // The secret of all connections is rank 0's.
+    let secret = bytemuck::bytes_of(&ports[0].0);
     let far: Vec<_> = (0..ranks).filter(|&rank| rank != own && far(rank)).collect();
     let (before, after): (Vec<_>, Vec<_>) = far.into_iter().partition(|&rank| rank < own);
     let (accepted, reached) = std::thread::scope(|scope| {
@@ -115,7 +102,7 @@ fn sockets(
         let mut reached = Vec::new();
         for to in before {
             let claim = Claim { from: own, to, tag: TAG };
-            let socket = reach(&ports[to].addresses, secret, claim, began);
+            let socket = reach(&ports[to].1, secret, claim, began);
             let is_reached = socket.is_ok();
             reached.push((to, socket));
             // To find out the same of the others may take as long for each.
@@ -126,37 +113,24 @@ fn sockets(
         (accepted.join().expect("who accepts does not panic"), reached)
     });
     let mut sockets = Vec::new();
-    let mut problem = String::new();
+    let mut connects = Ok(());
     for (rank, connected) in accepted.into_iter().chain(reached) {
         match connected.and_then(|peer| peer.into_socket().map_err(|error| error.to_string())) {
             // Not `TCP_USER_TIMEOUT`: it would also end the connection with a rank that computes for long and does not receive. Who
             // watches over the ranks sees a cut link.
             Ok(socket) => sockets.push((rank, socket.into())),
-            Err(error) => problem = format!("rank {own} and rank {rank} cannot connect: {error}"),
+            Err(error) => connects = Err(format!("rank {own} and rank {rank} cannot connect: {error}")),
         }
     }
-    let problems = gather_bytes(bootstrap, problem.as_bytes())?;
-    let first = problems.iter().find(|problem| !problem.is_empty());
-    Ok(match first {
-        Some(problem) => Err(String::from_utf8_lossy(problem).into_owned()),
-        None => Ok(sockets),
-    })
+    Ok(gather_results(bootstrap, &connects)?.map(|_| sockets))
 }
 
 /// Opens this rank's ports.
-fn open(interfaces: &Interfaces) -> (Vec<TcpListener>, Ports) {
-    let listening = interfaces
-        .check()
-        .and_then(|()| system::listen(|name, ip| interfaces.has(name, ip)))
-        .and_then(|listeners| {
-            let addresses: std::io::Result<_> = listeners.iter().map(TcpListener::local_addr).collect();
-            Ok((listeners, addresses?))
-        });
-    let secret = system::nonce();
-    match listening {
-        Ok((listeners, addresses)) => (listeners, Ports { secret, addresses, error: None }),
-        Err(error) => (Vec::new(), Ports { secret, addresses: Vec::new(), error: Some(error.to_string()) }),
-    }
+fn open(interfaces: &Interfaces) -> std::io::Result<(Vec<TcpListener>, Vec<SocketAddr>)> {
+    interfaces.check()?;
+    let listeners = system::listen(|name, ip| interfaces.has(name, ip))?;
+    let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+    Ok((listeners, addresses))
 }
 
 /// Connects to a rank, at the first of its addresses where it answers, in the time since all have begun.

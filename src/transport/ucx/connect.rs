@@ -11,7 +11,7 @@ use super::worker::{Request, Worker};
 use crate::config::Interfaces;
 use crate::error::Result;
 use crate::system;
-use crate::transport::bootstrap::{Bootstrap, gather, gather_bytes};
+use crate::transport::bootstrap::{Bootstrap, gather, gather_results};
 use crate::transport::link::Links;
 use crate::transport::tcp;
 
@@ -49,8 +49,7 @@ pub(in crate::transport) fn connect(
 /// # Errors
 /// Those of the bootstrap.
 pub(in crate::transport) fn is_better(bootstrap: &mut dyn Bootstrap) -> Result<bool> {
-    let has_rdma = gather(bootstrap, [u64::from(system::has_rdma())])?;
-    Ok(has_rdma.iter().any(|[has]| *has == 1))
+    Ok(gather(bootstrap, &system::has_rdma())?.contains(&true))
 }
 
 /// Returns a link with every rank that is `far`. All ranks of the world call it.
@@ -64,35 +63,20 @@ pub(super) fn line(
         let opened = worker.and_then(|worker| Ok((worker.address()?, worker)));
         opened.map_err(|status| format!("UCX cannot be used: {status}"))
     });
-    let address = opened.as_ref().map(|(address, _)| &**address).map_err(Clone::clone);
-    let addresses = match agree(bootstrap, address)? {
+    let of_own = |problem: String| format!("rank {own}: {problem}");
+    let (address, worker) = match opened.map_err(of_own) {
+        Ok((address, worker)) => (Ok(address), Some(worker)),
+        Err(problem) => (Err(problem), None),
+    };
+    let addresses = match gather_results(bootstrap, &address)? {
         Ok(addresses) => addresses,
         Err(problem) => return Ok(Err(problem)),
     };
-    let (_, worker) = opened.expect("all ranks have an address");
+    let worker = worker.expect("all ranks have one");
     let far: Vec<_> = (0..ranks).filter(|&rank| rank != own && far(rank)).collect();
     let greeted = greet(&worker, &far, &addresses);
-    let all = agree(bootstrap, greeted.map(|()| &[][..]))?;
+    let all = gather_results(bootstrap, &greeted.map_err(of_own))?;
     Ok(all.map(|_| Line::new(worker, own, ranks)))
-}
-
-/// All-gathers what each rank has, or the problem of the first rank with one. All ranks call it.
-fn agree(
-    bootstrap: &mut dyn Bootstrap,
-    own: std::result::Result<&[u8], String>,
-) -> Result<std::result::Result<Vec<Vec<u8>>, String>> {
-    let (mark, bytes) = match &own {
-        Ok(bytes) => (0, *bytes),
-        Err(problem) => (1, problem.as_bytes()),
-    };
-    let all = gather_bytes(bootstrap, &[&[mark][..], bytes].concat())?;
-    let problem = (0..).zip(&all).find(|(_, bytes)| bytes.first() != Some(&0));
-    Ok(match problem {
-        Some((rank, bytes)) => {
-            Err(format!("rank {rank}: {}", String::from_utf8_lossy(bytes.get(1..).unwrap_or(&[]))))
-        }
-        None => Ok(all.into_iter().map(|bytes| bytes[1..].to_vec()).collect()),
-    })
 }
 
 /// Greets these ranks, and waits for their greetings: what UCX reports only when a message is sent, it reports now.
