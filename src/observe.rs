@@ -145,14 +145,3 @@ impl Observer {
         }
     }
 }
-
-/// Writes a file under a temporary name first, so that a reader never sees a part of it.
-fn replace(path: &Path, contents: &[u8]) -> std::io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let part = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let written = std::fs::write(&part, contents).and_then(|()| std::fs::rename(&part, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&part);
-    }
-    written
-}

@@ -34,7 +34,7 @@ pub fn run<E: Display>(main: impl FnOnce(&mut Communicator) -> Result<(), E>) ->
     match Communicator::init() {
         Ok(mut comm) => ExitCode::from(u8::from(!guarded(&mut comm, main))),
         Err(error) => {
-            say(&format!("unisono: {error}\n"));
+            say(&error.to_string());
             ExitCode::FAILURE
         }
     }

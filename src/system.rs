@@ -18,7 +18,9 @@ pub use memory::{AvailableMemory, MemoryLimit};
 #[cfg(any(feature = "mpi", feature = "ucx"))]
 pub(crate) use network::has_rdma;
 pub(crate) use network::{interfaces, listen, nonce, sort_by_nearness};
-pub(crate) use process::{FAILED, Process, is_stopped, machine, private_folder, private_path, say};
+pub(crate) use process::{
+    FAILED, Process, is_stopped, machine, private_folder, private_path, replace_file, say,
+};
 
 /// The folder in which MPIs keep the messages between ranks of a node.
 pub const SHARED_FOLDER: &str = "/dev/shm";

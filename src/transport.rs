@@ -338,7 +338,7 @@ impl Fabric {
             return;
         }
         if self.has_mpi() && self.status.guard().is_none() {
-            system::say(&format!("unisono: rank {} ends the job: {cause}\n", self.rank));
+            system::say(&format!("rank {} ends the job: {cause}", self.rank));
         }
         self.status.give_up(first, cause);
     }

@@ -284,7 +284,7 @@ impl Rounds {
             Kind::Threads => dump_all(&self.status, "SIGUSR1"),
             Kind::Processes => {
                 if let Err(error) = dump(&self.status, self.status.position(), "SIGUSR1") {
-                    say(&format!("unisono: {error}\n"));
+                    say(&error.to_string());
                 }
             }
         }

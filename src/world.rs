@@ -180,8 +180,8 @@ fn hub(comm: &Communicator, config: &Config, card: &mut Card) -> Option<Hub> {
     let hub = is_hub.then(|| Hub::open(card, &crate::config::Interfaces::from_environment()));
     hub.transpose().unwrap_or_else(|error| {
         crate::system::say(&format!(
-            "unisono: rank 0 cannot listen for the other nodes ({error}): failures there are seen by deadlines \
-             alone\n"
+            "rank 0 cannot listen for the other nodes ({error}): failures there are seen by deadlines \
+             alone"
         ));
         None
     })

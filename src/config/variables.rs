@@ -62,7 +62,7 @@ fn unread(name: &str) -> Option<String> {
     }
     let unknown = UnknownName { kind: "variable", name: name.to_owned(), known: KNOWN.to_vec() };
     let meant = unknown.meant().map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
-    Some(format!("unisono: the environment variable {name} is set, and nothing reads it{meant}\n"))
+    Some(format!("the environment variable {name} is set, and nothing reads it{meant}"))
 }
 
 /// Returns the variables that ranks on other hosts need: all `UNISONO_…` variables, the secret too, and those with these names.
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn what_nobody_reads_is_named_with_what_is_most_like_it() {
         let line = unread("UNISONO_TIMEOUT").unwrap();
-        assert!(line.ends_with("nothing reads it; did you mean UNISONO_TIMEOUT_S?\n"), "{line}");
+        assert!(line.ends_with("nothing reads it; did you mean UNISONO_TIMEOUT_S?"), "{line}");
         assert!(unread("UNISONO_ALGORITM").unwrap().contains("did you mean UNISONO_ALGORITHM?"));
         assert_eq!(unread("UNISONO_TRANSPORT"), None);
         assert_eq!(unread("UNISONO_TEST_ROLE"), None);

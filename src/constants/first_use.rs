@@ -127,6 +127,5 @@ fn sections(measured: Vec<Measured>) -> Vec<(Reach, Section)> {
 /// Replaces the file atomically, because other programs may read it at the same time.
 fn write(folder: &Path, name: &str, text: &str) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    let new = folder.join(format!("{name}.{}", std::process::id()));
-    fs::write(&new, text).and_then(|()| fs::rename(&new, folder.join(name)))
+    system::replace_file(&folder.join(name), text.as_bytes(), 0o666)
 }

@@ -13,10 +13,10 @@ use super::serve::serve;
 use super::text::text;
 use super::timeline::Timeline;
 use super::totals::Totals;
-use super::{Observer, replace};
+use super::Observer;
 use crate::config::{Config, Metrics};
 use crate::error::{Error, Result};
-use crate::system::say;
+use crate::system::{replace_file, say};
 
 /// The interval at which files of metrics are written.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -73,7 +73,7 @@ impl Hub {
                 let path = folder.join(format!("unisono-rank-{rank}.prom"));
                 let text = text(&BTreeMap::from([(rank, totals)]));
                 written =
-                    written.and(replace(&path, text.as_bytes()).map_err(|error| (folder.clone(), error)));
+                    written.and(replace_file(&path, text.as_bytes(), 0o666).map_err(|error| (folder.clone(), error)));
             }
         }
         if let Some(folder) = self.trace.as_ref().filter(|_| with_traces) {
@@ -84,7 +84,7 @@ impl Hub {
         if let Err((folder, error)) = written
             && !std::mem::replace(&mut self.has_warned, true)
         {
-            say(&format!("unisono: cannot write metrics or traces to {}: {error}\n", folder.display()));
+            say(&format!("cannot write metrics or traces to {}: {error}", folder.display()));
         }
     }
 }

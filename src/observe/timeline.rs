@@ -11,9 +11,9 @@ use std::time::{Instant, SystemTime};
 use serde_json::{Value, json};
 use unisono_collectives::Rank;
 
-use super::{Ended, replace};
+use super::Ended;
 use crate::codes::Codes;
-use crate::system::now_ns;
+use crate::system::{now_ns, replace_file};
 
 /// The number of events kept: about 6 MiB.
 const MOST_EVENTS: usize = 1 << 16;
@@ -160,7 +160,7 @@ impl Timeline {
             write!(text, "{before}{line}").expect("a vector takes everything");
         }
         text.extend(b"\n]}\n");
-        replace(&folder.join(format!("trace-rank-{}.json", self.rank)), &text)
+        replace_file(&folder.join(format!("trace-rank-{}.json", self.rank)), &text, 0o666)
     }
 
     fn name(&self, what: &str, thread: u64, name: &str) -> Value {

@@ -1,10 +1,9 @@
 //! Flight recorder files: one JSON file for each rank.
 
-use std::fs::{DirBuilder, File};
-use std::io::{Error, Result, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::DirBuilder;
+use std::io::{Error, Result};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +12,7 @@ use unisono_collectives::Rank;
 use super::board::StatusBoard;
 use crate::config::flight_dirs;
 use crate::record::{Doing, Record};
-use crate::system::{host, private_folder, say};
+use crate::system::{host, private_folder, replace_file, say};
 
 /// A bound on the number of ranks in a file, to reject damaged ones.
 const MOST_RANKS: usize = 1 << 20;
@@ -85,24 +84,10 @@ impl Dump {
     /// Writes it into a folder, which is created if necessary. It replaces an earlier dump of the rank atomically. Only the
     /// owner can read it: labels and causes may be confidential.
     fn write(&self, folder: &Path) -> Result<PathBuf> {
-        static WRITTEN: AtomicU64 = AtomicU64::new(0);
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let name = Self::file_name(self.rank);
-        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-        let (path, part) =
-            (folder.join(&name), folder.join(format!(".{name}.{}.{number}", std::process::id())));
-        let json = serde_json::to_vec(self).map_err(Error::other)?;
-        let written = File::options()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&part)
-            .and_then(|mut file| file.write_all(&json))
-            .and_then(|()| std::fs::rename(&part, &path));
-        if written.is_err() {
-            let _ = std::fs::remove_file(&part);
-        }
-        written.map(|()| path)
+        let path = folder.join(Self::file_name(self.rank));
+        replace_file(&path, &serde_json::to_vec(self).map_err(Error::other)?, 0o600)?;
+        Ok(path)
     }
 }
 
@@ -164,19 +149,14 @@ pub(crate) fn dump_all(status: &StatusBoard, why: &str) {
 
 /// Prints where the dumps are.
 fn tell(status: &StatusBoard, all: Result<PathBuf>) {
-    // In one write: other ranks may print at the same time.
-    let line = match all {
-        Ok(_) => {
-            let folder = status.flight_dir();
-            let folder = folder.display();
-            format!(
-                "unisono: what each rank did last is in {folder} on {}; `unisono hang-report {folder}` says what happened\n",
-                host()
-            )
-        }
-        Err(error) => format!("unisono: {error}\n"),
-    };
-    say(&line);
+    if let Err(error) = all {
+        return say(&error.to_string());
+    }
+    let (folder, host) = (status.flight_dir(), host());
+    let folder = folder.display();
+    say(&format!(
+        "what each rank did last is in {folder} on {host}; `unisono hang-report {folder}` says what happened"
+    ));
 }
 
 #[cfg(test)]
@@ -257,7 +237,7 @@ mod tests {
                 Dump::of(&statuses(&folder)[rank], rank, "asked for").write(&folder).unwrap();
             }
             let second = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(job as u64);
-            File::open(&folder).unwrap().set_modified(second).unwrap();
+            std::fs::File::open(&folder).unwrap().set_modified(second).unwrap();
         }
         let kept =
             std::fs::read_dir(&of_jobs).unwrap().map(|job| job.unwrap().file_name().into_string().unwrap());

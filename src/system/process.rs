@@ -3,16 +3,18 @@
 use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The exit code of a process that ends because a rank has failed.
 pub(crate) const FAILED: i32 = 1;
 
-/// Writes to standard error in one call, since other ranks may write at the same time.
+/// Prints lines on standard error in one call, since other ranks may print at the same time.
 pub(crate) fn say(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    let lines: String = text.lines().map(|line| format!("unisono: {line}\n")).collect();
+    let _ = std::io::stderr().write_all(lines.as_bytes());
 }
 
 /// A process, distinguished from all others: process ids are reused.
@@ -112,6 +114,19 @@ pub(crate) fn private_folder(temporary: &Path) -> io::Result<PathBuf> {
     }
     let why = format!("{} belongs to another user, or others can write to it", folder.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+}
+
+/// Writes a file with these permissions under a temporary name first, so that a reader never sees a part of it.
+pub(crate) fn replace_file(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let (name, number) = (path.file_name().unwrap_or_default(), WRITTEN.fetch_add(1, Ordering::Relaxed));
+    let part = path.with_file_name(format!(".{}.{}.{number}", name.to_string_lossy(), std::process::id()));
+    let made = fs::File::options().write(true).create_new(true).mode(mode).open(&part);
+    let written = made.and_then(|mut file| file.write_all(contents)).and_then(|()| fs::rename(&part, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&part);
+    }
+    written
 }
 
 #[cfg(test)]

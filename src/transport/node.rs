@@ -146,8 +146,8 @@ fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: Ke
     if let Some(first) = found.iter().position(|(can_read, _)| !can_read) {
         if first == local_ranks.position {
             system::say(&format!(
-                "unisono: the kernel does not let processes of {} read each other's memory (process_vm_readv): {}; arrays that are \
-                 not registered are copied twice\n",
+                "the kernel does not let processes of {} read each other's memory (process_vm_readv): {}; arrays that are \
+                 not registered are copied twice",
                 system::host(),
                 system::why_no_copies()
             ));

@@ -3,7 +3,7 @@
 use super::bootstrap::{Bootstrap, gather};
 use crate::config::{Config, warn_of_unread_settings};
 use crate::error::Result;
-use crate::system;
+use crate::system::{self, say};
 
 /// Prints warnings, each by one rank, unless disabled; rank 0 prints those it knows itself. `node` is the number of ranks and
 /// cores of this node. All ranks call it.
@@ -36,11 +36,6 @@ pub(super) fn say_what_is_odd(
         odd.iter().for_each(|line| say(line));
     }
     Ok(())
-}
-
-/// Prints a line.
-fn say(line: &str) {
-    system::say(&format!("unisono: {line}\n"));
 }
 
 /// Returns a warning for an oversubscribed node.

@@ -291,8 +291,8 @@ impl Nodes {
                 report.seen(rank, &cause);
             }
             How::Malformed => say(&format!(
-                "unisono: what comes from {other} makes no sense, and the connection is closed: failures there are seen by \
-                 deadlines alone\n"
+                "what comes from {other} makes no sense, and the connection is closed: failures there are seen by \
+                 deadlines alone"
             )),
         }
     }
@@ -302,8 +302,8 @@ impl Nodes {
         if self.sockets.is_hub() {
             let hosts: Vec<_> = ranks.iter().take(8).map(|&rank| self.cards.host_name(rank)).collect();
             say(&format!(
-                "unisono: {} of {} other nodes could not connect to {} by TCP (is there a firewall?): {}; failures \
-                 there are seen by deadlines alone\n",
+                "{} of {} other nodes could not connect to {} by TCP (is there a firewall?): {}; failures \
+                 there are seen by deadlines alone",
                 ranks.len(),
                 self.cards.leaders().len() - 1,
                 self.cards.host_name(self.status.rank()),
@@ -315,7 +315,7 @@ impl Nodes {
     fn stranger(&mut self) {
         if !std::mem::replace(&mut self.met_stranger, true) {
             say(&format!(
-                "unisono: {}: refused a connection from outside this job\n",
+                "{}: refused a connection from outside this job",
                 self.cards.host_name(self.status.rank())
             ));
         }

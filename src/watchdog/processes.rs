@@ -55,8 +55,8 @@ impl Processes {
                 Err(Errno::SRCH) => processes.ended.push(rank),
                 Err(error) => {
                     say(&format!(
-                        "unisono: rank {} cannot watch other processes (pidfd_open: {error}): that one of them is \
-                         killed is seen by deadlines alone\n",
+                        "rank {} cannot watch other processes (pidfd_open: {error}): that one of them is \
+                         killed is seen by deadlines alone",
                         status.rank()
                     ));
                     break;

@@ -60,7 +60,7 @@ impl Report {
     pub(super) fn seen(&self, first: Rank, cause: &str) {
         let rank = self.status.rank();
         if self.status.fail(rank, first, cause) && self.may_speak() {
-            say(&format!("unisono: {}: {cause}\n", self.cards.whole_name(rank)));
+            say(&format!("{}: {cause}", self.cards.whole_name(rank)));
         }
     }
 
@@ -70,7 +70,7 @@ impl Report {
         if let Some((by, cause)) = failed.filter(|(by, _)| *by != own)
             && self.may_speak()
         {
-            say(&format!("unisono: rank {own}: aborted because rank {by} failed: {cause}\n"));
+            say(&format!("rank {own}: aborted because rank {by} failed: {cause}"));
         }
     }
 
@@ -104,5 +104,5 @@ fn first_line(cards: &Cards, how: &str, doing: Option<&Doing>, rank: Rank, cause
         Some(Some(call)) if call.stage == Stage::Done => format!(" after {}", call.name()),
         Some(Some(call)) => format!(" in {}, step {}", call.name(), call.step),
     };
-    format!("unisono: {} {how}{place}: {cause}\n", cards.whole_name(rank))
+    format!("{} {how}{place}: {cause}", cards.whole_name(rank))
 }

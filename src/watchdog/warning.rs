@@ -77,14 +77,14 @@ fn words(there: &[Seen<'_>], missing: &[Seen<'_>], cards: &Cards) -> String {
     let waited = Seconds(inside().map(|doing| doing.since_s).fold(0.0, f64::max));
     let call = inside().find_map(|doing| doing.last.as_ref()).map(ToString::to_string).unwrap_or_default();
     let (named, mut text) = if missing.is_empty() {
-        (there, format!("unisono: all ranks have been in {call} for {waited}, and wait for each other:\n"))
+        (there, format!("all ranks have been in {call} for {waited}, and wait for each other:\n"))
     } else {
         let have = if there.len() == 1 { "has" } else { "have" };
         let are = if missing.len() == 1 { "is" } else { "are" };
         let (waiting, absent) = (names(there), names(missing));
         (
             missing,
-            format!("unisono: {waiting} {have} waited {waited} in {call}, and {absent} {are} missing:\n"),
+            format!("{waiting} {have} waited {waited} in {call}, and {absent} {are} missing:\n"),
         )
     };
     for (rank, seen) in named.iter().take(MOST_NAMED) {
@@ -95,10 +95,10 @@ fn words(there: &[Seen<'_>], missing: &[Seen<'_>], cards: &Cards) -> String {
                 format!("{doing}: so it was {} ago, when its node was heard last", Seconds(*heard))
             }
         };
-        let _ = writeln!(text, "unisono:   {} {does}", cards.whole_name(*rank));
+        let _ = writeln!(text, "  {} {does}", cards.whole_name(*rank));
     }
     if let more @ 1.. = named.len().saturating_sub(MOST_NAMED) {
-        let _ = writeln!(text, "unisono:   and {more} more");
+        let _ = writeln!(text, "  and {more} more");
     }
     text
 }
@@ -182,9 +182,9 @@ pub(super) mod tests {
         let mut warnings = Warnings::new(Duration::from_secs(60));
         assert_eq!(
             warnings.due(&ranks, &cards(4)).unwrap(),
-            "unisono: ranks 0, 2 have waited 60 s in all-reduce #17 of 8 f32, by ring, and ranks 1, 3 are missing:\n\
-             unisono:   rank 1 (host h1, pid 101) is outside of collectives since 61 s; its last was all-reduce #16\n\
-             unisono:   rank 3 (host h3, pid 103) is in all-reduce #16 of 8 f32, by ring, since 62 s, at step 1, and \
+            "ranks 0, 2 have waited 60 s in all-reduce #17 of 8 f32, by ring, and ranks 1, 3 are missing:\n\
+             \x20 rank 1 (host h1, pid 101) is outside of collectives since 61 s; its last was all-reduce #16\n\
+             \x20 rank 3 (host h3, pid 103) is in all-reduce #16 of 8 f32, by ring, since 62 s, at step 1, and \
              waits for rank 1\n"
         );
     }
@@ -207,8 +207,8 @@ pub(super) mod tests {
         let mut ranks: Vec<_> = (1..=64).map(|rank| doing(rank, State::Outside, 16, 90.0)).collect();
         ranks.push(doing(0, State::Inside, 17, 70.0));
         let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &cards(65)).unwrap();
-        assert!(text.starts_with("unisono: rank 0 has waited 70 s in all-reduce #17 of 8 f32, by ring, and ranks 1 to 64 are missing:\n"), "{text}");
-        assert!(text.ends_with("unisono:   and 44 more\n") && text.lines().count() == 22, "{text}");
+        assert!(text.starts_with("rank 0 has waited 70 s in all-reduce #17 of 8 f32, by ring, and ranks 1 to 64 are missing:\n"), "{text}");
+        assert!(text.ends_with("  and 44 more\n") && text.lines().count() == 22, "{text}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use unisono_collectives::Rank;
 
 use super::{Bootstrap, named};
 use crate::error::{Error, Result};
-use crate::system::{self, Process, say};
+use crate::system::{self, Process, replace_file, say};
 
 /// The initial and the longest sleep between polls.
 const NAPS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5)];
@@ -112,8 +112,7 @@ impl Directory {
         let Process { id, started, machine } = &self.process;
         let mut whole = format!("{id} {started} {machine} {}\n", self.ranks).into_bytes();
         whole.extend_from_slice(content);
-        let draft = self.folder.join(format!("draft-{id}.rank-{}", self.rank));
-        fs::write(&draft, whole).and_then(|()| fs::rename(&draft, file))
+        replace_file(file, &whole, 0o666)
     }
 
     /// Waits until `is_over` for all of these ranks, or they have ended. Returns whether that is so.
@@ -207,7 +206,7 @@ impl Bootstrap for Directory {
                 && (0..self.ranks).find(|rank| !missing.contains(rank)) == Some(self.rank)
             {
                 warned = true;
-                say(&format!("unisono: {}\n", self.missing(&missing, waited)));
+                say(&self.missing(&missing, waited));
             }
             std::thread::sleep(nap);
             nap = (nap * 2).min(NAPS[1]);

@@ -210,7 +210,7 @@ fn reach(address: &str, resolved: &[SocketAddr], joining: Joining<'_>) -> Result
             return Err(message);
         }
         if waited > WARN_AFTER && !std::mem::replace(&mut reported, true) {
-            say(&format!("unisono: {message}\n"));
+            say(&message);
         }
         std::thread::sleep(NAP);
     }

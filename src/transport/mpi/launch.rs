@@ -6,16 +6,11 @@ use super::sys::{Comm, header_version, library_version};
 use crate::config::{Config, Launcher, OnFailure, Starter};
 use crate::error::{Error, Result};
 use crate::size;
-use crate::system::{self, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES};
+use crate::system::{self, SHARED_FOLDER, SHARED_FOR_A_RANK_BYTES, say};
 
 mod watch;
 
 use watch::Watch;
-
-/// Prints a line.
-pub(super) fn say(line: &str) {
-    system::say(&format!("unisono: {line}\n"));
-}
 
 /// Checks the environment before MPI starts; then watches its initialisation for as long as the result is kept.
 ///

@@ -200,7 +200,7 @@ impl Board {
             }
             if !std::mem::replace(&mut warned, true) {
                 say(&format!(
-                    "unisono: rank {} waits for a process that still accesses its memory: it is stopped, or very slow\n",
+                    "rank {} waits for a process that still accesses its memory: it is stopped, or very slow",
                     status.rank()
                 ));
             }

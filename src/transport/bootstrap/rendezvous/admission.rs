@@ -86,9 +86,7 @@ impl<'a> Admission<'a> {
     /// Reports the first connection that does not know the secret.
     fn report(&mut self, address: SocketAddr) {
         if self.stranger.replace(address).is_none() {
-            say(&format!(
-                "unisono: rank 0 refuses a connection from {address}, which has another UNISONO_SECRET\n"
-            ));
+            say(&format!("rank 0 refuses a connection from {address}, which has another UNISONO_SECRET"));
         }
     }
 
@@ -112,7 +110,7 @@ impl<'a> Admission<'a> {
             return Err(message);
         }
         if !std::mem::replace(&mut self.reported, true) {
-            say(&format!("unisono: {message}\n"));
+            say(&message);
         }
         Ok(())
     }

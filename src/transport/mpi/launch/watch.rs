@@ -3,9 +3,8 @@
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use super::say;
 use crate::config::Launcher;
-use crate::system::{self, FAILED};
+use crate::system::{self, FAILED, say};
 
 /// The time after which a rank reports that it waits for others.
 const WARN_AFTER: Duration = Duration::from_secs(30);
