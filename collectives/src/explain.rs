@@ -39,7 +39,8 @@ pub fn explain(name: &str, operation: Operation, topology: &Topology, plans: &[P
     for (arrivals, buffers) in &rounds.rounds {
         drawing.round(buffers, arrivals);
     }
-    [header(name, operation, topology, plans), drawing.table(topology), legend(rounds.full)].join("\n")
+    let (title, costs) = titles(name, operation, topology, plans);
+    [header(&title, &costs, plans.len()), drawing.table(topology), legend(rounds.full)].join("\n")
 }
 
 /// The number of contributions in each chunk, by rank.
@@ -79,8 +80,6 @@ impl Rounds {
 /// Returns the title of a drawing, and its line of costs.
 fn titles(name: &str, operation: Operation, topology: &Topology, plans: &[Plan]) -> (String, String) {
     let cost = cost::count(plans).expect("the plans finish");
-    let places = if topology.nodes() > 1 { format!(" on {} nodes", topology.nodes()) } else { String::new() };
-    let title = format!("{name}: {operation} over {} ranks{places}", topology.ranks());
     let costs = format!(
         "{} steps over {} chunks; the busiest rank sends {} messages, {:.2} times the array",
         cost.steps,
@@ -88,19 +87,23 @@ fn titles(name: &str, operation: Operation, topology: &Topology, plans: &[Plan])
         cost.messages,
         cost.sent_arrays()
     );
-    (title, costs)
+    (title(name, operation, topology), costs)
 }
 
-fn header(name: &str, operation: Operation, topology: &Topology, plans: &[Plan]) -> String {
-    let (title, costs) = titles(name, operation, topology, plans);
+fn title(name: &str, operation: Operation, topology: &Topology) -> String {
+    let places = if topology.nodes() > 1 { format!(" on {} nodes", topology.nodes()) } else { String::new() };
+    format!("{name}: {operation} over {} ranks{places}", topology.ranks())
+}
+
+/// Returns what is above the table: the title, a description, and which ranks the table does not have.
+fn header(title: &str, description: &str, ranks: usize) -> String {
     let rule = "─".repeat(title.chars().count());
-    let ranks = topology.ranks();
     let hidden = if ranks > DRAWN_RANKS {
         format!("(ranks {DRAWN_RANKS} to {} are not drawn)\n", ranks - 1)
     } else {
         String::new()
     };
-    format!("{title}\n{rule}\n{costs}\n{hidden}")
+    format!("{title}\n{rule}\n{description}\n{hidden}")
 }
 
 fn legend(full: usize) -> String {

@@ -120,10 +120,10 @@ pub(super) fn share(
         Err((_, cause)) => return Ok(Err(cannot_share(cause, size_bytes))),
     };
     let (reach, registry) = if local_ranks.are_one_process() {
-        (Reach::Threads, Registry::of_threads())
+        (Reach(None), Registry::of_threads())
     } else {
         let processes = Processes::new(local_ranks.process_ids.clone(), by_kernel);
-        (Reach::Processes(processes), Registry::of_processes())
+        (Reach(Some(processes)), Registry::of_processes())
     };
     let members = local_ranks.members.clone();
     let shared = Shared::new(position, members, (board, status.clone()), reach, registry, (spins, cores));

@@ -204,7 +204,7 @@ impl Shared {
         let board = Board::new(pages, ranks, 0);
         let end = |(position, status)| {
             let (members, registry) = ((0..ranks).collect(), Registry::of_threads());
-            Self::new(position, members, (board.clone(), status), Reach::Threads, registry, waits)
+            Self::new(position, members, (board.clone(), status), Reach(None), registry, waits)
         };
         Ok(statuses.into_iter().enumerate().map(end).collect())
     }
@@ -222,18 +222,12 @@ impl Shared {
     /// Returns whether cross memory attach is used for memory that is not registered; `None` if it is not
     /// needed.
     pub(super) fn kernel_copies(&self) -> Option<bool> {
-        match &self.reach {
-            Reach::Threads => None,
-            Reach::Processes(_) => Some(self.reach.can_ask_kernel()),
-        }
+        self.reach.kernel_copies()
     }
 
     /// Returns the name in tables.
     pub(super) fn name(&self) -> &'static str {
-        match self.reach {
-            Reach::Threads => "threads",
-            Reach::Processes(_) => "shm",
-        }
+        if self.reach.0.is_some() { "shm" } else { "threads" }
     }
 
     /// Returns the number of cores available to these ranks together.
@@ -316,7 +310,7 @@ impl Shared {
         let Self { position, members, board, status, reach, registry, outbox, received, passes, .. } = self;
         let (board, status, registry) = (&*board, &*status, &**registry);
         let sending = outgoing.zip(to).map(|(outgoing, to)| {
-            let can_ask_kernel = reach.can_ask_kernel();
+            let can_ask_kernel = reach.kernel_copies() == Some(true);
             Sending::new((board, status), (*position, to), header, outgoing, outbox, registry, can_ask_kernel)
         });
         // The count before this exchange: the number of the expected message may change during it.

@@ -95,14 +95,39 @@ pub(crate) struct Waiting<'a> {
 #[derive(Debug, Clone, Copy)]
 struct Times {
     started: Instant,
+    silence: Silence,
+    /// The length of the wait at the last two checks.
+    waited: Duration,
+    before: Duration,
+}
+
+/// The silence of another rank.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Silence {
     /// When there was progress last.
     moved: Instant,
     /// The time of the latest progress, or when a rank was last in a quiet section: the awaited event may have
     /// become possible only then.
     resumed: Instant,
-    /// The length of the wait at the last two checks.
-    waited: Duration,
-    before: Duration,
+}
+
+impl Silence {
+    pub(super) fn since(now: Instant) -> Self {
+        Self { moved: now, resumed: now }
+    }
+
+    /// Returns its length. `is_quiet` is whether a rank is in a quiet section.
+    pub(super) fn lasts(&mut self, now: Instant, is_quiet: bool) -> Duration {
+        if is_quiet {
+            self.resumed = now;
+        }
+        now - self.moved
+    }
+
+    /// Returns whether it is longer than the deadlines allow.
+    pub(super) fn is_over(&self, now: Instant, Deadlines { timeout, quiet }: Deadlines) -> bool {
+        now - self.resumed > timeout || now - self.moved > timeout.max(quiet)
+    }
 }
 
 impl Deadlines {
@@ -261,7 +286,7 @@ impl<'a> Waiting<'a> {
 
     /// Returns the time that the other rank has been silent, at the last look at the clock.
     pub(super) fn silence(&self) -> Duration {
-        self.times.map_or(Duration::ZERO, |times| (times.started + times.waited).duration_since(times.moved))
+        self.times.map_or(Duration::ZERO, |times| times.started + times.waited - times.silence.moved)
     }
 
     #[cold]
@@ -275,17 +300,15 @@ impl<'a> Waiting<'a> {
         }
         let now = clock::now();
         let nothing = Duration::ZERO;
-        let began = Times { started: now, moved: now, resumed: now, waited: nothing, before: nothing };
+        let began = Times { started: now, silence: Silence::since(now), waited: nothing, before: nothing };
         let times = self.times.get_or_insert(began);
         times.before = times.waited;
         times.waited = now - times.started;
         if std::mem::take(&mut self.moved) {
-            (times.moved, times.resumed) = (now, now);
+            times.silence = Silence::since(now);
         }
-        if self.status.is_quiet() {
-            times.resumed = now;
-        }
-        let silent = now - times.moved;
+        let silent = times.silence.lasts(now, self.status.is_quiet());
+        let is_over = times.silence.is_over(now, *self.deadlines);
         self.patient = silent > AWAKE;
         match &self.nap {
             Some(nap) if sleeps => nap.0(),
@@ -304,8 +327,6 @@ impl<'a> Waiting<'a> {
             let rank = self.status.rank();
             WaitFailure::Failed(Error::Aborted { rank, by: rank, cause })
         })?;
-        let Deadlines { timeout, quiet } = *self.deadlines;
-        let is_over = now - times.resumed > timeout || silent > timeout.max(quiet);
         if is_over { Err(WaitFailure::Overdue(silent)) } else { Ok(true) }
     }
 }
@@ -321,81 +342,4 @@ pub(super) fn usable_cores() -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Returns the length of a wait in which only `on_look` changes anything. That is called after each look at the clock,
-    /// with a time that has certainly passed between the first look and this one, however long the thread was descheduled
-    /// meanwhile.
-    fn waited(deadlines: Deadlines, status: &StatusBoard, mut on_look: impl FnMut(Duration)) -> Duration {
-        let (started, mut first_look) = (Instant::now(), None);
-        let mut waiting = Waiting::new(10, &deadlines, status);
-        loop {
-            let before = Instant::now();
-            match waiting.pause() {
-                Ok(true) => {
-                    let first = *first_look.get_or_insert_with(Instant::now);
-                    on_look(before.saturating_duration_since(first));
-                }
-                Ok(false) => {}
-                Err(WaitFailure::Overdue(waited)) => {
-                    assert!(started.elapsed() >= waited);
-                    return waited;
-                }
-                Err(WaitFailure::Failed(error)) => panic!("{error}"),
-            }
-        }
-    }
-
-    const SHORT: Duration = Duration::from_millis(20);
-    const LONG: Duration = Duration::from_millis(300);
-
-    #[test]
-    fn a_wait_ends_at_its_deadline_and_not_before() {
-        let status = StatusBoard::of_one();
-        let waited = waited(Deadlines { timeout: SHORT, quiet: LONG }, &status, |_| {});
-        assert!(waited > SHORT);
-    }
-
-    #[test]
-    fn a_quiet_section_has_a_deadline_of_its_own() {
-        let status = StatusBoard::of_one();
-        status.begin_quiet("validation");
-        assert!(waited(Deadlines { timeout: SHORT, quiet: LONG }, &status, |_| {}) > LONG);
-    }
-
-    #[test]
-    fn after_a_quiet_section_the_deadline_begins_again() {
-        let status = StatusBoard::of_one();
-        status.begin_quiet("validation");
-        let mut is_quiet = true;
-        let waited = waited(Deadlines { timeout: 2 * SHORT, quiet: 10 * LONG }, &status, |passed| {
-            if is_quiet && passed > LONG {
-                status.end_quiet();
-                is_quiet = false;
-            }
-        });
-        assert!(waited > LONG + 2 * SHORT, "{waited:?}");
-    }
-
-    #[test]
-    fn progress_renews_the_deadline_and_silence_does_not() {
-        let (status, timeout) = (StatusBoard::of_one(), LONG);
-        let deadlines = Deadlines { timeout, quiet: timeout };
-        let (began, mut moved) = (Instant::now(), Instant::now());
-        let arrives_until = 4 * timeout;
-        let ended = Waiting::new(10, &deadlines, &status).until(
-            || {
-                if began.elapsed() < arrives_until && moved.elapsed() > SHORT {
-                    moved = Instant::now();
-                    return Ok(Poll::<()>::Progress);
-                }
-                Ok(Poll::WaitsFor(1))
-            },
-            |_, _| Ok(PeerState::Nothing),
-        );
-        let Err(Failure::Timeout { other: 1, waited }) = ended else { panic!("{ended:?}") };
-        assert!(began.elapsed() > arrives_until, "it waits while data arrive: {:?}", began.elapsed());
-        assert!(waited > timeout && waited < arrives_until, "it reports the silence: {waited:?}");
-    }
-}
+mod tests;

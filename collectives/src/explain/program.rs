@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt::Display;
 
-use super::{DRAWN_RANKS, chunks_text};
+use super::{DRAWN_RANKS, chunks_text, header, title};
 use crate::execution::Execution;
 use crate::operation::Operation;
 use crate::program::{Incoming, Instruction, Outgoing, Part, Program};
@@ -39,18 +39,10 @@ pub fn explain_programs(
 ) -> String {
     let ranks = topology.ranks();
     assert_eq!(programs.len(), ranks, "one program for each rank");
-    let places = if topology.nodes() > 1 { format!(" on {} nodes", topology.nodes()) } else { String::new() };
-    let title = format!("{name}: {operation} over {ranks} ranks{places}, carried out");
-    let rule = "─".repeat(title.chars().count());
+    let title = title(name, operation, topology) + ", carried out";
     let numbered = programs.iter().enumerate().take(DRAWN_RANKS);
     let columns: Vec<_> = numbered.map(|(rank, program)| column(format!("rank {rank}"), program)).collect();
-    let hidden = if ranks > DRAWN_RANKS {
-        format!("(ranks {DRAWN_RANKS} to {} are not drawn)\n", ranks - 1)
-    } else {
-        String::new()
-    };
-    [format!("{title}\n{rule}\n{}\n{hidden}", kind(execution)), table(&columns), legend(&programs[0])]
-        .join("\n")
+    [header(&title, &kind(execution), ranks), table(&columns), legend(&programs[0])].join("\n")
 }
 
 fn kind(execution: Execution) -> String {

@@ -8,7 +8,7 @@ use unisono_collectives::Rank;
 use crate::dtype::DType;
 use crate::error::{Place, Result};
 use crate::record::POINT_TO_POINT;
-use crate::transport::waiting::AWAKE;
+use crate::transport::waiting::{AWAKE, Silence};
 use crate::transport::{Deadlines, Header};
 
 /// The name of a send.
@@ -39,20 +39,12 @@ pub(super) struct Operation {
     /// The number among the messages to or from the other rank.
     pub(super) number: u64,
     deadlines: Deadlines,
-    times: Option<Times>,
-    /// `None` for a blocking call, which polls for its result.
-    pub(super) on_end: Option<OnEnd>,
-}
-
-/// The times of an operation that takes so long that the clock was read.
-#[derive(Debug, Clone, Copy)]
-struct Times {
-    /// When there was progress last.
-    moved: Instant,
-    /// The time of the latest progress, or when a rank was last seen in a quiet section.
-    resumed: Instant,
+    /// The silence of the other rank, once the clock was read.
+    silence: Option<Silence>,
     /// When it was first seen that the other rank is gone.
     gone: Option<Instant>,
+    /// `None` for a blocking call, which polls for its result.
+    pub(super) on_end: Option<OnEnd>,
 }
 
 impl Operation {
@@ -63,7 +55,8 @@ impl Operation {
         deadlines: Deadlines,
         on_end: Option<OnEnd>,
     ) -> Self {
-        Self { ticket, header, is_send, operation, number, deadlines, times: None, on_end }
+        let (silence, gone) = (None, None);
+        Self { ticket, header, is_send, operation, number, deadlines, silence, gone, on_end }
     }
 
     pub(super) fn is_blocking(&self) -> bool {
@@ -84,32 +77,27 @@ impl Operation {
 
     /// There was progress: the deadline begins again.
     pub(super) fn renew(&mut self) {
-        self.times = None;
+        (self.silence, self.gone) = (None, None);
     }
 
     /// Returns the silence of the other rank, and whether that is longer than its deadline allows.
     pub(super) fn silence(&mut self, now: Instant, is_quiet: bool) -> (Duration, bool) {
-        let times = self.times.get_or_insert(Times { moved: now, resumed: now, gone: None });
-        if is_quiet {
-            times.resumed = now;
-        }
-        let (silent, Deadlines { timeout, quiet }) = (now - times.moved, self.deadlines);
-        (silent, now - times.resumed > timeout || silent > timeout.max(quiet))
+        let silence = self.silence.get_or_insert(Silence::since(now));
+        (silence.lasts(now, is_quiet), silence.is_over(now, self.deadlines))
     }
 
     /// Returns whether the other rank has been silent for much longer than a message takes.
     pub(super) fn is_long(&self, now: Instant) -> bool {
-        self.times.is_some_and(|times| now - times.moved > AWAKE)
+        self.silence.is_some_and(|mut silence| silence.lasts(now, false) > AWAKE)
     }
 
     /// Returns whether what a rank that is gone has sent must have arrived. Not at the first look: it may have arrived since the
     /// last poll.
     pub(super) fn is_over(&mut self, now: Instant, straggling: Duration) -> bool {
-        let Some(times) = &mut self.times else { return false };
-        match times.gone {
+        match self.gone {
             Some(gone) => now - gone >= straggling,
             None => {
-                times.gone = Some(now);
+                self.gone = Some(now);
                 false
             }
         }

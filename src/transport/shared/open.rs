@@ -88,7 +88,7 @@ impl<'a> Open<'a> {
             Start::Elsewhere(address) => {
                 let (own, reach, copy) = self.own_part(part.clone());
                 let copy = copy.reserve(part.len())?;
-                reach.fetch(other, address + part.start as u64, copy)?;
+                reach.by_kernel().fetch(other, address + part.start as u64, copy)?;
                 Ok((own, copy))
             }
         }
@@ -104,7 +104,7 @@ impl<'a> Open<'a> {
             }
             Start::Elsewhere(address) => {
                 let (own, reach, _) = self.own_part(part.clone());
-                reach.store(other, address + part.start as u64, own)
+                reach.by_kernel().store(other, address + part.start as u64, own)
             }
         }
     }
@@ -119,7 +119,7 @@ impl<'a> Open<'a> {
             }
             Start::Elsewhere(address) => {
                 let (own, reach, _) = self.own_part(part.clone());
-                reach.fetch(other, address + part.start as u64, own)
+                reach.by_kernel().fetch(other, address + part.start as u64, own)
             }
         }
     }
@@ -163,8 +163,8 @@ impl<'a> Open<'a> {
                 let mut address = address + part.start as u64;
                 for own in own.chunks_mut(KERNEL_BLOCK_BYTES) {
                     let copy = self.copy.reserve(own.len())?;
-                    self.reach.fetch(other, address, copy)?;
-                    self.reach.store(other, address, own)?;
+                    self.reach.by_kernel().fetch(other, address, copy)?;
+                    self.reach.by_kernel().store(other, address, own)?;
                     kernels::copy(own, copy);
                     address += own.len() as u64;
                 }

@@ -20,30 +20,20 @@ pub(super) enum Start {
     Elsewhere(u64),
 }
 
-/// The access of a rank to the memory of the others.
+/// The access of a rank to the memory of the others: processes, whose registered memory is mapped, and whose other memory the kernel
+/// copies; or `None`, threads of the same process, for which an address suffices.
 #[derive(Debug)]
-pub(in crate::transport) enum Reach {
-    /// They are threads of the same process: an address suffices.
-    Threads,
-    /// They are processes: registered memory is mapped, and other memory copied by the kernel.
-    Processes(Processes),
-}
+pub(in crate::transport) struct Reach(pub(in crate::transport) Option<Processes>);
 
 impl Reach {
     /// Returns the access with mappings of its own.
     pub(super) fn again(&self) -> Self {
-        match self {
-            Self::Threads => Self::Threads,
-            Self::Processes(processes) => Self::Processes(processes.again()),
-        }
+        Self(self.0.as_ref().map(Processes::again))
     }
 
-    /// Returns whether the kernel copies from and to memory that is not registered.
-    pub(super) fn can_ask_kernel(&self) -> bool {
-        match self {
-            Self::Threads => false,
-            Self::Processes(processes) => processes.can_ask_kernel(),
-        }
+    /// Returns whether the kernel copies from and to memory that is not registered; `None` if it is not needed.
+    pub(super) fn kernel_copies(&self) -> Option<bool> {
+        self.0.as_ref().map(Processes::can_ask_kernel)
     }
 
     /// Consumes `size_bytes` bytes that another rank lends.
@@ -54,7 +44,7 @@ impl Reach {
         size_bytes: usize,
         target: &mut Target<'_>,
     ) -> Result<()> {
-        if let Self::Processes(processes) = self
+        if let Some(processes) = &mut self.0
             && location.segment == Location::ADDRESS
         {
             return processes.accept(from, location.offset, size_bytes, target);
@@ -73,38 +63,22 @@ impl Reach {
         size_bytes: usize,
         is_copy: bool,
     ) -> Result<Start> {
-        match self {
-            Self::Processes(_) if location.segment == Location::ADDRESS => {
-                Ok(Start::Elsewhere(location.offset))
-            }
-            _ => Ok(Start::Mapped { start: self.pointer(of, location, size_bytes)?, is_copy }),
+        if self.0.is_some() && location.segment == Location::ADDRESS {
+            return Ok(Start::Elsewhere(location.offset));
         }
+        Ok(Start::Mapped { start: self.pointer(of, location, size_bytes)?, is_copy })
     }
 
-    /// Copies from an address of another rank by the kernel.
-    pub(super) fn fetch(&self, of: usize, address: u64, into: &mut [u8]) -> Result<()> {
-        match self {
-            Self::Threads => unreachable!("threads reach all memory: {of}, {address}, {}", into.len()),
-            Self::Processes(processes) => processes.fetch(of, address, into),
-        }
-    }
-
-    /// Copies to an address of another rank by the kernel.
-    pub(super) fn store(&self, of: usize, address: u64, from: &[u8]) -> Result<()> {
-        match self {
-            Self::Threads => unreachable!("threads reach all memory: {of}, {address}, {}", from.len()),
-            Self::Processes(processes) => processes.store(of, address, from),
-        }
+    /// Returns the processes that only the kernel reaches.
+    pub(super) fn by_kernel(&self) -> &Processes {
+        self.0.as_ref().expect("threads reach all memory")
     }
 
     /// Returns the address here of `size_bytes` bytes of another rank, valid while they are lent.
     fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
-        match self {
-            Self::Threads => {
-                let _ = (of, size_bytes);
-                Ok(location.offset as *mut u8)
-            }
-            Self::Processes(processes) => processes.pointer(of, location, size_bytes),
+        match &mut self.0 {
+            None => Ok(location.offset as *mut u8),
+            Some(processes) => processes.pointer(of, location, size_bytes),
         }
     }
 }

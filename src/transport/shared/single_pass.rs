@@ -44,7 +44,7 @@ impl Shared {
         let lent_buffer: *mut [u8] = buffer;
         let (location, is_copy) = match registry.locate(lent_buffer) {
             Some(location) => (location, false),
-            None if reach.can_ask_kernel() && share_bytes >= KERNEL_BYTES => {
+            None if reach.kernel_copies() == Some(true) && share_bytes >= KERNEL_BYTES => {
                 (Location::of_address(lent_buffer), false)
             }
             None => {

@@ -122,13 +122,13 @@ impl Processes {
     }
 
     /// Copies from an address of another rank by the kernel.
-    pub(super) fn fetch(&self, of: usize, address: u64, into: &mut [u8]) -> Result<()> {
+    pub(in crate::transport::shared) fn fetch(&self, of: usize, address: u64, into: &mut [u8]) -> Result<()> {
         let size_bytes = into.len();
         read(self.process_ids[of], address, into).map_err(|cause| failed(size_bytes, cause))
     }
 
     /// Has the kernel copy to an address of another rank, which lends the memory.
-    pub(super) fn store(&self, of: usize, address: u64, from: &[u8]) -> Result<()> {
+    pub(in crate::transport::shared) fn store(&self, of: usize, address: u64, from: &[u8]) -> Result<()> {
         let size_bytes = from.len();
         write(self.process_ids[of], address, from).map_err(|cause| failed(size_bytes, cause))
     }

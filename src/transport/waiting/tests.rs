@@ -1,0 +1,78 @@
+//! Deadlines of waits.
+
+use super::*;
+
+/// Returns the length of a wait in which only `on_look` changes anything. That is called after each look at the clock,
+/// with a time that has certainly passed between the first look and this one, however long the thread was descheduled
+/// meanwhile.
+fn waited(deadlines: Deadlines, status: &StatusBoard, mut on_look: impl FnMut(Duration)) -> Duration {
+    let (started, mut first_look) = (Instant::now(), None);
+    let mut waiting = Waiting::new(10, &deadlines, status);
+    loop {
+        let before = Instant::now();
+        match waiting.pause() {
+            Ok(true) => {
+                let first = *first_look.get_or_insert_with(Instant::now);
+                on_look(before.saturating_duration_since(first));
+            }
+            Ok(false) => {}
+            Err(WaitFailure::Overdue(waited)) => {
+                assert!(started.elapsed() >= waited);
+                return waited;
+            }
+            Err(WaitFailure::Failed(error)) => panic!("{error}"),
+        }
+    }
+}
+
+const SHORT: Duration = Duration::from_millis(20);
+const LONG: Duration = Duration::from_millis(300);
+
+#[test]
+fn a_wait_ends_at_its_deadline_and_not_before() {
+    let status = StatusBoard::of_one();
+    let waited = waited(Deadlines { timeout: SHORT, quiet: LONG }, &status, |_| {});
+    assert!(waited > SHORT);
+}
+
+#[test]
+fn a_quiet_section_has_a_deadline_of_its_own() {
+    let status = StatusBoard::of_one();
+    status.begin_quiet("validation");
+    assert!(waited(Deadlines { timeout: SHORT, quiet: LONG }, &status, |_| {}) > LONG);
+}
+
+#[test]
+fn after_a_quiet_section_the_deadline_begins_again() {
+    let status = StatusBoard::of_one();
+    status.begin_quiet("validation");
+    let mut is_quiet = true;
+    let waited = waited(Deadlines { timeout: 2 * SHORT, quiet: 10 * LONG }, &status, |passed| {
+        if is_quiet && passed > LONG {
+            status.end_quiet();
+            is_quiet = false;
+        }
+    });
+    assert!(waited > LONG + 2 * SHORT, "{waited:?}");
+}
+
+#[test]
+fn progress_renews_the_deadline_and_silence_does_not() {
+    let (status, timeout) = (StatusBoard::of_one(), LONG);
+    let deadlines = Deadlines { timeout, quiet: timeout };
+    let (began, mut moved) = (Instant::now(), Instant::now());
+    let arrives_until = 4 * timeout;
+    let ended = Waiting::new(10, &deadlines, &status).until(
+        || {
+            if began.elapsed() < arrives_until && moved.elapsed() > SHORT {
+                moved = Instant::now();
+                return Ok(Poll::<()>::Progress);
+            }
+            Ok(Poll::WaitsFor(1))
+        },
+        |_, _| Ok(PeerState::Nothing),
+    );
+    let Err(Failure::Timeout { other: 1, waited }) = ended else { panic!("{ended:?}") };
+    assert!(began.elapsed() > arrives_until, "it waits while data arrive: {:?}", began.elapsed());
+    assert!(waited > timeout && waited < arrives_until, "it reports the silence: {waited:?}");
+}
