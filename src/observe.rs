@@ -3,7 +3,6 @@
 //! Each communicator has an [`Observer`], to which its flight recorder reports every call that ends. Without these variables there is
 //! none, and a call tests one pointer. The [`hub`] of the process collects the counters and events of all observers, and exports them.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,11 +16,10 @@ mod counters;
 mod hub;
 mod serve;
 mod spans;
-mod text;
 mod timeline;
 mod totals;
 
-use counters::{Counters, Message, Timing};
+use counters::Counters;
 pub(crate) use hub::{flush, next_world};
 pub use spans::{Span, is_on, record, span};
 use timeline::Timeline;
@@ -105,12 +103,7 @@ impl Observer {
         let Ended { codes, size_bytes, times_ns, is_sample, .. } = *ended;
         if let Some(counters) = &self.counters {
             let duration = times_ns.map(|(began, ended)| ended.saturating_sub(began));
-            let timing = match duration {
-                Some(ns) if is_sample => Timing::Sample(ns),
-                Some(ns) => Timing::Alone(ns),
-                None => Timing::Unknown,
-            };
-            counters.count(codes, size_bytes, timing);
+            counters.count(codes, size_bytes, duration, is_sample);
         }
         if let (Some(timeline), Some(times_ns)) = (&self.timeline, times_ns) {
             timeline.call(&self.name, ended, times_ns, label());
@@ -120,7 +113,7 @@ impl Observer {
     /// Counts a message that was sent or received.
     pub(crate) fn message(&self, is_sent: bool, size_bytes: usize) {
         if let Some(counters) = &self.counters {
-            counters.message(if is_sent { Message::Sent } else { Message::Received }, size_bytes);
+            counters.message(is_sent, size_bytes);
         }
     }
 

@@ -27,23 +27,6 @@ fn bucket(ns: u64) -> usize {
     (u64::BITS - (us - 1).leading_zeros()).div_ceil(2).min(BOUNDS) as usize
 }
 
-/// The duration of a call.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Timing {
-    /// Represents all calls of its kind that were not timed since the last sample; nanoseconds.
-    Sample(u64),
-    /// Represents only itself: all calls of that length, or with such a wait, are timed.
-    Alone(u64),
-    Unknown,
-}
-
-/// The direction of a message.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Message {
-    Sent,
-    Received,
-}
-
 /// The counters of one operation by one algorithm. One thread at a time writes: the one that runs the communicator's calls.
 #[derive(Debug, Default)]
 pub(super) struct Cell {
@@ -66,7 +49,7 @@ pub(super) struct Counters {
     /// The number of ranks of the communicator.
     pub(super) ranks: usize,
     cells: Box<[Cell]>,
-    /// Calls and bytes of messages, by direction.
+    /// Calls and bytes of messages: sent and received.
     pub(super) messages: [[AtomicU64; 2]; 2],
     /// Nanoseconds of waits, by the rank waited for.
     pub(super) waits_ns: Box<[AtomicU64]>,
@@ -97,26 +80,25 @@ impl Counters {
         })
     }
 
+    /// Counts a call that took this many nanoseconds, if it was timed. A sample represents all calls of its kind since the last one that
+    /// were not; another only itself, since all calls of that length, or with such a wait, are timed.
     #[inline]
-    pub(super) fn count(&self, codes: Codes, size_bytes: usize, timing: Timing) {
+    pub(super) fn count(&self, codes: Codes, size_bytes: usize, duration_ns: Option<u64>, is_sample: bool) {
         let Some(cell) = self.cell(codes) else { return };
         add(&cell.calls, 1);
         add(&cell.bytes, size_bytes as u64);
-        let (ns, weight) = match timing {
-            Timing::Unknown => return add(&cell.untimed, 1),
-            Timing::Alone(ns) => (ns, 1),
-            Timing::Sample(ns) => {
-                let untimed = cell.untimed.load(Ordering::Relaxed);
-                cell.untimed.store(0, Ordering::Relaxed);
-                (ns, untimed + 1)
-            }
-        };
+        let Some(ns) = duration_ns else { return add(&cell.untimed, 1) };
+        let mut weight = 1;
+        if is_sample {
+            weight += cell.untimed.load(Ordering::Relaxed);
+            cell.untimed.store(0, Ordering::Relaxed);
+        }
         add(&cell.seconds_ns, ns * weight);
         add(&cell.buckets[bucket(ns)], weight);
     }
 
-    pub(super) fn message(&self, message: Message, size_bytes: usize) {
-        let [calls, bytes] = &self.messages[message as usize];
+    pub(super) fn message(&self, is_sent: bool, size_bytes: usize) {
+        let [calls, bytes] = &self.messages[usize::from(!is_sent)];
         calls.fetch_add(1, Ordering::Relaxed);
         bytes.fetch_add(size_bytes as u64, Ordering::Relaxed);
     }
@@ -175,11 +157,11 @@ mod tests {
         let codes = Codes::new(&call, Method::Algorithm(Algorithm::Ring));
         let mut timed = 0;
         for _ in 0..13 * 100 + 1 {
-            let timing = if counters.times_next(codes) { Timing::Sample(500) } else { Timing::Unknown };
-            timed += u64::from(matches!(timing, Timing::Sample(_)));
-            counters.count(codes, 8, timing);
+            let is_sample = counters.times_next(codes);
+            timed += u64::from(is_sample);
+            counters.count(codes, 8, is_sample.then_some(500), is_sample);
         }
-        counters.count(codes, 8, Timing::Alone(5_000_000));
+        counters.count(codes, 8, Some(5_000_000), false);
         let cells: Vec<_> = counters.cells().collect();
         let [("all-reduce", "ring", factor, cell)] = cells[..] else { panic!("{cells:?}") };
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
-use super::serve::serve;
-use super::text::text;
-use super::timeline::Timeline;
-use super::totals::Totals;
 use super::Observer;
+use super::serve::serve;
+use super::timeline::Timeline;
+use super::totals::{Totals, text};
 use crate::config::{Config, Metrics};
 use crate::error::{Error, Result};
 use crate::system::{replace_file, say};
@@ -72,8 +71,9 @@ impl Hub {
             for (rank, totals) in self.totals() {
                 let path = folder.join(format!("unisono-rank-{rank}.prom"));
                 let text = text(&BTreeMap::from([(rank, totals)]));
-                written =
-                    written.and(replace_file(&path, text.as_bytes(), 0o666).map_err(|error| (folder.clone(), error)));
+                written = written.and(
+                    replace_file(&path, text.as_bytes(), 0o666).map_err(|error| (folder.clone(), error)),
+                );
             }
         }
         if let Some(folder) = self.trace.as_ref().filter(|_| with_traces) {

@@ -1,73 +1,146 @@
-//! The sums of all communicators of a rank.
+//! The metrics of a rank, summed over all of its communicators, in Prometheus' text format, version 0.0.4.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use unisono_collectives::Rank;
 
 use super::Observer;
-use super::counters::BOUNDS;
+use super::counters::{BOUNDS, bound_us};
 use crate::error::ErrorCode;
 use crate::record::POINT_TO_POINT;
 
-/// The sums of one operation by one algorithm.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Sums {
-    pub(super) calls: u64,
-    pub(super) bytes: u64,
-    pub(super) bus_bytes: f64,
-    pub(super) seconds_ns: u64,
-    pub(super) buckets: [u64; BOUNDS as usize + 1],
+/// A metric, in the order of the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Metric {
+    WorldSize,
+    Calls,
+    Bytes,
+    BusBytes,
+    Seconds,
+    Waits,
+    Stragglers,
+    Failures,
 }
 
-/// The sums of a rank.
+/// The name, the type and the description of each metric.
+const METRICS: [(Metric, &str, &str, &str); 8] = [
+    (Metric::WorldSize, "unisono_world_size", "gauge", "The number of ranks of the world."),
+    (Metric::Calls, "unisono_calls_total", "counter", "Calls that ended without an error."),
+    (Metric::Bytes, "unisono_bytes_total", "counter", "Bytes of the arrays of these calls."),
+    (
+        Metric::BusBytes,
+        "unisono_bus_bytes_total",
+        "counter",
+        "The same times the factor of nccl-tests: divided by the seconds, it is the bus bandwidth.",
+    ),
+    (
+        Metric::Seconds,
+        "unisono_call_seconds",
+        "histogram",
+        "Duration of these calls; one of 13 short calls is timed.",
+    ),
+    (
+        Metric::Waits,
+        "unisono_wait_seconds_total",
+        "counter",
+        "Time spent waiting for the rank `for`, without the first 0.1 ms or so of each wait.",
+    ),
+    (
+        Metric::Stragglers,
+        "unisono_stragglers_total",
+        "counter",
+        "Comparisons of the busy times of all ranks in which the rank `straggler` was one.",
+    ),
+    (Metric::Failures, "unisono_failures_total", "counter", "Calls that ended with an error, by its code."),
+];
+/// The parts of a histogram after its buckets: the sum in nanoseconds, and the count.
+const SUM: usize = BOUNDS as usize + 1;
+const COUNT: usize = SUM + 1;
+
+/// The samples of a rank, by their metric, the names of operation and algorithm or of an error, and the other rank or the part of the
+/// histogram. Times are in nanoseconds.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Totals {
-    /// The number of ranks of its latest world.
-    pub(super) world_size: usize,
-    /// By the names of operation and algorithm.
-    pub(super) calls: BTreeMap<(&'static str, &'static str), Sums>,
-    pub(super) waits_ns: BTreeMap<Rank, u64>,
-    pub(super) stragglers: BTreeMap<Rank, u64>,
-    pub(super) failures: BTreeMap<&'static str, u64>,
-}
+pub(super) struct Totals(BTreeMap<(Metric, (&'static str, &'static str), usize), f64>);
 
 impl Totals {
     /// Adds the counters of a communicator.
     pub(super) fn add(&mut self, observer: &Observer) {
         let Some(counters) = &observer.counters else { return };
         if observer.of_world.is_none() {
-            self.world_size = counters.ranks;
+            self.0.insert((Metric::WorldSize, ("", ""), 0), counters.ranks as f64);
         }
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+        let mut add = |metric, names, part, more| *self.0.entry((metric, names, part)).or_default() += more;
         for (operation, algorithm, factor, cell) in counters.cells() {
-            let sums = self.calls.entry((operation, algorithm)).or_default();
-            let bytes = of(&cell.bytes);
-            sums.calls += of(&cell.calls);
-            sums.bytes += bytes;
-            sums.bus_bytes += bytes as f64 * factor;
-            sums.seconds_ns += of(&cell.seconds_ns);
-            sums.buckets.iter_mut().zip(&cell.buckets).for_each(|(sum, bucket)| *sum += of(bucket));
+            let (names, bytes) = ((operation, algorithm), of(&cell.bytes));
+            add(Metric::Calls, names, 0, of(&cell.calls));
+            add(Metric::Bytes, names, 0, bytes);
+            add(Metric::BusBytes, names, 0, bytes * factor);
+            let mut count = 0.0;
+            for (bucket, calls) in cell.buckets.iter().enumerate() {
+                count += of(calls);
+                add(Metric::Seconds, names, bucket, count);
+            }
+            add(Metric::Seconds, names, SUM, of(&cell.seconds_ns));
+            add(Metric::Seconds, names, COUNT, count);
         }
-        for (operation, [calls, bytes]) in ["send", "receive"].into_iter().zip(&counters.messages) {
-            if of(calls) > 0 {
-                let sums = self.calls.entry((operation, POINT_TO_POINT)).or_default();
-                sums.calls += of(calls);
-                sums.bytes += of(bytes);
-                sums.bus_bytes += of(bytes) as f64;
+        let messages = ["send", "receive"].into_iter().zip(&counters.messages);
+        for (operation, [calls, bytes]) in messages.filter(|(_, [calls, _])| of(calls) > 0.0) {
+            let names = (operation, POINT_TO_POINT);
+            add(Metric::Calls, names, 0, of(calls));
+            add(Metric::Bytes, names, 0, of(bytes));
+            add(Metric::BusBytes, names, 0, of(bytes));
+        }
+        let by_rank = [(Metric::Waits, &counters.waits_ns), (Metric::Stragglers, &counters.stragglers)];
+        for (metric, counters) in by_rank {
+            let ranks = counters.iter().enumerate().filter(|(_, counter)| of(counter) > 0.0);
+            ranks.for_each(|(rank, counter)| add(metric, ("", ""), observer.in_world(rank), of(counter)));
+        }
+        let failures = ErrorCode::ALL.into_iter().zip(&counters.failures);
+        for (code, counter) in failures.filter(|(_, counter)| of(counter) > 0.0) {
+            add(Metric::Failures, (code.name(), ""), 0, of(counter));
+        }
+    }
+}
+
+/// Returns the metrics of some ranks.
+pub(super) fn text(ranks: &BTreeMap<Rank, Totals>) -> String {
+    let mut text = String::new();
+    for (metric, name, kind, help) in METRICS {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (rank, totals) in ranks {
+            let samples = totals.0.range((metric, ("", ""), 0)..).take_while(|((of, ..), _)| *of == metric);
+            for (&(_, names, part), &value) in samples {
+                let (suffix, labels) = labels(metric, names, part);
+                let is_time = metric == Metric::Waits || metric == Metric::Seconds && part == SUM;
+                let value = if is_time { value / 1e9 } else { value };
+                let _ = writeln!(text, "{name}{suffix}{{rank=\"{rank}\"{labels}}} {value}");
             }
         }
-        let by_rank = |sums: &mut BTreeMap<Rank, u64>, counters: &[AtomicU64]| {
-            let counted = counters.iter().enumerate().filter(|(_, counter)| of(counter) > 0);
-            counted
-                .for_each(|(rank, counter)| *sums.entry(observer.in_world(rank)).or_default() += of(counter));
-        };
-        by_rank(&mut self.waits_ns, &counters.waits_ns);
-        by_rank(&mut self.stragglers, &counters.stragglers);
-        for (code, counter) in ErrorCode::ALL.into_iter().zip(&counters.failures) {
-            if of(counter) > 0 {
-                *self.failures.entry(code.name()).or_default() += of(counter);
-            }
+    }
+    text
+}
+
+/// Returns the suffix of the name of a sample, and its labels. No value needs escapes: they are names and numbers.
+fn labels(
+    metric: Metric,
+    (name, algorithm): (&'static str, &'static str),
+    part: usize,
+) -> (&'static str, String) {
+    let of_call = || format!(",operation=\"{name}\",algorithm=\"{algorithm}\"");
+    match metric {
+        Metric::WorldSize => ("", String::new()),
+        Metric::Calls | Metric::Bytes | Metric::BusBytes => ("", of_call()),
+        Metric::Seconds if part == SUM => ("_sum", of_call()),
+        Metric::Seconds if part == COUNT => ("_count", of_call()),
+        Metric::Seconds if part < BOUNDS as usize => {
+            ("_bucket", format!("{},le=\"{}\"", of_call(), bound_us(part as u32) as f64 / 1e6))
         }
+        Metric::Seconds => ("_bucket", format!("{},le=\"+Inf\"", of_call())),
+        Metric::Waits => ("", format!(",for=\"{part}\"")),
+        Metric::Stragglers => ("", format!(",straggler=\"{part}\"")),
+        Metric::Failures => ("", format!(",code=\"{name}\"")),
     }
 }
