@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::rank_0::text_of_rank_0;
+use super::rank_0::as_rank_0_has;
 use super::{Measured, measure_quickly};
 use crate::communicator::Communicator;
 use crate::error::Result;
@@ -104,7 +104,7 @@ impl World {
                 }
                 None => std::thread::sleep(NAP),
             }
-            known = text_of_rank_0(comm, &text)?.parse().expect("rank 0 wrote it");
+            known = as_rank_0_has(comm, &text)?.parse().expect("rank 0 wrote it");
         }
         let measured = measure_quickly(comm, &known)?;
         is_steady &= self.ranks > self.cores || measured.iter().all(Measured::is_steady);
