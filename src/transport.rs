@@ -47,7 +47,7 @@ pub(crate) use bootstrap::Alone;
 pub use bootstrap::Bootstrap;
 pub(crate) use bootstrap::{
     Arrival, Arrivals, Directory, Joining, NAP, Peer, REACH, Rendezvous, gather, gather_results, introduce,
-    is_displaced, wait,
+    is_displaced,
 };
 pub(crate) use failure::Failure;
 use far::Far;

@@ -15,7 +15,7 @@ mod rendezvous;
 
 pub(crate) use arrivals::{Arrival, Arrivals, REACH, introduce, is_displaced};
 pub(crate) use directory::Directory;
-pub(crate) use peer::{NAP, Peer, wait};
+pub(crate) use peer::{NAP, Peer};
 pub(crate) use rendezvous::{Joining, Rendezvous};
 
 /// An all-gather of bytes, which is all that ranks need before they have links. MPI, key-value stores and trainers that start

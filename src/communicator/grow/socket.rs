@@ -13,10 +13,12 @@ use serde::de::DeserializeOwned;
 
 use crate::control::{Claim, framed};
 use crate::error::{Error, Result};
-use crate::transport::{Arrival, Arrivals, NAP, Peer, REACH, introduce, is_displaced, wait};
+use crate::transport::{Arrival, Arrivals, NAP, Peer, REACH, introduce, is_displaced};
 
 /// The most bytes of a message.
 const MOST_BYTES: usize = 64 << 20;
+/// The longest deadline: the system's clock does not go on for ever.
+const MOST_TIME: Duration = Duration::from_secs(1 << 32);
 /// The claim of a process that joins, which has no rank yet.
 const JOINS: Claim = Claim { from: 0, to: 0, tag: u64::from_be_bytes(*b"joinrank") };
 
@@ -43,6 +45,17 @@ impl Connection {
         }
     }
 
+    fn until<R>(&mut self, mut attempt: impl FnMut(&mut Peer) -> io::Result<Option<R>>) -> io::Result<R> {
+        let deadline = Instant::now() + self.timeout.min(MOST_TIME);
+        self.peer.until(deadline, |peer| {
+            let result = attempt(peer)?;
+            if result.is_none() {
+                idle().map_err(io::Error::other)?;
+            }
+            Ok(result)
+        })
+    }
+
     /// Sends a message.
     pub(super) fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
         let message = serde_json::to_vec(message).expect("no message has what JSON has not");
@@ -54,23 +67,6 @@ impl Connection {
     pub(super) fn receive<T: DeserializeOwned>(&mut self) -> io::Result<T> {
         let message = self.until(|peer| peer.poll(MOST_BYTES))?;
         serde_json::from_slice(&message).map_err(|_| io::Error::other("it is another version of unisono"))
-    }
-
-    fn until<R>(&mut self, mut attempt: impl FnMut(&mut Peer) -> io::Result<Option<R>>) -> io::Result<R> {
-        let began = Instant::now();
-        loop {
-            if let Some(result) = attempt(&mut self.peer)? {
-                return Ok(result);
-            }
-            if began.elapsed() > self.timeout {
-                return Err(io::Error::new(
-                    ErrorKind::TimedOut,
-                    format!("it was silent for {:?}", self.timeout),
-                ));
-            }
-            idle().map_err(io::Error::other)?;
-            wait(&[], std::iter::once(&self.peer));
-        }
     }
 }
 

@@ -91,12 +91,23 @@ impl Peer {
 
     /// Waits for the next message.
     pub(crate) fn receive(&mut self, longest: usize, deadline: Instant) -> io::Result<Vec<u8>> {
+        self.until(deadline, |peer| peer.poll(longest))
+    }
+
+    /// Waits until an attempt succeeds.
+    pub(crate) fn until<R>(
+        &mut self,
+        deadline: Instant,
+        mut attempt: impl FnMut(&mut Self) -> io::Result<Option<R>>,
+    ) -> io::Result<R> {
         loop {
-            match self.poll(longest)? {
-                Some(message) => return Ok(message),
-                None if Instant::now() >= deadline => return Err(ErrorKind::TimedOut.into()),
-                None => wait(&[], std::iter::once(&*self)),
+            if let Some(result) = attempt(self)? {
+                return Ok(result);
             }
+            if Instant::now() >= deadline {
+                return Err(io::Error::new(ErrorKind::TimedOut, "it was silent until the deadline"));
+            }
+            wait(&[], std::iter::once(&*self));
         }
     }
 
