@@ -204,6 +204,25 @@ impl fmt::Display for Doing {
     }
 }
 
+/// The number of ranks, or runs of ranks, that a message lists.
+pub(crate) const MOST_NAMED: usize = 20;
+
+/// Returns ranks, in order, for humans: "rank 3", or "ranks 0 to 2, 5".
+pub(crate) fn named(ranks: &[Rank]) -> String {
+    let runs: Vec<_> = ranks.chunk_by(|one, next| one + 1 == *next).collect();
+    let run = |run: &&[Rank]| match run {
+        [one, other] => format!("{one}, {other}"),
+        [first, .., last] => format!("{first} to {last}"),
+        [] | [_] => run.iter().map(Rank::to_string).collect(),
+    };
+    let list = runs.iter().take(MOST_NAMED).map(run).collect::<Vec<_>>().join(", ");
+    let more = match runs.iter().skip(MOST_NAMED).map(|run| run.len()).sum::<usize>() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{} {list}{more}", if ranks.len() == 1 { "rank" } else { "ranks" })
+}
+
 /// Seconds for humans: 61 s, 0.3 s.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seconds(pub(crate) f64);

@@ -7,10 +7,7 @@ use std::path::{Path, PathBuf};
 use unisono_collectives::Rank;
 
 use super::dump::Dump;
-use crate::record::{FIRST_OF_SETUP, Record, Seconds, Stage, State};
-
-/// The number of ranks that a list names.
-const MOST_NAMED: usize = 12;
+use crate::record::{FIRST_OF_SETUP, MOST_NAMED, Record, Seconds, Stage, State, named};
 
 /// The reason why flight recorders cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -122,7 +119,7 @@ impl Flight {
         }
         let called = calls.into_values().find(|called| called.len() > 1)?;
         let called: Vec<_> =
-            called.iter().map(|(record, by)| format!("{} called {record}", ranks(by))).collect();
+            called.iter().map(|(record, by)| format!("{} called {record}", named(by))).collect();
         Some(format!("ranks disagree: {}", called.join(", but ")))
     }
 
@@ -139,7 +136,7 @@ impl Flight {
         let waiting: Vec<_> = waiting.iter().filter(|(call, _)| call.stage != Stage::Done).collect();
         let Some((call, _)) = waiting.first() else {
             let name = there.iter().find_map(call).map_or(String::new(), |call| call.name());
-            let came = if behind.is_empty() { "all ranks".to_owned() } else { ranks(&numbers(&there)) };
+            let came = if behind.is_empty() { "all ranks".to_owned() } else { named(&numbers(&there)) };
             let mut findings = vec![format!("{came} had ended {name}, and wait for nobody")];
             findings
                 .extend(behind.iter().map(|dump| format!("{} {}", self.name(dump.rank), whereabouts(dump))));
@@ -150,7 +147,7 @@ impl Flight {
         if behind.is_empty() {
             return self.in_one_call(&waiting, since);
         }
-        let (who, since) = (ranks(&who), Seconds(since));
+        let (who, since) = (named(&who), Seconds(since));
         let late = |dump: &&Dump| {
             let (name, call) = (self.name(dump.rank), call.name());
             let wait = if waiting.len() == 1 { "waits" } else { "wait" };
@@ -171,7 +168,7 @@ impl Flight {
         }
         let steps: Vec<_> = steps
             .into_iter()
-            .map(|((phase, step), at)| format!("{} at step {step} of phase {phase}", ranks(&at)))
+            .map(|((phase, step), at)| format!("{} at step {step} of phase {phase}", named(&at)))
             .collect();
         let mut findings =
             vec![format!("all that have come are in {call}, since {since}: {}", steps.join(", "))];
@@ -184,7 +181,7 @@ impl Flight {
                 1 => "waits for no other: it works, or is stopped",
                 _ => "wait for no other: they work, or are stopped",
             };
-            findings.push(format!("{} {why}", ranks(&nobody)));
+            findings.push(format!("{} {why}", named(&nobody)));
         }
         findings.extend(waits.chunks(MOST_NAMED).next().map(|waits| {
             let waits: Vec<_> = waits.iter().map(|(rank, other)| format!("{rank} for {other}")).collect();
@@ -200,7 +197,7 @@ impl Flight {
             1 => "it ended before it could write, or its node has a folder of its own",
             _ => "they ended before they could write, or their nodes have folders of their own",
         };
-        Some(format!("nothing is here of {}: {why}", ranks(&missing)))
+        Some(format!("nothing is here of {}: {why}", named(&missing)))
     }
 
     /// Returns a table with a line for each rank.
@@ -281,19 +278,6 @@ fn state(dump: &Dump) -> &'static str {
         (State::Outside, _) => "outside",
         (State::Quiet, _) => "quiet",
         (State::Left, _) => "left",
-    }
-}
-
-/// `rank 3`, or `ranks 0, 1 and 2`.
-fn ranks(ranks: &[Rank]) -> String {
-    let named: Vec<_> = ranks.iter().take(MOST_NAMED).map(Rank::to_string).collect();
-    match &named[..] {
-        [] => "no rank".to_owned(),
-        [one] => format!("rank {one}"),
-        _ if ranks.len() > MOST_NAMED => {
-            format!("ranks {} and {} more", named.join(", "), ranks.len() - MOST_NAMED)
-        }
-        [first @ .., last] => format!("ranks {} and {last}", first.join(", ")),
     }
 }
 

@@ -93,17 +93,6 @@ impl Bootstrap for Alone {
     }
 }
 
-/// Returns the ranks of a message, of which it lists the first.
-fn named(ranks: &[Rank]) -> String {
-    const MOST_NAMED: usize = 8;
-    let first = ranks.iter().take(MOST_NAMED).map(usize::to_string).collect::<Vec<_>>().join(", ");
-    let more = match ranks.len().saturating_sub(MOST_NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    format!("rank{} {first}{more}", if ranks.len() == 1 { "" } else { "s" })
-}
-
 /// All-gathers values, rank 0 first. All ranks call it.
 pub(crate) fn gather<T: Serialize + DeserializeOwned>(
     bootstrap: &mut dyn Bootstrap,

@@ -6,10 +6,8 @@ use std::time::{Duration, Instant};
 use unisono_collectives::Rank;
 
 use super::card::Cards;
-use crate::record::{Doing, Seconds, State};
+use crate::record::{Doing, MOST_NAMED, Seconds, State, named};
 
-/// The number of ranks that a warning lists.
-const MOST_NAMED: usize = 20;
 /// The longest interval between checks of all ranks, which are costly for thousands of ranks.
 const MOST_BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
@@ -81,11 +79,9 @@ fn words(there: &[Seen<'_>], missing: &[Seen<'_>], cards: &Cards) -> String {
     } else {
         let have = if there.len() == 1 { "has" } else { "have" };
         let are = if missing.len() == 1 { "is" } else { "are" };
-        let (waiting, absent) = (names(there), names(missing));
-        (
-            missing,
-            format!("{waiting} {have} waited {waited} in {call}, and {absent} {are} missing:\n"),
-        )
+        let name = |seen: &[Seen<'_>]| named(&seen.iter().map(|(rank, _)| *rank).collect::<Vec<_>>());
+        let (waiting, absent) = (name(there), name(missing));
+        (missing, format!("{waiting} {have} waited {waited} in {call}, and {absent} {are} missing:\n"))
     };
     for (rank, seen) in named.iter().take(MOST_NAMED) {
         let does = match seen {
@@ -101,23 +97,6 @@ fn words(there: &[Seen<'_>], missing: &[Seen<'_>], cards: &Cards) -> String {
         let _ = writeln!(text, "  and {more} more");
     }
     text
-}
-
-/// "rank 3", or "ranks 0 to 2, 5".
-fn names(ranks: &[Seen<'_>]) -> String {
-    let ranks: Vec<Rank> = ranks.iter().map(|(rank, _)| *rank).collect();
-    let runs: Vec<_> = ranks.chunk_by(|one, next| one + 1 == *next).collect();
-    let run = |run: &&[Rank]| match run {
-        [rank] => format!("{rank}"),
-        [one, other] => format!("{one}, {other}"),
-        [first, .., last] => format!("{first} to {last}"),
-        [] => String::new(),
-    };
-    let (named, more) =
-        (runs.len().min(MOST_NAMED), runs.iter().skip(MOST_NAMED).map(|run| run.len()).sum::<usize>());
-    let list = runs[..named].iter().map(run).collect::<Vec<_>>().join(", ");
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{} {list}{more}", if ranks.len() == 1 { "rank" } else { "ranks" })
 }
 
 #[cfg(test)]
@@ -207,7 +186,12 @@ pub(super) mod tests {
         let mut ranks: Vec<_> = (1..=64).map(|rank| doing(rank, State::Outside, 16, 90.0)).collect();
         ranks.push(doing(0, State::Inside, 17, 70.0));
         let text = Warnings::new(Duration::from_secs(60)).due(&ranks, &cards(65)).unwrap();
-        assert!(text.starts_with("rank 0 has waited 70 s in all-reduce #17 of 8 f32, by ring, and ranks 1 to 64 are missing:\n"), "{text}");
+        assert!(
+            text.starts_with(
+                "rank 0 has waited 70 s in all-reduce #17 of 8 f32, by ring, and ranks 1 to 64 are missing:\n"
+            ),
+            "{text}"
+        );
         assert!(text.ends_with("  and 44 more\n") && text.lines().count() == 22, "{text}");
     }
 

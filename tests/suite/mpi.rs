@@ -371,7 +371,7 @@ fn flight_recorders() {
     assert!(findings[0].contains("failed: ") && findings[0].contains("for rank 0"), "{findings:#?}");
     let late = findings.iter().find(|finding| finding.starts_with("rank 0 (process "));
     let late = late.unwrap_or_else(|| panic!("{findings:#?}"));
-    assert!(late.contains("never came to all-reduce #0, which ranks 1 and 2 wait in since "), "{late}");
+    assert!(late.contains("never came to all-reduce #0, which ranks 1, 2 wait in since "), "{late}");
 }
 
 fn wrong_nodes() {

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::{Bootstrap, named};
+use super::Bootstrap;
 use crate::error::{Error, Result};
+use crate::record::named;
 use crate::system::{self, Process, replace_file, say};
 
 /// The initial and the longest sleep between polls.

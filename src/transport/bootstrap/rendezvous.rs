@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
+use super::Bootstrap;
 use super::arrivals::{REACH, introduce};
 use super::peer::{NAP, Peer, wait};
-use super::{Bootstrap, named};
 use crate::control::{Claim, framed};
 use crate::error::{Error, Result};
+use crate::record::named;
 use crate::system::say;
 
 mod admission;

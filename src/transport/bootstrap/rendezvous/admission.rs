@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use unisono_collectives::Rank;
 
-use super::{ANSWER, Joining, LONGEST, WARN_AFTER, answer, lost, named};
+use super::{ANSWER, Joining, LONGEST, WARN_AFTER, answer, lost};
 use crate::control::{Claim, framed};
+use crate::record::named;
 use crate::system::say;
 use crate::transport::bootstrap::arrivals::{Arrival, Arrivals};
 use crate::transport::bootstrap::peer::Peer;
