@@ -260,11 +260,11 @@ impl Ring {
     }
 }
 
-#[cfg(all(test, loom))]
-mod orders;
-
 #[cfg(test)]
 mod tests {
+    #[cfg(loom)]
+    mod orders;
+
     use std::sync::atomic::AtomicBool;
 
     use super::*;

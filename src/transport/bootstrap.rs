@@ -8,8 +8,6 @@ use crate::error::{Error, Result};
 
 mod arrivals;
 mod directory;
-#[cfg(test)]
-pub(super) mod pair;
 mod peer;
 mod rendezvous;
 
@@ -117,4 +115,9 @@ pub(crate) fn gather_results<T: Serialize + DeserializeOwned>(
     own: &std::result::Result<T, String>,
 ) -> Result<std::result::Result<Vec<T>, String>> {
     Ok(gather(bootstrap, own)?.into_iter().collect())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    pub(in crate::transport) mod pair;
 }

@@ -9,7 +9,7 @@ use crate::config::Interfaces;
 use crate::dtype::DType;
 use crate::kernels::ReduceOp;
 use crate::method::Method;
-use crate::transport::bootstrap::pair::pair;
+use crate::transport::bootstrap::tests::pair::pair;
 use crate::transport::half::Polled;
 use crate::transport::link::PIECE;
 use crate::transport::{Calls, tcp};

@@ -249,4 +249,6 @@ impl Channel {
 }
 
 #[cfg(all(test, loom))]
-mod orders;
+mod tests {
+    mod orders;
+}

@@ -8,7 +8,7 @@ use super::library::library;
 use super::line::Line;
 use crate::dtype::DType;
 use crate::transport::bootstrap::Bootstrap;
-use crate::transport::bootstrap::pair::{Pair, pair};
+use crate::transport::bootstrap::tests::pair::{Pair, pair};
 use crate::transport::half::Polled;
 use crate::transport::link::{Link, PIECE};
 use crate::transport::{Header, Outgoing};

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use unisono_collectives::Rank;
 
-use super::Bootstrap;
+use super::super::Bootstrap;
 
 /// One of two ranks, and channels to the other.
 pub(in crate::transport) struct Pair(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::*;
+use super::super::*;
 
 fn ring() -> Ring {
     let word = || AtomicU64::new(0);

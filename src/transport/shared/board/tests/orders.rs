@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytemuck::Zeroable as _;
 use loom::thread;
 
-use super::super::channel::Content;
-use super::*;
+use super::super::super::channel::Content;
+use super::super::*;
 use crate::memory::Location;
 use crate::sync::SharedCell;
 use crate::transport::Header;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytemuck::Zeroable as _;
 use loom::thread;
 
-use super::*;
+use super::super::*;
 
 const MESSAGES: u64 = SLOTS + 1;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::*;
+use super::super::*;
 
 fn attempts() -> Arc<Attempts> {
     let piece = || Piece { number: AtomicU64::new(0), rest: AtomicU64::new(0), words: [AtomicU64::new(0)] };

@@ -1,0 +1,25 @@
+//! Every order in which two ranks see each other's calls.
+
+use std::sync::Arc;
+
+use super::super::*;
+
+/// Two ranks that make different calls: at least one of them notices.
+#[test]
+fn of_two_ranks_that_differ_one_notices() {
+    loom::model(|| {
+        let new = || Lockstep {
+            announced: AtomicU64::new(0),
+            histories: std::array::from_fn(|_| AtomicU64::new(0)),
+        };
+        let ranks = Arc::new([new(), new()]);
+        let other = Arc::clone(&ranks);
+        let call = |ranks: &[Lockstep; 2], own: usize, history| {
+            let number = ranks[own].announce(history);
+            ranks[1 - own].agrees(number, history)
+        };
+        let thread = loom::thread::spawn(move || call(&other, 1, 22));
+        let agrees = call(&ranks, 0, 11);
+        assert!(!(agrees && thread.join().unwrap()), "both go on with different calls");
+    });
+}
