@@ -1,12 +1,9 @@
 //! Creates worlds of processes (by MPI or a bootstrap) or threads, and sets who watches over them.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::{Builder as ThreadBuilder, ScopedJoinHandle};
-
-use unisono_collectives::Rank;
 
 use crate::communicator::Communicator;
 use crate::config::{Config, OnFailure};
@@ -134,26 +131,22 @@ fn on_threads<R: Send>(world: Vec<Communicator>, main: impl Fn(Communicator) -> 
 }
 
 /// The communicator of a rank that is a process, watched over. All ranks call it.
-fn over_processes(mut transport: Fabric, config: &Config) -> Result<Communicator> {
-    let controls = transport.take_controls();
+fn over_processes(transport: Fabric, config: &Config) -> Result<Communicator> {
     let mut comm = Communicator::of_process(transport, config)?;
     constants::agree(&mut comm, config)?;
     let status = comm.status().clone();
     let mut card = Card::of_this_process(status.members()[0]);
     let hub = hub(&comm, config, &mut card);
     let cards = Cards(gather(&mut comm.as_bootstrap(), &card)?);
-    watch_over(&mut comm, (cards, hub, controls), config)?;
+    watch_over(&mut comm, cards, hub, config)?;
     observe(&mut comm, &next_world())?;
     comm.begin();
     Ok(comm)
 }
 
 /// Watches over a rank that is a process.
-fn watch_over(
-    comm: &mut Communicator,
-    (cards, hub, controls): (Cards, Option<Hub>, Vec<(Rank, OwnedFd)>),
-    config: &Config,
-) -> Result<()> {
+fn watch_over(comm: &mut Communicator, cards: Cards, hub: Option<Hub>, config: &Config) -> Result<()> {
+    let controls = comm.take_controls();
     let (statuses, cards, warn_after) = (vec![comm.status().clone()], Arc::new(cards), config.warn);
     let (kind, on_failure) = (Kind::Processes, config.on_failure);
     comm.guard(watch(Watched { statuses, cards, hub, controls, warn_after, kind, on_failure })?);
@@ -161,15 +154,11 @@ fn watch_over(
 }
 
 /// Watches over a rank of a new world whose ranks meet by a bootstrap. All of them call it.
-fn meet(
-    comm: &mut Communicator,
-    bootstrap: &mut dyn Bootstrap,
-    controls: Vec<(Rank, OwnedFd)>,
-) -> Result<()> {
+fn meet(comm: &mut Communicator, bootstrap: &mut dyn Bootstrap) -> Result<()> {
     let card = Card::of_this_process(comm.status().members()[0]);
     let cards = Cards(gather(bootstrap, &card)?);
     let config = comm.config().clone();
-    watch_over(comm, (cards, None, controls), &config)?;
+    watch_over(comm, cards, None, &config)?;
     observe(comm, &next_world())
 }
 

@@ -1,6 +1,5 @@
 //! Groups: communicators over a subset of the ranks.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use unisono_collectives::Rank;
@@ -90,13 +89,14 @@ impl Communicator {
     /// A communicator of this rank and those that pass the same members. All ranks call it.
     fn of_members(&mut self, members: Vec<Rank>) -> Result<Self> {
         let config = self.config_of_group(&members);
-        let (mut transport, config) = match self.seat.engine().transport.group(&members, &config) {
+        let (transport, config) = match self.seat.engine().transport.group(&members, &config) {
             Some(group) => (group?, config),
-            None => Fabric::processes(&mut Among { world: &mut *self, members: members.clone() }, Ok(config))?,
+            None => {
+                Fabric::processes(&mut Among { world: &mut *self, members: members.clone() }, Ok(config))?
+            }
         };
-        let controls = transport.take_controls();
         let mut group = self.heir(transport, &config)?;
-        group.watched_as_part_of(self, members.into(), controls)?;
+        group.watched_as_part_of(self, members.into())?;
         Ok(group)
     }
 
@@ -149,17 +149,13 @@ impl Communicator {
     }
 
     /// Puts the group under who watches over the world.
-    fn watched_as_part_of(
-        &mut self,
-        world: &Self,
-        ranks: Box<[Rank]>,
-        controls: Vec<(Rank, OwnedFd)>,
-    ) -> Result<()> {
+    fn watched_as_part_of(&mut self, world: &Self, ranks: Box<[Rank]>) -> Result<()> {
         self.status.set_parent(world.status.clone(), ranks.clone());
         if let Some(observer) = world.status.observer() {
             self.status.set_observer(observer.of_group(&world.name_of_group(&ranks), &ranks));
         }
         let Some(of_world) = &world.guard else { return Ok(()) };
+        let controls = self.take_controls();
         let watched = Arc::clone(of_world).of_group(&self.status, &ranks, controls);
         let failed = |cause| Error::Launch(format!("cannot watch over a group: {cause}"));
         self.guard(watched.map_err(failed)?.unwrap_or_else(|| Arc::clone(of_world)));

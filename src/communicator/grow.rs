@@ -1,12 +1,11 @@
 //! The meeting of a world's ranks and the processes that join it: rank 0 passes on what all of them gather.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use unisono_collectives::Rank;
 
 use super::Communicator;
-use crate::config::{Config, secret};
+use crate::config::secret;
 use crate::error::{Error, Result};
 use crate::transport::{Bootstrap, Fabric, gather, gather_results};
 
@@ -99,20 +98,13 @@ impl Bootstrap for Growing<'_> {
 
 impl Communicator {
     /// Returns the communicator of a world that has grown, not watched over yet. All ranks call it.
-    pub(crate) fn of_growing(growing: &mut Growing<'_>) -> Result<(Self, Controls)> {
+    pub(crate) fn of_growing(growing: &mut Growing<'_>) -> Result<Self> {
         let world = &mut *growing.world;
         world.groups += 1;
         let members: Vec<_> = (0..world.ranks()).collect();
         let config = world.config_among(&members, &format!("grown-{}", world.groups));
-        let (mut transport, config) = Fabric::processes(growing, Ok(config))?;
-        let controls = transport.take_controls();
-        Ok((growing.world.heir(transport, &config)?, controls))
-    }
-
-    /// Returns the communicator of a process that joins, not watched over yet, without [what is set](Self::set_as_rank_0) on
-    /// rank 0.
-    pub(crate) fn of_joining(transport: Fabric, config: &Config) -> Result<Self> {
-        Self::new(transport, config)
+        let (transport, config) = Fabric::processes(growing, Ok(config))?;
+        growing.world.heir(transport, &config)
     }
 
     /// Marks this communicator as lost after an error that other ranks may not know.
@@ -120,9 +112,6 @@ impl Communicator {
         self.seat.engine().settle(ended)
     }
 }
-
-/// The control connections of a rank with ranks of other machines.
-type Controls = Vec<(Rank, OwnedFd)>;
 
 /// The bootstrap of such a world, for a process that joins.
 #[derive(Debug)]

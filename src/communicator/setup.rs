@@ -1,9 +1,10 @@
 //! Set-up of a communicator: settings, and agreement between its ranks.
 
 use std::hash::{BuildHasher as _, RandomState};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use unisono_collectives::Topology;
+use unisono_collectives::{Rank, Topology};
 
 use super::Communicator;
 use super::lateness::Interval;
@@ -31,7 +32,7 @@ impl Communicator {
     }
 
     /// Returns a communicator over this transport, not watched over yet.
-    pub(super) fn new(mut transport: Fabric, config: &Config) -> Result<Self> {
+    pub(crate) fn new(mut transport: Fabric, config: &Config) -> Result<Self> {
         config.chaos.into_iter().for_each(|chaos| transport.inject(chaos));
         let mut topology = transport.topology().clone();
         if let Some(declared) = &config.nodes {
@@ -72,6 +73,11 @@ impl Communicator {
         };
         comm.check_choice(&comm.choice)?;
         Ok(comm)
+    }
+
+    /// Returns the connections of this rank with those of other nodes, for its guard; once.
+    pub(crate) fn take_controls(&mut self) -> Vec<(Rank, OwnedFd)> {
+        self.seat.engine().transport.take_controls()
     }
 
     /// Sets who watches over this rank.

@@ -1,7 +1,6 @@
 //! The formation of a new world by the survivors of a failure: they agree on who they are, and meet over the status board of the old
 //! one, or over control connections if not all of them share it.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,19 +84,14 @@ impl Communicator {
         Err(Error::Unsupported(format!("this world cannot {how}: {why}")))
     }
 
-    /// Returns the communicator of the survivors, not watched over yet, and its connections for its guard. All of them
-    /// call it.
-    pub(crate) fn among_survivors(
-        &mut self,
-        survivors: &mut Survivors,
-    ) -> Result<(Self, Vec<(Rank, OwnedFd)>)> {
+    /// Returns the communicator of the survivors, not watched over yet. All of them call it.
+    pub(crate) fn among_survivors(&mut self, survivors: &mut Survivors) -> Result<Self> {
         let config = self.config_among(&survivors.members, &format!("shrink-{}", survivors.attempt));
-        let (mut transport, config) = Fabric::processes(survivors, Ok(config))?;
-        let controls = transport.take_controls();
+        let (transport, config) = Fabric::processes(survivors, Ok(config))?;
         let mut heir = self.heir(transport, &config)?;
         heir.former_ranks = survivors.members.as_slice().into();
         heir.minimum_ranks = self.minimum_ranks;
-        Ok((heir, controls))
+        Ok(heir)
     }
 }
 

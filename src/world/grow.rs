@@ -1,9 +1,6 @@
 //! [`Communicator::grow`] and [`Unisono::join`]: a world with more processes.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
-
-use unisono_collectives::Rank;
 
 use super::{Builder, Unisono, meet};
 use crate::communicator::{Communicator, Growing, Joining};
@@ -52,19 +49,15 @@ impl Communicator {
 }
 
 fn grown(growing: &mut Growing<'_>) -> Result<Communicator> {
-    let (mut comm, controls) = Communicator::of_growing(growing)?;
-    set_up(&mut comm, growing, controls)?;
+    let mut comm = Communicator::of_growing(growing)?;
+    set_up(&mut comm, growing)?;
     Ok(comm)
 }
 
 /// Sets the values that must be identical on all ranks of a grown world, and watches over this one.
-fn set_up(
-    comm: &mut Communicator,
-    bootstrap: &mut dyn Bootstrap,
-    controls: Vec<(Rank, OwnedFd)>,
-) -> Result<()> {
+fn set_up(comm: &mut Communicator, bootstrap: &mut dyn Bootstrap) -> Result<()> {
     comm.set_as_rank_0(bootstrap)?;
-    meet(comm, bootstrap, controls)?;
+    meet(comm, bootstrap)?;
     // Either all of them get here, or none has this world.
     bootstrap.all_gather(&[]).map(drop)
 }
@@ -95,10 +88,9 @@ impl Builder {
         let mut joining = Joining::at(address.as_ref(), timeout)?;
         let connects = joining.connects;
         let config = config.map(|config| Config { connects, ..config });
-        let (mut transport, config) = Fabric::processes(&mut joining, config)?;
-        let controls = transport.take_controls();
-        let mut comm = Communicator::of_joining(transport, &config)?;
-        set_up(&mut comm, &mut joining, controls)?;
+        let (transport, config) = Fabric::processes(&mut joining, config)?;
+        let mut comm = Communicator::new(transport, &config)?;
+        set_up(&mut comm, &mut joining)?;
         Ok(comm)
     }
 }

@@ -69,12 +69,12 @@ impl Communicator {
         let mut survivors = self.survivors()?;
         let mut latest = None;
         while survivors.join()? {
-            let (mut comm, controls) = match self.among_survivors(&mut survivors) {
+            let mut comm = match self.among_survivors(&mut survivors) {
                 // Another rank has failed meanwhile.
                 Err(_) if survivors.lack_one() => continue,
                 heir => heir?,
             };
-            let met = meet(&mut comm, &mut survivors, controls).and_then(|()| survivors.finish());
+            let met = meet(&mut comm, &mut survivors).and_then(|()| survivors.finish());
             if !survivors.lack_one() {
                 return met.map(|()| comm);
             }
