@@ -107,35 +107,24 @@ impl Call {
     }
 }
 
-/// The kind of memory that holds an array.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Memory {
-    /// Any slice in host memory.
-    #[default]
-    Slice,
-    /// Memory from [`Communicator::alloc`](crate::Communicator::alloc).
-    Registered,
-    /// GPU memory. Times then include the work on the GPU.
-    Device,
-}
-
-impl Memory {
-    /// All kinds.
-    pub const ALL: [Self; 3] = [Self::Slice, Self::Registered, Self::Device];
-    /// The kinds in host memory.
-    pub(crate) const HOST: [Self; 2] = [Self::Slice, Self::Registered];
-
-    /// Returns the name on the command line and in every table.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Slice => "slice",
-            Self::Registered => "registered",
-            Self::Device => "device",
-        }
+named! {
+    /// The kind of memory that holds an array.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub enum Memory: "kind of memory" {
+        /// Any slice in host memory.
+        #[default]
+        Slice = "slice",
+        /// Memory from [`Communicator::alloc`](crate::Communicator::alloc).
+        Registered = "registered",
+        /// GPU memory. Times then include the work on the GPU.
+        Device = "device",
     }
 }
 
-named!(Memory, "kind of memory");
+impl Memory {
+    /// The kinds in host memory.
+    pub(crate) const HOST: [Self; 2] = [Self::Slice, Self::Registered];
+}
 
 /// Returns the byte range of a range of elements of this size.
 pub(crate) fn scaled(elements: Range<usize>, size_bytes: usize) -> Range<usize> {

@@ -208,12 +208,10 @@ impl Config {
             let size = text.parse().ok().filter(allowed);
             config.segment_bytes = size.ok_or_else(|| wrong(SEGMENT_BYTES, &text, expected))?;
         }
-        let inside = [("auto", Inside::SharedMemory), ("mpi", Inside::Messages)];
-        config.inside = one_of(value, TRANSPORT, inside, config.inside)?;
-        config.network =
-            one_of(value, NETWORK, Network::ALL.map(|network| (network.name(), network)), config.network)?;
+        config.inside = one_of(value, TRANSPORT, Inside::ALL.map(|one| (one.name(), one)), config.inside)?;
+        config.network = one_of(value, NETWORK, Network::ALL.map(|one| (one.name(), one)), config.network)?;
         config.check_links()?;
-        let copies = [("auto", KernelCopies::Auto), ("on", KernelCopies::On), ("off", KernelCopies::Off)];
+        let copies = KernelCopies::ALL.map(|one| (one.name(), one));
         config.kernel_copies = one_of(value, KERNEL_COPIES, copies, config.kernel_copies)?;
         config.warnings = one_of(value, WARNINGS, [("on", true), ("off", false)], config.warnings)?;
         let expected = "such as seed=7,delay_us=200,lose=0.001 (lose is from 0 to 1), or a part of it";
@@ -235,13 +233,12 @@ impl Config {
 
     /// Settings that must be the same on all ranks: otherwise ranks would deadlock, or send what others do not expect.
     pub(crate) fn alike(&self) -> Vec<(&'static str, String)> {
-        let inside = if self.inside == Inside::Messages { "mpi" } else { "auto" };
         let nodes = |nodes: &Topology| {
             let sizes = (0..nodes.nodes()).map(|node| nodes.node(node).ranks().to_string());
             sizes.collect::<Vec<_>>().join(",")
         };
         vec![
-            (TRANSPORT, inside.to_owned()),
+            (TRANSPORT, self.inside.name().to_owned()),
             (NETWORK, self.network.name().to_owned()),
             (KERNEL_COPIES, self.kernel_copies.name().to_owned()),
             (NODES, self.nodes.as_ref().map_or_else(String::new, nodes)),

@@ -6,50 +6,33 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 use unisono_collectives::named;
 
-/// An element type.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum DType {
-    /// 32-bit float.
-    F32,
-    /// 64-bit float.
-    F64,
-    /// IEEE 754 half precision: 5 bits of exponent, 11 of precision.
-    F16,
-    /// bfloat16, the upper half of a 32-bit float: 8 bits of exponent, 8 of precision.
-    BF16,
-    /// Signed 32-bit integer.
-    I32,
-    /// Signed 64-bit integer.
-    I64,
-    /// Unsigned 8-bit integer.
-    U8,
-    /// Unsigned 32-bit integer.
-    U32,
-    /// Unsigned 64-bit integer.
-    U64,
+named! {
+    /// An element type.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    pub enum DType: "element type" {
+        /// 32-bit float.
+        F32 = "f32",
+        /// 64-bit float.
+        F64 = "f64",
+        /// IEEE 754 half precision: 5 bits of exponent, 11 of precision.
+        F16 = "f16",
+        /// bfloat16, the upper half of a 32-bit float: 8 bits of exponent, 8 of precision.
+        BF16 = "bf16",
+        /// Signed 32-bit integer.
+        I32 = "i32",
+        /// Signed 64-bit integer.
+        I64 = "i64",
+        /// Unsigned 8-bit integer.
+        U8 = "u8",
+        /// Unsigned 32-bit integer.
+        U32 = "u32",
+        /// Unsigned 64-bit integer.
+        U64 = "u64",
+    }
 }
 
 impl DType {
-    /// All element types.
-    pub const ALL: [Self; 9] =
-        [Self::F32, Self::F64, Self::F16, Self::BF16, Self::I32, Self::I64, Self::U8, Self::U32, Self::U64];
-
-    /// Returns the name on the command line and in every table.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            Self::F16 => "f16",
-            Self::BF16 => "bf16",
-            Self::I32 => "i32",
-            Self::I64 => "i64",
-            Self::U8 => "u8",
-            Self::U32 => "u32",
-            Self::U64 => "u64",
-        }
-    }
-
     /// Returns the size of one element.
     pub fn size_bytes(self) -> usize {
         match self {
@@ -70,8 +53,6 @@ impl DType {
         matches!(self, Self::F16 | Self::BF16)
     }
 }
-
-named!(DType, "element type");
 
 mod sealed {
     pub trait Sealed {}

@@ -6,6 +6,7 @@
 //! default constants apply to links that are not measured, and with `UNISONO_TUNING=default`.
 
 use unisono_collectives::model::{Link, Machine};
+use unisono_collectives::named;
 
 use crate::call::Memory;
 use crate::transport::{EAGER_BYTES, FAR_SEGMENT};
@@ -17,36 +18,25 @@ mod file;
 #[cfg(feature = "tuning")]
 pub use file::{InvalidFile, read, write};
 
-/// The ways in which ranks communicate, by the memory that holds the array; each has constants of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// Processes that share memory, with the array in an ordinary slice.
-    ShmSlice,
-    /// Processes that share memory, with the array in registered memory.
-    ShmRegistered,
-    /// Threads of one process.
-    Threads,
-    /// Ranks of a node that communicate by messages of MPI, or over TCP.
-    Mpi,
-    /// Ranks of different nodes.
-    Network,
+named! {
+    /// The ways in which ranks communicate, by the memory that holds the array; each has constants of its own, in a section of a tuning
+    /// file.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Reach: "section" {
+        /// Processes that share memory, with the array in an ordinary slice.
+        ShmSlice = "shm.slice",
+        /// Processes that share memory, with the array in registered memory.
+        ShmRegistered = "shm.registered",
+        /// Threads of one process.
+        Threads = "threads",
+        /// Ranks of a node that communicate by messages of MPI, or over TCP.
+        Mpi = "mpi",
+        /// Ranks of different nodes.
+        Network = "network",
+    }
 }
 
 impl Reach {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::ShmSlice, Self::ShmRegistered, Self::Threads, Self::Mpi, Self::Network];
-
-    /// Returns the name of its section in a tuning file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ShmSlice => "shm.slice",
-            Self::ShmRegistered => "shm.registered",
-            Self::Threads => "threads",
-            Self::Mpi => "mpi",
-            Self::Network => "network",
-        }
-    }
-
     /// Returns the way in which ranks of a node communicate over the
     /// [transport](crate::Communicator::transport) of this name.
     pub fn inside(transport: &str, memory: Memory) -> Self {

@@ -47,7 +47,7 @@ pub fn find<T: Copy>(
 }
 
 /// Implements [`Display`](std::fmt::Display) and [`FromStr`](std::str::FromStr) for a type that has `ALL` and `name()`,
-/// or defines an enum with all four from the names of its variants.
+/// or defines an enum with all four from the names of its variants, and their numbers if it has some (`High = "high" as 1`).
 ///
 /// ```
 /// unisono_collectives::named! {
@@ -85,21 +85,21 @@ macro_rules! named {
     };
     (
         $(#[$of_enum:meta])*
-        pub enum $named:ident: $kind:literal {
-            $($(#[$of_variant:meta])* $variant:ident = $name:literal,)+
+        $vis:vis enum $named:ident: $kind:literal {
+            $($(#[$of_variant:meta])* $variant:ident = $name:literal $(as $number:literal)?,)+
         }
     ) => {
         $(#[$of_enum])*
-        pub enum $named {
-            $($(#[$of_variant])* $variant,)+
+        $vis enum $named {
+            $($(#[$of_variant])* $variant $(= $number)?,)+
         }
 
         impl $named {
             /// All variants.
-            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+            $vis const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
 
             /// Returns the name on the command line.
-            pub const fn name(self) -> &'static str {
+            $vis const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
                 }

@@ -1,63 +1,50 @@
 //! The choice of links inside a node, and between nodes.
 
+use unisono_collectives::named;
+
 use super::{Config, NETWORK, TRANSPORT};
 use crate::error::{Error, Result};
 
-/// The transport of messages between ranks of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Inside {
-    /// Through shared memory, if the system permits it.
-    #[default]
-    SharedMemory,
-    /// Through MPI, like all others.
-    Messages,
-}
-
-/// The use of copies by the kernel for large unregistered arrays between processes of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum KernelCopies {
-    /// If it is permitted, and a test at start-up shows that the kernel copies about as fast as a process itself.
-    #[default]
-    Auto,
-    /// If it is permitted.
-    On,
-    Off,
-}
-
-impl KernelCopies {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::On => "on",
-            Self::Off => "off",
-        }
+named! {
+    /// The transport of messages between ranks of a node, as `UNISONO_TRANSPORT` sets it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub(crate) enum Inside: "transport" {
+        /// Through shared memory, if the system permits it.
+        #[default]
+        SharedMemory = "auto",
+        /// Through MPI, like all others.
+        Messages = "mpi",
     }
 }
 
-/// The link between nodes, as `UNISONO_NETWORK` sets it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Network {
-    /// Unisono's connections where there is nothing better than TCP, and where there is no MPI.
-    #[default]
-    Auto,
-    Mpi,
-    Tcp,
-    /// UCX, which uses RDMA where it can.
-    Ucx,
+named! {
+    /// The use of copies by the kernel for large unregistered arrays between processes of a node, as `UNISONO_KERNEL_COPIES` sets it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub(crate) enum KernelCopies: "use of copies by the kernel" {
+        /// If it is permitted, and a test at start-up shows that the kernel copies about as fast as a process itself.
+        #[default]
+        Auto = "auto",
+        /// If it is permitted.
+        On = "on",
+        Off = "off",
+    }
+}
+
+named! {
+    /// The link between nodes, as `UNISONO_NETWORK` sets it.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+    pub(crate) enum Network: "network" {
+        /// Unisono's connections where there is nothing better than TCP, and where there is no MPI.
+        #[default]
+        Auto = "auto",
+        Mpi = "mpi",
+        Tcp = "tcp",
+        /// UCX, which uses RDMA where it can.
+        Ucx = "ucx",
+    }
 }
 
 impl Network {
-    pub(super) const ALL: [Self; 4] = [Self::Auto, Self::Mpi, Self::Tcp, Self::Ucx];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Mpi => "mpi",
-            Self::Tcp => "tcp",
-            Self::Ucx => "ucx",
-        }
-    }
-
     /// Returns whether Unisono's own link is asked for, by name.
     pub(crate) fn is_own(self) -> bool {
         matches!(self, Self::Tcp | Self::Ucx)

@@ -2,82 +2,64 @@
 
 use unisono_collectives::named;
 
-/// The first code after which the communicator is lost.
-const FIRST_FATAL: i32 = 101;
+/// The last code after which the communicator remains usable.
+const LAST_REFUSED: i32 = 100;
 
-/// The kind of an error, as a stable number and name, for other languages too. 0 is not used, and stands for success.
-///
-/// Codes up to 100 are *refused* calls, after which the communicator remains usable; those above are *failed* ones, after which
-/// it is lost.
-///
-/// ```
-/// use unisono::{Error, ErrorCode};
-///
-/// let refused = Error::Setting("UNISONO_TIMEOUT_S is no number".to_owned());
-/// assert_eq!((refused.code(), refused.code().number()), (ErrorCode::Setting, 6));
-/// assert_eq!(ErrorCode::from_number(101), Some(ErrorCode::Timeout));
-/// assert_eq!("timeout".parse(), Ok(ErrorCode::Timeout));
-/// assert!(ErrorCode::Timeout.is_fatal() && !refused.code().is_fatal());
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(i32)]
-#[non_exhaustive]
-pub enum ErrorCode {
-    /// [`Error::Unsupported`](crate::Error::Unsupported).
-    Unsupported = 1,
-    /// [`Error::OnRank0`](crate::Error::OnRank0).
-    OnRank0 = 2,
-    /// [`Error::Memory`](crate::Error::Memory).
-    Memory = 3,
-    /// [`Error::Library`](crate::Error::Library).
-    Library = 4,
-    /// [`Error::Launch`](crate::Error::Launch).
-    Launch = 5,
-    /// [`Error::Setting`](crate::Error::Setting).
-    Setting = 6,
-    /// [`Error::Mpi`](crate::Error::Mpi).
-    Mpi = 7,
-    /// `Error::Cuda` and `Error::HostToDevice`, of the feature `nccl`.
-    Cuda = 8,
-    /// `Error::Nccl`, of the feature `nccl`.
-    Nccl = 9,
-    /// [`Error::Timeout`](crate::Error::Timeout), and [`Error::Missing`](crate::Error::Missing).
-    Timeout = FIRST_FATAL,
-    /// [`Error::Mismatch`](crate::Error::Mismatch).
-    Mismatch = 102,
-    /// [`Error::Left`](crate::Error::Left).
-    Left = 103,
-    /// [`Error::Aborted`](crate::Error::Aborted).
-    Aborted = 104,
-    /// [`Error::Failed`](crate::Error::Failed).
-    Failed = 105,
-    /// `Error::Overdue`, of the feature `nccl`.
-    Overdue = 106,
-    /// [`Error::Partitioned`](crate::Error::Partitioned).
-    Partitioned = 107,
+named! {
+    /// The kind of an error, as a stable number and name, for other languages too. 0 is not used, and stands for success.
+    ///
+    /// Codes up to 100 are *refused* calls, after which the communicator remains usable; those above are *failed* ones, after which
+    /// it is lost.
+    ///
+    /// ```
+    /// use unisono::{Error, ErrorCode};
+    ///
+    /// let refused = Error::Setting("UNISONO_TIMEOUT_S is no number".to_owned());
+    /// assert_eq!((refused.code(), refused.code().number()), (ErrorCode::Setting, 6));
+    /// assert_eq!(ErrorCode::from_number(101), Some(ErrorCode::Timeout));
+    /// assert_eq!("timeout".parse(), Ok(ErrorCode::Timeout));
+    /// assert!(ErrorCode::Timeout.is_fatal() && !refused.code().is_fatal());
+    /// ```
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[repr(i32)]
+    #[non_exhaustive]
+    pub enum ErrorCode: "error" {
+        /// [`Error::Unsupported`](crate::Error::Unsupported).
+        Unsupported = "unsupported" as 1,
+        /// [`Error::OnRank0`](crate::Error::OnRank0).
+        OnRank0 = "on-rank-0" as 2,
+        /// [`Error::Memory`](crate::Error::Memory).
+        Memory = "memory" as 3,
+        /// [`Error::Library`](crate::Error::Library).
+        Library = "library" as 4,
+        /// [`Error::Launch`](crate::Error::Launch).
+        Launch = "launch" as 5,
+        /// [`Error::Setting`](crate::Error::Setting).
+        Setting = "setting" as 6,
+        /// [`Error::Mpi`](crate::Error::Mpi).
+        Mpi = "mpi" as 7,
+        /// `Error::Cuda` and `Error::HostToDevice`, of the feature `nccl`.
+        Cuda = "cuda" as 8,
+        /// `Error::Nccl`, of the feature `nccl`.
+        Nccl = "nccl" as 9,
+        /// [`Error::Timeout`](crate::Error::Timeout), and [`Error::Missing`](crate::Error::Missing).
+        Timeout = "timeout" as 101,
+        /// [`Error::Mismatch`](crate::Error::Mismatch).
+        Mismatch = "mismatch" as 102,
+        /// [`Error::Left`](crate::Error::Left).
+        Left = "left" as 103,
+        /// [`Error::Aborted`](crate::Error::Aborted).
+        Aborted = "aborted" as 104,
+        /// [`Error::Failed`](crate::Error::Failed).
+        Failed = "failed" as 105,
+        /// `Error::Overdue`, of the feature `nccl`.
+        Overdue = "overdue" as 106,
+        /// [`Error::Partitioned`](crate::Error::Partitioned).
+        Partitioned = "partitioned" as 107,
+    }
 }
 
 impl ErrorCode {
-    /// All codes, by number.
-    pub const ALL: [Self; 16] = [
-        Self::Unsupported,
-        Self::OnRank0,
-        Self::Memory,
-        Self::Library,
-        Self::Launch,
-        Self::Setting,
-        Self::Mpi,
-        Self::Cuda,
-        Self::Nccl,
-        Self::Timeout,
-        Self::Mismatch,
-        Self::Left,
-        Self::Aborted,
-        Self::Failed,
-        Self::Overdue,
-        Self::Partitioned,
-    ];
-
     /// Returns the number.
     pub fn number(self) -> i32 {
         self as i32
@@ -90,33 +72,9 @@ impl ErrorCode {
 
     /// Returns whether the communicator is lost.
     pub fn is_fatal(self) -> bool {
-        self.number() >= FIRST_FATAL
-    }
-
-    /// Returns the name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unsupported => "unsupported",
-            Self::OnRank0 => "on-rank-0",
-            Self::Memory => "memory",
-            Self::Library => "library",
-            Self::Launch => "launch",
-            Self::Setting => "setting",
-            Self::Mpi => "mpi",
-            Self::Cuda => "cuda",
-            Self::Nccl => "nccl",
-            Self::Timeout => "timeout",
-            Self::Mismatch => "mismatch",
-            Self::Left => "left",
-            Self::Aborted => "aborted",
-            Self::Failed => "failed",
-            Self::Overdue => "overdue",
-            Self::Partitioned => "partitioned",
-        }
+        self.number() > LAST_REFUSED
     }
 }
-
-named!(ErrorCode, "error");
 
 #[cfg(test)]
 mod tests {

@@ -139,7 +139,7 @@ fn every_error_code_is_listed() {
     let in_c = header.lines().filter_map(|line| line.strip_prefix("#define UNISONO_ERROR_")?.split_once(' '));
     let in_c: Vec<_> = in_c.map(|(name, code)| format!("| {code} | `UNISONO_ERROR_{name}` |")).collect();
     let library = page("src/error/code.rs");
-    let variants = library.lines().filter_map(|line| line.trim().strip_suffix(',')?.split_once(" = "));
+    let variants = library.lines().filter_map(|line| line.trim().strip_suffix(',')?.split_once(" as "));
     let codes = variants.filter_map(|(_, code)| code.parse::<u32>().ok());
     let codes: Vec<_> = codes.map(|code| format!("| {code} | ")).collect();
     assert!(in_c.len() > 10 && codes.len() > 10, "{in_c:?} {codes:?}");
