@@ -166,18 +166,8 @@ fn op_code(op: ReduceOp) -> u8 {
 
 /// The position among all operations.
 fn operation_code(operation: Operation) -> u8 {
-    match operation {
-        Operation::AllReduce => 0,
-        Operation::ReduceScatter => 1,
-        Operation::AllGather => 2,
-        Operation::Broadcast { .. } => 3,
-        Operation::Reduce { .. } => 4,
-        Operation::Gather { .. } => 5,
-        Operation::Scatter { .. } => 6,
-        Operation::AllToAll => 7,
-        Operation::Scan => 8,
-        Operation::ExclusiveScan => 9,
-    }
+    let all = Operation::all(operation.root().unwrap_or(0));
+    all.iter().position(|&one| one == operation).expect("it is one of all") as u8
 }
 
 #[cfg(test)]

@@ -92,20 +92,22 @@ pub(crate) fn elements(count: u64, dtype: &str) -> String {
     if count == COUNTS_OF_PAIRS { dtype.to_owned() } else { format!("{count} {dtype}") }
 }
 
+/// Returns a call with everything that ranks must agree on except the algorithm: `reduce #17 of 8 f32, sum, root 3`.
+pub(crate) fn described(name: &str, elements: &str, op: Option<&str>, root: Option<Rank>) -> String {
+    let op = op.map_or(String::new(), |op| format!(", {op}"));
+    let root = root.map_or(String::new(), |root| format!(", root {root}"));
+    format!("{name} of {elements}{op}{root}")
+}
+
 /// The form with everything that ranks must agree on: `all-reduce #17 "bucket 2" of 8 f32, sum, by ring`.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.operation == BARRIER_NAME {
             return f.write_str(&self.name());
         }
-        write!(f, "{} of {}", self.name(), elements(self.count, &self.dtype))?;
-        if let Some(op) = &self.op {
-            write!(f, ", {op}")?;
-        }
-        if let Some(root) = self.root {
-            write!(f, ", root {root}")?;
-        }
-        write!(f, ", by {}", self.algorithm)
+        let elements = elements(self.count, &self.dtype);
+        let call = described(&self.name(), &elements, self.op.as_deref(), self.root);
+        write!(f, "{call}, by {}", self.algorithm)
     }
 }
 

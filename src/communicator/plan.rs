@@ -14,6 +14,7 @@ use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
 use crate::method::Method;
+use crate::record::{described, elements};
 use crate::request::Request;
 
 mod slots;
@@ -105,10 +106,10 @@ impl Communicator {
         ])?;
         let called = |words: &Vec<u64>| {
             let codes = Codes::of_bits(words[0]);
-            let op = codes.op().map_or(String::new(), |op| format!(", {op}"));
-            let root = codes.root().map_or(String::new(), |root| format!(", root {root}"));
+            let elements = elements(words[1], &codes.dtype());
+            let call = described(codes.operation(), &elements, codes.op(), codes.root());
             let label = if words[2] == 0 { String::new() } else { format!(", label {:08x}", words[2]) };
-            format!("plan of {} of {} {}{op}{root}{label}", codes.operation(), words[1], codes.dtype())
+            format!("plan of {call}{label}")
         };
         self.check_same("plan", &all, called)
     }

@@ -5,7 +5,7 @@ use unisono_collectives::Rank;
 
 use super::Failure;
 use crate::codes::Codes;
-use crate::record::{FIRST_OF_MESSAGES, elements};
+use crate::record::{FIRST_OF_MESSAGES, described, elements};
 use crate::status::{RECORDS, Recording, StatusBoard};
 
 mod messages;
@@ -84,17 +84,8 @@ impl Header {
         if codes.is_barrier() {
             return text;
         }
-        text += &format!(" of {}", elements(*count, &codes.dtype()));
-        if self.is_message() {
-            return text + &self.with_tag();
-        }
-        if let Some(op) = codes.op() {
-            text += &format!(", {op}");
-        }
-        if let Some(root) = codes.root() {
-            text += &format!(", root {root}");
-        }
-        text + &format!(", by {}", codes.method())
+        let call = described(&text, &elements(*count, &codes.dtype()), codes.op(), codes.root());
+        if self.is_message() { call + &self.with_tag() } else { format!("{call}, by {}", codes.method()) }
     }
 
     /// Returns a digest for messages without room for the header: two different headers collide with

@@ -48,7 +48,7 @@ pub(super) struct PointToPoint {
     from_any: (u64, Rank),
     /// The results of blocking calls, by ticket.
     ended: Vec<(u64, Result<Rank>)>,
-    /// The non-blocking calls that have ended, and their results.
+    /// The non-blocking calls that have ended, and their results, which they are told without the lock that protects the messages.
     finished: Vec<(OnEnd, Result<Rank>)>,
     /// The rank that failed first, and its cause.
     failure: Option<(Rank, String)>,
@@ -112,14 +112,6 @@ impl PointToPoint {
         }
     }
 
-    fn status(&self) -> &StatusBoard {
-        &self.status
-    }
-
-    fn spins(&self) -> u32 {
-        self.spins
-    }
-
     /// Returns whether no operation is under way.
     fn is_idle(&self) -> bool {
         self.pending == 0
@@ -129,11 +121,6 @@ impl PointToPoint {
     fn take_ended(&mut self, ticket: u64) -> Option<Result<Rank>> {
         let place = self.ended.iter().position(|(ended, _)| *ended == ticket)?;
         Some(self.ended.swap_remove(place).1)
-    }
-
-    /// The non-blocking calls that have ended: the caller tells them their results, without the lock that protects the messages.
-    fn take_finished(&mut self) -> Vec<(OnEnd, Result<Rank>)> {
-        std::mem::take(&mut self.finished)
     }
 
     /// Starts to send a message, and returns the number of the operation.

@@ -47,7 +47,7 @@ struct State {
 
 impl Messages {
     pub(in crate::transport) fn new(messages: PointToPoint) -> Self {
-        let (status, spins) = (messages.status().clone(), messages.spins());
+        let (status, spins) = (messages.status.clone(), messages.spins);
         let state = Mutex::new(State { messages, thread: None, is_asleep: false, ends: false });
         Self(Arc::new(Common { status, spins, waiting: AtomicUsize::new(0), state, changed: Condvar::new() }))
     }
@@ -151,7 +151,7 @@ impl Messages {
 
     /// The rank that failed first, and its cause.
     pub(crate) fn failure(&self) -> Option<(Rank, String)> {
-        self.0.with(|messages| messages.failure())
+        self.0.with(|messages| messages.failure.clone())
     }
 
     /// Returns whether MPI still holds memory that returned to the program with a failure.
@@ -181,7 +181,7 @@ impl Common {
     fn with<R>(&self, act: impl FnOnce(&mut PointToPoint) -> R) -> R {
         let mut state = self.lock();
         let result = act(&mut state.messages);
-        let finished = state.messages.take_finished();
+        let finished = std::mem::take(&mut state.messages.finished);
         drop(state);
         for (on_end, result) in finished {
             on_end(result);

@@ -97,11 +97,6 @@ impl PointToPoint {
         }
     }
 
-    /// The rank that failed first, and its cause.
-    pub(super) fn failure(&self) -> Option<(Rank, String)> {
-        self.failure.clone()
-    }
-
     /// Returns whether MPI still holds memory that returned to the program with a failure.
     pub(super) fn is_stranded(&self) -> bool {
         self.failure.is_some() && self.links.are_stranded(self.peers.len())
