@@ -43,7 +43,7 @@ static size_t block_of(const struct call *call)
     return STAGE_BYTES / (size_t)call->world->ranks / call->element_bytes * call->element_bytes;
 }
 
-/* Combines whatever a rank gets at once, piece by piece. */
+/* Combines all that a rank gets, piece by piece. */
 static int reduce_whole(const struct call *call, char *stage, const char *from, char *to)
 {
     size_t ranks = (size_t)call->world->ranks, rank = (size_t)call->world->rank, most = block_of(call);
