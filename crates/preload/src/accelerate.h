@@ -223,7 +223,7 @@ void choices_free(struct choices *choices);
 
 /* clock.c: one clock for ranks on several nodes. */
 
-/* What this rank's clock shows, and how much more rank 0's does. */
+/* The time on this rank's clock, and how far rank 0's is ahead of it. */
 struct reading {
     double now, ahead;
 };

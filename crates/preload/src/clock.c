@@ -15,7 +15,7 @@ enum { ENTERED, LEFT, MOMENTS };
 /* The least and the most by which rank 0's clock can be ahead, both to be raised. */
 enum { LEAST, MINUS_MOST, BOUNDS };
 
-/* Finds how far rank 0's clock can be ahead of this rank's: nobody leaves a barrier before everybody has entered it. */
+/* Finds how far rank 0's clock can be ahead of this rank's: no rank leaves a barrier before every rank has entered it. */
 static void find_bounds(double bounds[BOUNDS], double own[BARRIERS][MOMENTS], MPI_Comm comm)
 {
     double first[BARRIERS][MOMENTS];
