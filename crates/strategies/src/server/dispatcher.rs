@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use unisono::Rank;
 
@@ -15,8 +15,6 @@ use unisono_train::rate::Rate;
 
 /// The time that a worker that asks is kept waiting before it has to ask again: far less than any deadline.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The longest time that the process of a worker may be dead before that is seen.
-const TO_BE_LOST: Duration = Duration::from_secs(30);
 
 /// The work to be done, its workers, and the work done.
 #[derive(Debug)]
@@ -147,24 +145,12 @@ impl Dispatcher {
         }
     }
 
-    /// Notes that a worker has joined, once the one before it on this rank is known to be lost. Returns whether it may work.
-    pub(super) fn joined(&self, worker: Rank) -> bool {
-        let (mut state, began) = (self.state(), Instant::now());
-        while state.workers.contains_key(&worker) {
-            if began.elapsed() > TO_BE_LOST || state.is_over {
-                return false;
-            }
-            state = self.wait(state, PATIENCE);
-        }
+    /// Notes that a worker has joined, in place of one that is lost.
+    pub(super) fn joined(&self, worker: Rank) {
+        let mut state = self.state();
         state.workers.insert(worker, Work::default());
         state.joined.push(worker);
         self.wake();
-        true
-    }
-
-    /// Returns whether the run is over.
-    pub(super) fn is_over(&self) -> bool {
-        self.state().is_over
     }
 
     /// Notes that a worker is lost: others do what it was doing.

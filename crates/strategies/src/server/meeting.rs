@@ -21,7 +21,8 @@ pub(super) fn link(comm: &mut Communicator, server: Rank, client: Rank) -> Resul
             asks.send(own.to_vec()).map_err(|_| gone())?;
             answered.recv().map_err(|_| gone())?
         };
-        let begun = scope.spawn(move || begin(place, nodes, over_world));
+        let (bootstrap, nodes) = (Between { place, exchange: over_world }, Topology::from_node_sizes(nodes));
+        let begun = scope.spawn(move || Unisono::builder().bootstrap(bootstrap).nodes(nodes).processes());
         // The set-up of the link asks, on its thread; the world is here.
         while let Ok(own) = asked.recv() {
             let answer = exchange(comm, other, own);
@@ -29,7 +30,8 @@ pub(super) fn link(comm: &mut Communicator, server: Rank, client: Rank) -> Resul
                 break;
             }
         }
-        begun.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let comm = begun.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(Link { comm })
     })
 }
 
@@ -40,16 +42,6 @@ fn exchange(comm: &mut Communicator, other: Rank, own: Vec<u8>) -> Result<Vec<u8
     let mut theirs = vec![0; size[0] as usize];
     comm.exchange(&own, other, &mut theirs, other)?;
     Ok(theirs)
-}
-
-/// Sets up the link of two ranks, on as many nodes as there are sizes, which exchange bytes by this function.
-pub(super) fn begin(
-    place: Rank,
-    nodes: &[usize],
-    exchange: impl FnMut(&[u8]) -> Result<Vec<u8>> + 'static,
-) -> Result<Link> {
-    let nodes = Topology::from_node_sizes(nodes);
-    Ok(Link { comm: Unisono::builder().bootstrap(Between { place, exchange }).nodes(nodes).processes()? })
 }
 
 /// The bootstrap of two ranks.

@@ -1,9 +1,7 @@
 //! The server process: one thread for each client, and the coordinator leads the run on another.
 
-use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use unisono::{Error, Rank, Unisono};
 
@@ -11,80 +9,54 @@ use super::attend::attend;
 use super::coordinator::Coordinator;
 use super::dispatcher::Dispatcher;
 use super::holdings::Holdings;
-use super::join::{JoinListener, link};
-use super::message::{Link, SERVER};
+use super::join::Joins;
+use super::message::Link;
 use super::shard::Shard;
 use super::{Part, ServerSettings, Staleness};
 use unisono_train::checkpoint::PassedOver;
 use unisono_train::internals::Log;
 use unisono_train::{Event, Progress, RandomAccessFeed, Replica, Resumed, Summary, TrainError};
 
-/// The interval at which a server polls for workers that join.
-const POLL: Duration = Duration::from_millis(20);
-
 impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
     /// Serves until all clients have left. A worker may be lost; without the coordinator the run is over.
-    pub(super) fn serve(self) -> Result<(), TrainError> {
-        let (shard, joins) = (&self.shard()?, self.join_listener()?);
-        let mut coordinator = self.between_servers;
-        let coordinator = coordinator.pop().expect("a server has a link to the coordinator");
-        let is_over = &AtomicBool::new(false);
+    pub(super) fn serve(mut self) -> Result<(), TrainError> {
+        let (shard, joins) = (&self.shard()?, self.joins()?);
+        let coordinator = self.between_servers.pop().expect("a server has a link to the coordinator");
         thread::scope(|scope| {
             // The coordinator reports a worker that is lost.
-            for link in self.links {
-                scope.spawn(move || attend(link, shard, None));
-            }
-            if let Some(joins) = joins {
-                // On a thread of its own, so that a worker that stalls delays no other.
-                let admitted = move |_, stream| {
-                    scope.spawn(move || link(SERVER, stream).and_then(|link| attend(link, shard, None)));
-                };
-                scope.spawn(move || admit(joins, || is_over.load(Ordering::Relaxed), admitted));
+            for (worker, link) in (self.servers.servers..).zip(self.links) {
+                let joins = joins.as_ref();
+                scope.spawn(move || attend_worker(worker, link, shard, None, joins));
             }
             let ended = attend(coordinator, shard, None);
-            is_over.store(true, Ordering::Relaxed);
+            joins.iter().for_each(Joins::end);
             ended.map_err(|error| TrainError::ServerLost { server: 0, error })
         })
     }
 
-    /// Returns the port at which workers join this server, if they may.
-    fn join_listener(&self) -> Result<Option<JoinListener>, TrainError> {
-        let Some(folder) = &self.folder else { return Ok(None) };
-        let cannot =
-            |error| TrainError::Setting(format!("workers cannot join by `{}`: {error}", folder.display()));
-        JoinListener::open(folder, self.rank, self.servers.servers..self.ranks).map(Some).map_err(cannot)
+    /// Returns where workers join this server, if they may.
+    fn joins(&self) -> Result<Option<Joins>, TrainError> {
+        let joins = |folder| Joins::new(folder, self.rank, self.servers.servers..self.ranks);
+        self.folder.clone().map(joins).transpose()
     }
 
     /// Serves as the first server, and leads the run.
     pub(super) fn coordinate(mut self, tell: &mut dyn FnMut(Event)) -> Result<Summary, TrainError> {
-        let (shard, joins) = (&self.shard()?, self.join_listener()?);
+        let (shard, joins) = (&self.shard()?, self.joins()?);
         let ServerSettings { servers: first, staleness, .. } = self.servers;
         let dispatcher = &Dispatcher::new(first..self.ranks, staleness, self.settings.rate);
         let links = std::mem::take(&mut self.links);
         let coordinator = self.coordinator(shard, dispatcher, joins.is_some(), tell)?;
         thread::scope(|scope| {
-            let attend_worker = move |worker: Rank, link: Link| {
-                if let Err(error) = attend(link, shard, Some((dispatcher, worker))) {
-                    dispatcher.lost(worker, cause(&error));
-                }
-            };
             for (worker, link) in (first..).zip(links) {
-                scope.spawn(move || attend_worker(worker, link));
-            }
-            if let Some(joins) = joins {
-                // On a thread of its own, so that a worker that stalls delays no other.
-                let admitted = move |worker, stream| {
-                    scope.spawn(move || match link(SERVER, stream) {
-                        Ok(link) if dispatcher.joined(worker) => attend_worker(worker, link),
-                        _ => {}
-                    });
-                };
-                scope.spawn(move || admit(joins, || dispatcher.is_over(), admitted));
+                let joins = joins.as_ref();
+                scope.spawn(move || attend_worker(worker, link, shard, Some(dispatcher), joins));
             }
             let ended = coordinator.run(tell);
             // Also if it fails: the workers that are left are told.
             dispatcher.state().end();
             dispatcher.wake();
+            joins.iter().for_each(Joins::end);
             ended
         })
     }
@@ -141,18 +113,30 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Part<R, F> {
     }
 }
 
+/// Serves the worker of this rank, and those that join in its place, until one leaves or the run is over.
+fn attend_worker(
+    worker: Rank,
+    mut link: Link,
+    shard: &Shard,
+    dispatcher: Option<&Dispatcher>,
+    joins: Option<&Joins>,
+) {
+    while let Err(error) = attend(link, shard, dispatcher.map(|dispatcher| (dispatcher, worker))) {
+        if let Some(dispatcher) = dispatcher {
+            dispatcher.lost(worker, cause(&error));
+        }
+        let Some(joined) = joins.and_then(|joins| joins.wait_for(worker)) else { return };
+        if let Some(dispatcher) = dispatcher {
+            dispatcher.joined(worker);
+        }
+        link = joined;
+    }
+}
+
 /// Returns the reason why a client is lost, without the numbers of ranks in its link.
 fn cause(error: &Error) -> String {
     match error {
         Error::Aborted { cause, .. } => cause.clone(),
         error => error.to_string(),
-    }
-}
-
-/// Admits workers that join, until the run is over.
-fn admit(mut joins: JoinListener, is_over: impl Fn() -> bool, admitted: impl Fn(Rank, TcpStream)) {
-    while !is_over() {
-        joins.poll(Instant::now()).into_iter().for_each(|(worker, stream)| admitted(worker, stream));
-        thread::sleep(POLL);
     }
 }

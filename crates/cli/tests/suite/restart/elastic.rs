@@ -1,7 +1,6 @@
 //! Workers of a parameter server that are killed, and join again.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -27,14 +26,6 @@ fn variable(pid: u32, name: &str) -> Option<String> {
 /// Returns the rank that a process is, by the variable of its launcher.
 fn rank_of(pid: u32) -> Option<usize> {
     variable(pid, "RANK")?.parse().ok()
-}
-
-/// Connections to the port at which workers join server 0, which send nothing.
-fn silent_connections(server: u32) -> Vec<TcpStream> {
-    let folder = variable(server, "UNISONO_BOOTSTRAP_DIR").unwrap();
-    let named = fs::read_to_string(Path::new(&folder).join("server-0")).unwrap();
-    let port = named.split(' ').next().unwrap().parse().unwrap();
-    (0..3).map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap()).collect()
 }
 
 fn count(file: &Path, what: &str) -> usize {
@@ -74,9 +65,6 @@ pub(crate) fn workers_that_are_killed_join_again() {
     let mut run = Guarded(command.spawn().unwrap());
     let root = run.0.id();
     until("an epoch", MINUTE, || (count(&output, "\"event\":\"epoch\"") > 0).then_some(()));
-    // They would each delay a worker that joins, which ends the run after 20 s.
-    let server = ranks(root).into_iter().find(|&pid| rank_of(pid) == Some(0)).unwrap();
-    let _silent = silent_connections(server);
     let mut draws = Draws(5);
     for round in 0..kills {
         std::thread::sleep(Duration::from_micros(draws.below(200_000)));
