@@ -126,7 +126,6 @@ pub(crate) struct Snapshot {
     shards: Vec<Shard>,
     /// The number of the first record of each.
     starts: Vec<usize>,
-    records: usize,
 }
 
 impl Plan<'_> {
@@ -147,18 +146,6 @@ impl Plan<'_> {
         first..self.records.min(first + self.per_shard())
     }
 
-    fn open(&self, shard: usize, path: &Path) -> Option<Shard> {
-        match Shard::open(path, self.key, self.of_shard(shard).len()) {
-            Ok(shard) => Some(shard),
-            Err(problem) => {
-                if path.exists() {
-                    tracing::warn!("`{}` {problem}; it is written anew", path.display());
-                }
-                None
-            }
-        }
-    }
-
     /// Returns the bytes that are still to be written, at most.
     pub(crate) fn missing_bytes(&self) -> u64 {
         let of_record = (self.record_bytes + 2 * size_of::<u64>()) as u64;
@@ -176,19 +163,18 @@ impl Plan<'_> {
         let (began, written, paths) = (Instant::now(), AtomicU64::new(0), self.paths());
         let shards = make_all(
             &paths,
-            |shard, path| self.open(shard, path),
+            |shard, path| Shard::found(path, self.key, Some(self.of_shard(shard).len())),
             |shard, file| {
                 let records: Vec<_> =
                     self.of_shard(shard).into_par_iter().map(&make).collect::<Result<_, _>>()?;
                 written.fetch_add(records.len() as u64, Ordering::Relaxed);
-                shard::write(file, self.key, self.compression, &records)
-                    .map_err(DataError::write(&paths[shard]))
+                let about = (self.key, self.compression);
+                shard::write(file, &paths[shard], about, records.into_iter().map(Ok))
             },
         )?;
         let work = Work { written: written.into_inner(), took: began.elapsed() };
         let starts = (0..shards.len()).map(|shard| self.of_shard(shard).start).collect();
-        let (directory, records) = (self.directory.to_owned(), self.records);
-        Ok((Snapshot { directory, shards, starts, records }, work))
+        Ok((Snapshot { directory: self.directory.to_owned(), shards, starts }, work))
     }
 }
 

@@ -6,13 +6,13 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufWriter, Seek as _, SeekFrom, Write as _};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 use safetensors::SafeTensors;
-use safetensors::tensor::{Dtype, TensorView, serialize};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Compression;
@@ -30,39 +30,72 @@ pub(super) struct Shard {
     compression: Compression,
 }
 
-/// Writes a shard.
+/// Writes a shard of these records, which need not be in memory at once: the header is written last.
 pub(super) fn write(
     file: &mut File,
-    key: &str,
-    compression: Compression,
-    records: &[Vec<u8>],
-) -> std::io::Result<()> {
-    let (mut bytes, mut ends, mut checksums) = (Vec::new(), Vec::new(), Vec::new());
+    path: &Path,
+    (key, compression): (&str, Compression),
+    records: impl IntoIterator<Item = Result<Vec<u8>, DataError>>,
+) -> Result<(), DataError> {
+    let unwritten = DataError::write(path);
+    let mut file = BufWriter::new(file);
+    // Three tensors, and the key, of which each character may be escaped.
+    let header_bytes = (1024 + 6 * key.len()).next_multiple_of(8);
+    file.write_all(&vec![0; header_bytes]).map_err(unwritten)?;
+    let (mut bytes, mut ends, mut checksums) = (0, Vec::new(), Vec::new());
     for record in records {
-        let record = compression.packed(record);
+        let record = record?;
+        let record = compression.packed(&record);
+        file.write_all(&record).map_err(unwritten)?;
+        bytes += record.len();
+        ends.extend((bytes as u64).to_le_bytes());
         checksums.extend(xxh3_64(&record).to_le_bytes());
-        bytes.extend_from_slice(&record);
-        ends.extend((bytes.len() as u64).to_le_bytes());
     }
-    let count = records.len();
-    let tensors = [
-        ("records", Dtype::U8, bytes.len(), &bytes),
-        ("ends", Dtype::U64, count, &ends),
-        ("checksums", Dtype::U64, count, &checksums),
-    ];
-    let tensors = tensors.map(|(name, dtype, length, bytes)| {
-        (name, TensorView::new(dtype, vec![length], bytes).expect("the shape is that of the bytes"))
+    let mut header = header(key, compression, bytes, ends.len());
+    assert!(header.len() + size_of::<u64>() <= header_bytes, "the header of {key:?} is longer than expected");
+    header.resize(header_bytes - size_of::<u64>(), b' ');
+    let finish = || {
+        file.write_all(&[ends, checksums].concat())?;
+        file.seek(SeekFrom::Start(0))?;
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
+        file.flush()
+    };
+    finish().map_err(unwritten)
+}
+
+/// The header of a shard with this many bytes of records, and of ends and checksums each.
+fn header(key: &str, compression: Compression, records: usize, numbers: usize) -> Vec<u8> {
+    let mut end = 0;
+    let tensors =
+        [("records", Dtype::U8, records), ("ends", Dtype::U64, numbers), ("checksums", Dtype::U64, numbers)];
+    let tensors = tensors.map(|(name, dtype, bytes)| {
+        let start = end;
+        end += bytes;
+        let shape = vec![8 * bytes / dtype.bitsize()];
+        (name.to_owned(), TensorInfo { dtype, shape, data_offsets: (start, end) })
     });
     let about = [("key", key), ("compression", compression.name())];
     let about = about.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let all = serialize(tensors, Some(HashMap::from(about))).expect("names and numbers");
-    file.write_all(&all)
+    let header = Metadata::new(Some(HashMap::from(about)), tensors.into());
+    serde_json::to_vec(&header.expect("each begins where the one before ends")).expect("names and numbers")
 }
 
 impl Shard {
-    /// Opens the shard of this many records; the error describes what is wrong with it.
+    /// Opens the shard, if it is there and as it should be.
+    pub(super) fn found(path: &Path, key: &str, count: Option<usize>) -> Option<Self> {
+        let opened = Self::open(path, key, count);
+        if let Err(problem) = &opened
+            && path.exists()
+        {
+            tracing::warn!("`{}` {problem}; it is written anew", path.display());
+        }
+        opened.ok()
+    }
+
+    /// Opens the shard, which has this many records if that is known; the error describes what is wrong with it.
     #[allow(unsafe_code)]
-    pub(super) fn open(path: &Path, key: &str, count: usize) -> Result<Self, String> {
+    fn open(path: &Path, key: &str, count: Option<usize>) -> Result<Self, String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
         // SAFETY: no process writes to a mapped shard. Only `write` makes one, under another name; it then replaces this file as a whole,
         // and what is mapped stays what it was. A user who truncates it by hand ends the process by a signal, as with any mapped file.
@@ -86,10 +119,16 @@ impl Shard {
         let start = records.as_ptr().addr() - bytes.as_ptr().addr();
         let records = start..start + records.len();
         let fits = ends.is_sorted() && ends.last().is_none_or(|&end| end == records.len() as u64);
+        let count = count.unwrap_or(ends.len());
         if !fits || ends.len() != count || checksums.len() != count {
             return Err(format!("has {} records: expected {count}", ends.len()));
         }
         Ok(Self { path: path.into(), bytes, records, ends, checksums, compression })
+    }
+
+    /// Returns the number of records.
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
     }
 
     /// Returns the size of the file in bytes.
