@@ -29,12 +29,3 @@ impl fmt::Debug for Cache {
         f.debug_struct("Cache").field("folder", &self.folder).finish_non_exhaustive()
     }
 }
-
-/// Equal folders are equal, independent of the receiver of reports.
-impl PartialEq for Cache {
-    fn eq(&self, other: &Self) -> bool {
-        self.folder == other.folder
-    }
-}
-
-impl Eq for Cache {}

@@ -37,9 +37,6 @@ pub enum Normalize {
     Measured,
 }
 
-/// Statistics are never NaN.
-impl Eq for Normalize {}
-
 impl Normalize {
     /// Returns the statistics for images of this many channels, if any were asked for.
     pub(crate) fn resolved(

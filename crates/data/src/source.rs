@@ -220,7 +220,7 @@ impl fmt::Display for Source {
 }
 
 /// The options of [`load`](crate::load()); each source uses those that concern it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// Digits: the random seed.
     pub seed: u64,

@@ -36,12 +36,3 @@ impl Stop {
         Arc::clone(&self.0)
     }
 }
-
-/// All callers make the same request.
-impl PartialEq for Stop {
-    fn eq(&self, other: &Self) -> bool {
-        self.is_asked() == other.is_asked()
-    }
-}
-
-impl Eq for Stop {}
