@@ -14,7 +14,6 @@ use super::{Failure, speaks};
 mod all_reduce;
 mod model;
 mod step;
-mod wire;
 
 /// The simulation, and its cluster.
 #[derive(Debug, ClapArgs)]

@@ -15,14 +15,16 @@ mod quantized;
 mod sparse;
 mod threshold;
 mod top_k;
+mod wire;
 
 use crate::kernels::quantized::{Int4, Int8, OneBit};
 pub use exchanges::Exchange;
 use power_sgd::PowerSgd;
-pub use price::{Format, Prices};
+pub use price::Prices;
 use quantized::{AtRandom, Nearest, Quantized};
 use threshold::Threshold;
 use top_k::TopK;
+pub use wire::{UnknownWire, Wire};
 
 /// An encoding of gradients between nodes.
 #[derive(Debug, Clone, Copy, PartialEq)]

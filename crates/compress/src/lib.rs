@@ -13,4 +13,6 @@ mod compressor;
 #[doc(hidden)]
 pub mod kernels;
 
-pub use compressor::{Compression, Compressor, Exchange, Format, Levels, Prices, UnknownCompression};
+pub use compressor::{
+    Compression, Compressor, Exchange, Levels, Prices, UnknownCompression, UnknownWire, Wire,
+};

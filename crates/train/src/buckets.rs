@@ -33,7 +33,7 @@ pub use parcel::Flight;
 pub use settings::{BucketBytes, BucketSettings, Order, Overlap};
 pub use size::BucketSize;
 pub use sums::Sums;
-pub use wire::{UnknownWire, Wire};
+pub use unisono_compress::{UnknownWire, Wire};
 pub use wires::Wires;
 
 use compressed::compressors;

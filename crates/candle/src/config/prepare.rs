@@ -311,7 +311,7 @@ impl Config {
         let before = before.and_then(|name| name.parse().ok());
         match before.filter(|wire| wires.contains(wire) || *wire == Wire::F32) {
             Some(wire) => Ok((wire, Some("as before the run was resumed".to_owned()))),
-            None => Wire::fastest(comm, wires, parameters).map(|(wire, why)| (wire, Some(why))),
+            None => Wires::fastest(comm, wires, parameters).map(|(wire, why)| (wire, Some(why))),
         }
     }
 }

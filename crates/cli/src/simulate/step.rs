@@ -7,12 +7,11 @@ use serde::Serialize;
 use unisono::Topology;
 use unisono::size::bytes;
 use unisono_collectives::model::Machine;
-use unisono_compress::{Format as WireFormat, Prices};
+use unisono_compress::{Compression, Prices, UnknownWire, Wire};
 use unisono_steps::{Bucket, Served, Step, USUAL_BUCKET_BYTES};
 
 use super::Cluster;
 use super::model::{Model, parameters};
-use super::wire::Wire;
 use crate::Failure;
 use crate::output::{self, Format};
 use crate::values::whole;
@@ -36,7 +35,7 @@ pub(super) struct Args {
     batch_size: usize,
     /// Wire formats of gradients, comma-separated: f32, bf16, f16, or, between nodes alone, int8, int4, int8:stochastic,
     /// int4:stochastic, onebit, topk:FRACTION or powersgd:RANK
-    #[arg(long, value_name = "WIRE,WIRE", value_delimiter = ',', default_value = "f32")]
+    #[arg(long, value_name = "WIRE,WIRE", value_delimiter = ',', default_value = "f32", value_parser = wire)]
     wire: Vec<Wire>,
     /// Size of a bucket of gradients; the suffixes K, M and G mean 2^10, 2^20 and 2^30. auto: as `train` chooses it
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = bucket_bytes)]
@@ -90,6 +89,16 @@ const UPDATE_GB_PER_S: f64 = 30.0;
 fn milliseconds(text: &str) -> Result<f64, String> {
     let time_ms = text.parse().ok().filter(|time_ms| (0.0..=1e9).contains(time_ms));
     time_ms.ok_or_else(|| "expected milliseconds, such as 12.5".to_owned())
+}
+
+/// There are no gradients, on which depends how much `threshold` sends.
+fn wire(text: &str) -> Result<Wire, String> {
+    match text.parse().map_err(|error: UnknownWire| error.to_string())? {
+        Wire::Compressed(Compression::Threshold { .. }) => Err("how much threshold sends depends on the gradients: simulate \
+                                                                topk:FRACTION, which sends as much as you expect"
+            .to_owned()),
+        wire => Ok(wire),
+    }
 }
 
 fn bucket_bytes(text: &str) -> Result<BucketBytes, String> {
@@ -186,12 +195,12 @@ impl Args {
                 return USUAL_BUCKET_BYTES;
             }
             (_, Wire::F32) => 4,
-            (_, Wire::Half(_)) => 2,
+            (_, Wire::Bf16 | Wire::F16) => 2,
             (_, Wire::Compressed(_)) => return USUAL_BUCKET_BYTES,
         };
         // Without the time that encoding takes, which is the same for every byte.
         let all_reduce_us = |bytes: usize| {
-            prices.all_reduce_us(topology, WireFormat::F32, &[&[bytes / 4 * element_bytes / 4]]).ok()
+            prices.all_reduce_us(topology, Wire::F32, &[&[bytes / 4 * element_bytes / 4]]).ok()
         };
         unisono_steps::bucket_bytes(all_reduce_us).unwrap_or(USUAL_BUCKET_BYTES)
     }
@@ -210,11 +219,8 @@ impl Args {
         for shapes in model.buckets(FIRST_BUCKET_BYTES.min(bucket_bytes), bucket_bytes) {
             put += shapes.iter().map(|shape| shape.iter().product::<usize>()).sum::<usize>();
             let full_ms = self.forward_ms + self.backward_ms * put as f64 / parameters;
-            let all_reduce_us = if topology.ranks() == 1 {
-                0.0
-            } else {
-                prices.all_reduce_us(topology, wire.format(), &shapes)?
-            };
+            let all_reduce_us =
+                if topology.ranks() == 1 { 0.0 } else { prices.all_reduce_us(topology, wire, &shapes)? };
             buckets.push(Bucket { full_us: 1e3 * full_ms, all_reduce_us });
         }
         let Step { hidden_us, exposed_us } = match self.overlap(topology) {

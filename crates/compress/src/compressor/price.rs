@@ -7,26 +7,15 @@ use unisono::{Communicator, Operation, Topology};
 use unisono_collectives::clock;
 use unisono_collectives::model::Machine;
 
-use super::{Compression, Exchange};
+use super::{Compression, Exchange, Wire};
 
-/// A format of gradients between nodes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Format {
-    /// As they are.
-    F32,
-    /// As `bf16` or `f16`.
-    Half,
-    /// As they are within nodes, and compressed between them.
-    Compressed(Compression),
-}
-
-impl Format {
+impl Wire {
     /// Returns the gradients that a core encodes and decodes, in 1e9 bytes of `f32` per second: kernels from memory, with the passes
     /// over what was not sent (`cargo bench --bench codecs`, and the table in docs/performance.md). None if nothing is encoded.
     fn codec_gb_per_s(self) -> Option<f64> {
         Some(match self {
             Self::F32 => return None,
-            Self::Half => 9.0,
+            Self::Bf16 | Self::F16 => 9.0,
             Self::Compressed(Compression::TopK { .. }) => 3.0,
             Self::Compressed(Compression::Threshold { .. }) => 2.5,
             // Measured with four columns.
@@ -64,14 +53,14 @@ impl Prices {
     /// microseconds.
     ///
     /// ```
-    /// use unisono_compress::{Compression, Format, Prices};
+    /// use unisono_compress::{Compression, Prices, Wire};
     /// use unisono::Topology;
     /// use unisono_collectives::model::Machine;
     ///
     /// let mut prices = Prices::new(Machine::default());
     /// let two_nodes = Topology::uniform(2, 1);
-    /// let mut of = |format| prices.all_reduce_us(&two_nodes, format, &[&[1024, 1024]]).unwrap();
-    /// assert!(of(Format::Compressed(Compression::Int8)) < of(Format::F32));
+    /// let mut of = |wire| prices.all_reduce_us(&two_nodes, wire, &[&[1024, 1024]]).unwrap();
+    /// assert!(of(Wire::Compressed(Compression::Int8)) < of(Wire::F32));
     /// ```
     ///
     /// # Errors
@@ -79,13 +68,13 @@ impl Prices {
     pub fn all_reduce_us(
         &mut self,
         topology: &Topology,
-        format: Format,
+        wire: Wire,
         shapes: &[&[usize]],
     ) -> Result<f64, String> {
         let count: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let (nodes, local_ranks) = (topology.nodes(), topology.ranks_of_largest_node());
         let codec_us =
-            format.codec_gb_per_s().map_or(0.0, |rate| (count * size_of::<f32>()) as f64 / (rate * 1e3));
+            wire.codec_gb_per_s().map_or(0.0, |rate| (count * size_of::<f32>()) as f64 / (rate * 1e3));
         let of = |operation, element_size_bytes: usize| Exchange {
             operation,
             size_bytes: count * element_size_bytes,
@@ -93,11 +82,11 @@ impl Prices {
             leaders: nodes,
         };
         let whole = (nodes, local_ranks);
-        match format {
-            Format::F32 => self.time_us(whole, of(Operation::AllReduce, 4)),
-            Format::Half => Ok(self.time_us(whole, of(Operation::AllReduce, 2))? + codec_us),
-            Format::Compressed(_) if nodes == 1 => self.time_us(whole, of(Operation::AllReduce, 4)),
-            Format::Compressed(compression) => {
+        match wire {
+            Wire::F32 => self.time_us(whole, of(Operation::AllReduce, 4)),
+            Wire::Bf16 | Wire::F16 => Ok(self.time_us(whole, of(Operation::AllReduce, 2))? + codec_us),
+            Wire::Compressed(_) if nodes == 1 => self.time_us(whole, of(Operation::AllReduce, 4)),
+            Wire::Compressed(compression) => {
                 let exchanges = compression.exchanges(shapes, nodes);
                 let unknown = || format!("how much {compression} sends depends on the gradients");
                 let mut time_us = codec_us;

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::wire::{UnknownWire, Wire};
 use crate::error::TrainError;
 use crate::gradients::Parameter;
 use unisono::Communicator;
-use unisono_compress::{Compression, Format, Prices};
+use unisono_compress::{Compression, Prices, UnknownWire, Wire};
 
 /// One wire format, or several of which a run takes the one that is predicted to be the fastest.
 ///
@@ -52,7 +51,7 @@ impl fmt::Display for Wires {
     }
 }
 
-impl Wire {
+impl Wires {
     /// Returns the fastest of these for the gradients of these parameters, by the cost model: the time of their communication, hidden or
     /// not; and why. All ranks call it, with the same arguments, and get rank 0's choice.
     ///
@@ -60,18 +59,18 @@ impl Wire {
     /// None is given, how fast one of them is cannot be predicted, or communication failed.
     pub fn fastest(
         comm: &mut Communicator,
-        wires: &[Self],
+        wires: &[Wire],
         parameters: &[Parameter],
-    ) -> Result<(Self, String), TrainError> {
+    ) -> Result<(Wire, String), TrainError> {
         let topology = comm.topology().clone();
         if topology.nodes() == 1 {
-            return Ok((Self::F32, "all ranks share a node".to_owned()));
+            return Ok((Wire::F32, "all ranks share a node".to_owned()));
         }
         let trained = parameters.iter().filter(|parameter| parameter.is_trained);
         let shapes: Vec<_> = trained.map(|parameter| &parameter.shape[..]).collect();
         let mut prices = Prices::of(comm);
         let price = |&wire: &Wire| {
-            let time_us = prices.all_reduce_us(&topology, format(wire), &shapes);
+            let time_us = prices.all_reduce_us(&topology, wire, &shapes);
             Ok((wire, time_us.map_err(TrainError::Setting)?))
         };
         let mut priced = wires.iter().map(price).collect::<Result<Vec<_>, TrainError>>()?;
@@ -88,14 +87,6 @@ impl Wire {
     }
 }
 
-fn format(wire: Wire) -> Format {
-    match wire {
-        Wire::F32 => Format::F32,
-        Wire::Bf16 | Wire::F16 => Format::Half,
-        Wire::Compressed(compression) => Format::Compressed(compression),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use unisono::{Topology, Unisono};
@@ -106,7 +97,7 @@ mod tests {
         let Wires::Auto(wires) = wires.parse().unwrap() else { panic!("{wires} names several") };
         let world = Unisono::builder().nodes(Topology::from_node_sizes(nodes));
         let choices = world.on_threads(nodes.iter().sum(), |mut comm| {
-            Wire::fastest(&mut comm, &wires, &[Parameter::new("weight", shape)]).unwrap()
+            Wires::fastest(&mut comm, &wires, &[Parameter::new("weight", shape)]).unwrap()
         });
         let choices = choices.unwrap();
         assert!(choices.windows(2).all(|pair| pair[0] == pair[1]), "{choices:?}");
