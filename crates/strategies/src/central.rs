@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use unisono::{Communicator, Error, ReduceOp};
 use unisono_train::internals::{
-    Backend, Place, Run, State, Values, keeps_average, needs_whole, optimizer_of,
+    Backend, Place, Run, State, Values, end_pass, keeps_average, needs_whole, optimizer_of,
 };
 use unisono_train::optimizer::{Optimizer, OptimizerSettings, square_sum};
 use unisono_train::{
@@ -84,13 +84,7 @@ impl Gradients for Turns<'_> {
 impl Turns<'_> {
     /// Ends the pass: a gradient that it has not put counts as zero. Returns their indices.
     fn end(mut self) -> Result<Vec<usize>, Error> {
-        if self.central.buckets.ledger().weighed.is_none() {
-            self.record_loss(LossSums::default());
-        }
-        let without = self.central.buckets.ledger().not_put();
-        for &index in &without {
-            self.put(index, &mut |gradient, fill| fill.write_zeros(gradient));
-        }
+        let without = end_pass(&mut self, |turns| turns.central.buckets.ledger());
         self.failure.map_or(Ok(without), Err)
     }
 }

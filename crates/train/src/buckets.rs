@@ -28,7 +28,7 @@ mod sums;
 mod wire;
 mod wires;
 
-pub use filling::{Filling, Pass};
+pub use filling::Filling;
 pub use parcel::Flight;
 pub use settings::{BucketBytes, BucketSettings, Order, Overlap};
 pub use size::BucketSize;
@@ -38,7 +38,7 @@ pub use wires::Wires;
 
 use compressed::compressors;
 pub use half_bytes::HalfBytes;
-pub use ledger::Ledger;
+pub use ledger::{Ledger, Pass, end_pass};
 use parcel::CommBuffer;
 pub(super) use parts::{Moment, of_rank};
 use parts::{Parts, parts};
@@ -86,8 +86,6 @@ pub struct Buckets {
     way: CollectiveSpec,
     /// Set if the optimizer is sharded.
     parts: Option<Parts>,
-    /// Whether the parameter has a gradient from an earlier pass of this step.
-    is_filled: Vec<bool>,
     flights: Vec<Flight>,
     /// The time that this thread waited for parameters in this step.
     waited: Duration,
@@ -174,7 +172,6 @@ impl Buckets {
             waited: Duration::ZERO,
             way,
             parts: None,
-            is_filled: vec![false; parameters.len()],
             flights: Vec::new(),
             uncompressed_steps: settings.uncompressed_steps,
             not_finite: None,

@@ -8,7 +8,7 @@ pub use crate::sampled::PassOn;
 pub use crate::backend::{Backend, Run, State};
 /// Central storage takes that place too, and refuses the same optimizers as a sharded one.
 pub use crate::backend::{keeps_average, needs_whole, optimizer_of};
-pub use crate::buckets::{Ledger, Place};
+pub use crate::buckets::{Ledger, Place, end_pass};
 pub use crate::gradients::Values;
 /// The constants of a step of Adam, for its tensor form.
 pub use crate::optimizer::adamw::Adam;

@@ -7,7 +7,7 @@ use unisono::{Communicator, Element, Rank, Registered, Request};
 
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
-use unisono_train::internals::{HalfBytes, Ledger, Place};
+use unisono_train::internals::{HalfBytes, Ledger, Place, end_pass};
 use unisono_train::{Fill, Gradients, LossSums, Parameter, Pass, Replica, ReplicaError, TrainError};
 
 /// A worker's buckets.
@@ -20,8 +20,6 @@ pub(super) struct Pushing {
     buckets: Vec<Bucket>,
     /// The format to which gradients are rounded, if they are.
     half: Option<HalfBytes>,
-    /// By parameter: whether an earlier pass of the share has put its gradient.
-    is_filled: Vec<bool>,
     task: Option<Message>,
     /// Whether the loss of the share is finite, so that it is pushed.
     is_finite: bool,
@@ -97,9 +95,8 @@ impl Pushing {
             })
         };
         let buckets = ledger.plan.counts.iter().enumerate().map(bucket).collect::<unisono::Result<_>>()?;
-        let is_filled = vec![false; parameters.len()];
         let (task, is_finite, failure, waited) = (None, true, None, Duration::ZERO);
-        Ok(Self { links, layout, ledger, buckets, half, is_filled, task, is_finite, failure, waited })
+        Ok(Self { links, layout, ledger, buckets, half, task, is_finite, failure, waited })
     }
 
     /// Tells the coordinator something.
@@ -151,19 +148,13 @@ impl Pushing {
         if pass.number == 0 {
             self.task = Some(*task);
             self.is_finite = true;
-            self.is_filled.fill(false);
         }
         self.ledger.begin(pass);
     }
 
     /// Ends a pass. A gradient that is missing counts as zero. The last pass of a share has then sent all buckets.
     pub(super) fn end(&mut self) -> Result<(), TrainError> {
-        if self.ledger.weighed.is_none() {
-            self.record_loss(LossSums::default());
-        }
-        for index in self.ledger.not_put() {
-            self.put(index, &mut |gradient, fill| fill.write_zeros(gradient));
-        }
+        end_pass(self, |pushing| &pushing.ledger);
         self.failure()
     }
 
@@ -269,8 +260,7 @@ impl Gradients for Pushing {
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
         let Place { bucket, range } = self.ledger.put(index);
-        let fill = if self.is_filled[index] { Fill::Add } else { Fill::Set };
-        self.is_filled[index] = true;
+        let fill = self.ledger.pass.fill();
         match self.buckets[bucket].gradients.here() {
             Ok(gradients) => write(&mut gradients[range], fill),
             Err(error) => {

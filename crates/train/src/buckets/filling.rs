@@ -2,43 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Buckets, Place, Sums};
+use super::{Buckets, Pass, Place, Sums, end_pass};
 use crate::gradients::{Fill, Gradients, LossSums};
 use unisono::{Communicator, Error};
-
-/// The position of a pass in its step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pass {
-    /// Its number, from 0.
-    pub number: usize,
-    /// The number of passes of the step on this rank.
-    pub of: usize,
-    /// Whether this rank has no more data, and only takes part in the collectives.
-    pub is_out_of_data: bool,
-    /// Whether this rank was asked to stop. The last pass of a step decides.
-    pub asks_to_stop: bool,
-    /// Whether this rank asks all ranks to save this step.
-    pub asks_to_save: bool,
-    /// The updates that the run has made before this step, the same on all ranks. A [`Mirror`](crate::Mirror) sets it.
-    pub updates: u64,
-}
-
-impl Pass {
-    /// The only pass of a step.
-    pub const ONLY: Self = Self {
-        number: 0,
-        of: 1,
-        is_out_of_data: false,
-        asks_to_stop: false,
-        asks_to_save: false,
-        updates: 0,
-    };
-
-    /// Returns whether it is the last pass of its step.
-    pub fn is_last(self) -> bool {
-        self.number + 1 == self.of
-    }
-}
 
 /// Receives the gradients of one pass. [`Filling::end`] ends it.
 #[derive(Debug)]
@@ -58,7 +24,6 @@ impl<'a> Filling<'a> {
         );
         buckets.ledger.begin(pass);
         if pass.number == 0 {
-            buckets.is_filled.fill(false);
             buckets.flights.clear();
             buckets.not_finite = None;
             buckets.waited = Duration::ZERO;
@@ -72,13 +37,7 @@ impl<'a> Filling<'a> {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn end(mut self) -> Result<Vec<usize>, Error> {
-        if self.buckets.ledger.weighed.is_none() {
-            self.record_loss(LossSums::default());
-        }
-        let without = self.buckets.ledger.not_put();
-        for &index in &without {
-            self.put(index, &mut |gradient, fill| fill.write_zeros(gradient));
-        }
+        let without = end_pass(&mut self, |filling| &filling.buckets.ledger);
         self.failure.map_or(Ok(without), Err)
     }
 
@@ -107,15 +66,12 @@ impl Gradients for Filling<'_> {
     }
 
     fn put(&mut self, index: usize, write: &mut dyn FnMut(&mut [f32], Fill)) {
-        let Buckets { ledger, buckets, tree, is_filled, .. } = &mut *self.buckets;
+        let Buckets { ledger, buckets, tree, .. } = &mut *self.buckets;
         let Place { bucket, range } = ledger.put(index);
-        let Pass { number, .. } = ledger.pass;
+        let pass @ Pass { number, .. } = ledger.pass;
         let gradients = &mut buckets[bucket].gradients;
         match tree {
-            None => {
-                let fill = if is_filled[index] { Fill::Add } else { Fill::Set };
-                write(&mut gradients.values_mut()[range], fill);
-            }
+            None => write(&mut gradients.values_mut()[range], pass.fill()),
             Some(tree) if ledger.pass.is_last() => {
                 let gradient = &mut gradients.values_mut()[range];
                 write(gradient, Fill::Set);
@@ -128,7 +84,6 @@ impl Gradients for Filling<'_> {
                 *tree.waiting(number, index, range.len()) = gradient;
             }
         }
-        is_filled[index] = true;
         self.attempt(Buckets::launch);
     }
 }

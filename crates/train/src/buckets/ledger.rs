@@ -2,8 +2,47 @@
 
 use std::time::{Duration, Instant};
 
-use super::{BucketSettings, BucketSize, Pass, Place, Plan, Sums};
-use crate::gradients::{LossSums, Parameter};
+use super::{BucketSettings, BucketSize, Place, Plan, Sums};
+use crate::gradients::{Fill, Gradients, LossSums, Parameter};
+
+/// The position of a pass in its step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pass {
+    /// Its number, from 0.
+    pub number: usize,
+    /// The number of passes of the step on this rank.
+    pub of: usize,
+    /// Whether this rank has no more data, and only takes part in the collectives.
+    pub is_out_of_data: bool,
+    /// Whether this rank was asked to stop. The last pass of a step decides.
+    pub asks_to_stop: bool,
+    /// Whether this rank asks all ranks to save this step.
+    pub asks_to_save: bool,
+    /// The updates that the run has made before this step, the same on all ranks. A [`Mirror`](crate::Mirror) sets it.
+    pub updates: u64,
+}
+
+impl Pass {
+    /// The only pass of a step.
+    pub const ONLY: Self = Self {
+        number: 0,
+        of: 1,
+        is_out_of_data: false,
+        asks_to_stop: false,
+        asks_to_save: false,
+        updates: 0,
+    };
+
+    /// Returns what its gradients do with those of the passes before it, which have put each gradient.
+    pub fn fill(self) -> Fill {
+        if self.number == 0 { Fill::Set } else { Fill::Add }
+    }
+
+    /// Returns whether it is the last pass of its step.
+    pub fn is_last(self) -> bool {
+        self.number + 1 == self.of
+    }
+}
 
 /// Counts what the passes of a step put into one rank's buckets: which gradients are there, which buckets are therefore
 /// full, and this rank's own sums.
@@ -56,12 +95,19 @@ impl Ledger {
     /// Starts a pass.
     ///
     /// # Panics
-    /// If the step has no pass of this number.
+    /// If the step has no pass of this number, or the pass before has not put all gradients.
     pub fn begin(&mut self, pass: Pass) {
         assert!(pass.number < pass.of, "pass {} of {}", pass.number, pass.of);
         if pass.number == 0 {
             self.own = Sums::default();
             self.launched = 0;
+        } else {
+            // So what a gradient is added to is never that of another step.
+            assert!(
+                self.missing.iter().all(|&missing| missing == 0),
+                "pass {} has not ended",
+                pass.number - 1
+            );
         }
         self.pass = pass;
         self.weighed = None;
@@ -125,4 +171,16 @@ impl Ledger {
         let name = &self.parameters[index].name;
         self.plan.place(index).unwrap_or_else(|| panic!("{name} has no gradient: it is not trained"))
     }
+}
+
+/// Ends a pass for what receives its gradients: one that is missing counts as zero. Returns the indices of these parameters.
+pub fn end_pass<G: Gradients>(receiver: &mut G, ledger: impl Fn(&G) -> &Ledger) -> Vec<usize> {
+    if ledger(receiver).weighed.is_none() {
+        receiver.record_loss(LossSums::default());
+    }
+    let without = ledger(receiver).not_put();
+    for &index in &without {
+        receiver.put(index, &mut |gradient, fill| fill.write_zeros(gradient));
+    }
+    without
 }
