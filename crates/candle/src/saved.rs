@@ -127,17 +127,16 @@ impl Saved {
     pub fn open_on_all(comm: &mut Communicator, path: &Path) -> Result<Self, TrainError> {
         let read = if comm.rank() == 0 { Self::open(path).map(Some) } else { Ok(None) };
         let read = agree(comm, read)?;
-        let text = read.as_ref().map(|saved| {
+        let told = read.as_ref().map(|saved| {
             let shapes: Vec<_> = saved.parameters.iter().map(|array| (&array.name, &array.shape)).collect();
-            serde_json::to_string(&(&saved.path, &saved.progress, shapes)).expect("it was read from JSON")
+            (&saved.path, &saved.progress, shapes)
         });
-        let text = broadcast(comm, text.unwrap_or_default())?;
+        let told: Option<(_, _, Vec<_>)> = broadcast(comm, &told)?;
+        let (path, progress, shapes) = told.expect("rank 0 has read it");
         let mut saved = match read {
             Some(saved) => saved,
             None => {
-                let (path, progress, shapes): (_, _, Vec<(String, Vec<usize>)>) =
-                    serde_json::from_str(&text).expect("rank 0 has just written it");
-                let empty = shapes.into_iter().map(|(name, shape)| {
+                let empty = shapes.into_iter().map(|(name, shape): (String, Vec<usize>)| {
                     let values = vec![0.0; shape.iter().product()];
                     Tensor { name, shape, values }
                 });

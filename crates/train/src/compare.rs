@@ -1,5 +1,7 @@
 //! Checks that all ranks hold the same values.
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use unisono_collectives::Rank;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
@@ -19,13 +21,10 @@ const MOST_TOLD: usize = 8;
 /// [`TrainError::ModelsDiffer`] on every rank, with the differences of the lowest rank that has any.
 pub fn parameters(comm: &mut Communicator, own: &[Parameter]) -> Result<(), TrainError> {
     let described: Vec<Described> = own.iter().map(describe).collect();
-    let text = described.iter().map(|(name, rest)| format!("{name}\n{rest}\n")).collect();
-    let theirs = broadcast(comm, text)?;
-    let theirs: Vec<&str> = theirs.lines().collect();
-    let theirs: Vec<Described> = theirs.chunks(2).map(|pair| (pair[0].into(), pair[1].into())).collect();
+    let theirs: Vec<Described> = broadcast(comm, &described)?;
     let ranks = all_where(comm, described != theirs)?;
     let Some(&lowest) = ranks.first() else { return Ok(()) };
-    let message = broadcast_from(comm, differences(&theirs, &described, comm.rank()), lowest)?;
+    let message = broadcast_from(comm, &differences(&theirs, &described, comm.rank()), lowest)?;
     Err(TrainError::ModelsDiffer { ranks, message })
 }
 
@@ -176,26 +175,29 @@ pub fn lowest(comm: &mut Communicator, is_so: bool) -> Result<Option<Rank>, Trai
     Ok((lowest[0] != u64::MAX).then_some(lowest[0] as Rank))
 }
 
-/// Broadcasts rank 0's text. Called by all ranks.
+/// Broadcasts a value of rank 0, as JSON. Called by all ranks.
 ///
 /// # Errors
 /// Errors of the collectives.
-pub fn broadcast(comm: &mut Communicator, text: String) -> Result<String, TrainError> {
-    broadcast_from(comm, text, 0)
+pub fn broadcast<T: DeserializeOwned>(
+    comm: &mut Communicator,
+    own: &impl Serialize,
+) -> Result<T, TrainError> {
+    broadcast_from(comm, own, 0)
 }
 
-/// Broadcasts the text of one rank.
-pub(super) fn broadcast_from(
+/// Broadcasts a value of one rank.
+pub(super) fn broadcast_from<T: DeserializeOwned>(
     comm: &mut Communicator,
-    text: String,
+    own: &impl Serialize,
     root: Rank,
-) -> Result<String, TrainError> {
-    let mut size = [text.len() as u64];
+) -> Result<T, TrainError> {
+    let mut bytes = serde_json::to_vec(own).expect("what ranks tell each other is plain");
+    let mut size = [bytes.len() as u64];
     comm.broadcast(&mut size, root)?;
-    let mut bytes = text.into_bytes();
     bytes.resize(size[0] as usize, 0);
     comm.broadcast(&mut bytes, root)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(serde_json::from_slice(&bytes).expect("a rank has just written it"))
 }
 
 /// Informs all ranks whether each of them succeeded: one that fails then leaves no other waiting. Called by all ranks.

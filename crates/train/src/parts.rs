@@ -38,13 +38,11 @@ impl Parts<'_> {
         let mut all = Vec::new();
         for root in 1..ranks {
             let described = own.iter().map(|(stage, tensor)| (stage, &tensor.name, &tensor.shape));
-            let text = serde_json::to_string(&described.collect::<Vec<_>>()).expect("names are plain");
-            let text = compare::broadcast_from(self.comm, text, root)?;
+            let described = described.collect::<Vec<_>>();
+            let described: Vec<Described> = compare::broadcast_from(self.comm, &described, root)?;
             if rank == root {
                 own.iter().try_for_each(|(_, tensor)| self.comm.send(&tensor.values, 0))?;
             } else if rank == 0 {
-                let described: Vec<Described> =
-                    serde_json::from_str(&text).expect("a rank has just written it");
                 for (stage, name, shape) in described {
                     let mut values = vec![0.0; shape.iter().product()];
                     self.comm.receive(&mut values, root)?;
@@ -69,10 +67,7 @@ impl Parts<'_> {
     ) -> Result<(Vec<Tensor>, Vec<String>), TrainError> {
         const OWNER: Rank = 0;
         let described: Vec<_> = arrays.iter().map(|tensor| (&tensor.name, &tensor.shape)).collect();
-        let text = serde_json::to_string(&described).expect("names are plain");
-        let text = compare::broadcast_from(self.comm, text, OWNER)?;
-        let described: Vec<(String, Vec<usize>)> =
-            serde_json::from_str(&text).expect("rank 0 has just written it");
+        let described: Vec<(String, Vec<usize>)> = compare::broadcast_from(self.comm, &described, OWNER)?;
         let mut wanted: Vec<u64> = described.iter().map(|(name, _)| u64::from(wants(name))).collect();
         self.comm.all_reduce(&mut wanted, ReduceOp::Sum)?;
         let (mut arrays, mut kept, mut unwanted) = (arrays.into_iter(), Vec::new(), Vec::new());

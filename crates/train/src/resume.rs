@@ -131,14 +131,11 @@ impl Resumed {
             Ok(None)
         };
         let found = agree(comm, found)?;
-        let text = found.as_ref().map(|Loaded { checkpoint, path, .. }| {
-            serde_json::to_string(&(&checkpoint.state, path.display().to_string())).expect("a state is plain")
-        });
-        let text = compare::broadcast(comm, text.unwrap_or_default())?;
-        if text.is_empty() {
+        let state =
+            |loaded: &Loaded<Progress>| (loaded.checkpoint.state.clone(), loaded.path.display().to_string());
+        let Some((progress, path)) = compare::broadcast(comm, &found.as_ref().map(state))? else {
             return Ok(None);
-        }
-        let (progress, path) = serde_json::from_str(&text).expect("rank 0 has just written it");
+        };
         let (passed_over, arrays) = found.map_or((Vec::new(), None), |loaded| {
             (loaded.passed_over, Some((loaded.checkpoint.parameters, loaded.checkpoint.optimizer)))
         });

@@ -89,7 +89,7 @@ impl Stragglers {
         let ranks: Vec<RankTimes> = lateness.ranks.iter().map(times).collect();
         let slowest = match lateness.straggler() {
             Some((rank, others_busy)) => {
-                let host = compare::broadcast_from(comm, host(), rank)?;
+                let host = compare::broadcast_from(comm, &host(), rank)?;
                 let RankTimes { busy_s, lateness_s, .. } = ranks[rank];
                 Some(Straggler { rank, host, busy_s, others_busy_s: others_busy.as_secs_f64(), lateness_s })
             }

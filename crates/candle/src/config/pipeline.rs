@@ -104,9 +104,7 @@ impl Config {
             _ => Ok(Vec::new()),
         };
         let measured = agree(comm, measured)?;
-        let text = serde_json::to_string(&measured).expect("durations are plain");
-        let costs: Vec<Duration> =
-            serde_json::from_str(&broadcast(comm, text)?).expect("rank 0 has just written it");
+        let costs: Vec<Duration> = broadcast(comm, &measured)?;
         let seconds: Vec<_> = costs.iter().map(Duration::as_secs_f64).collect();
         let firsts = balance(&seconds, stages).expect("there are as many layers as stages at least");
         Ok(Cut { firsts, names, costs })

@@ -95,13 +95,13 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
             Some(whole) if has_parts => compare::hash_of(&whole.parameters),
             _ => own,
         };
-        let hash = compare::broadcast(self.world.all, format!("{hash:016x}"))?;
+        let hash = compare::broadcast(self.world.all, &format!("{hash:016x}"))?;
         let saved = match store.zip(whole) {
             Some((mut store, whole)) => store.save(whole).map(drop).map_err(not_saved),
             None => Ok(()),
         };
         let cause = saved.as_ref().err().map_or(String::new(), ToString::to_string);
-        let cause = compare::broadcast(self.world.all, cause)?;
+        let cause: String = compare::broadcast(self.world.all, &cause)?;
         saved?;
         if !cause.is_empty() {
             return Err(Error::Aborted { rank: self.world.all.rank(), by: SAVES, cause }.into());
