@@ -189,15 +189,16 @@ pub(crate) fn of_batches<B: Input>(
     let model = Sequence::new(&layers(kind, hidden, dropout, data)?, parameters)?;
     let device = parameters.device().clone();
     Ok(Network::new(parameters, move |batch: &B| {
-        loss(&Module::forward(&model, &batch.inputs(&device)?)?, batch)
+        let (inputs, targets, ahead) = batch.tensors(&device)?;
+        loss(&Module::forward(&model, &inputs)?, targets, ahead)
     }))
 }
 
-/// Returns the loss of a batch, one row of outputs per target. A model with one output predicts a number.
-fn loss(outputs: &Tensor, batch: &impl Input) -> candle_core::Result<Loss> {
+/// Returns the loss of a batch, one row of outputs per target; `ahead` are those on a device. A model with one output predicts a number.
+fn loss(outputs: &Tensor, targets: &[u32], ahead: Option<&Tensor>) -> candle_core::Result<Loss> {
     match outputs.dim(D::Minus1)? {
-        1 => Loss::of_numbers(outputs, batch.targets()),
-        _ => Loss::of_classes(outputs, batch.targets(), batch.targets_ahead()),
+        1 => Loss::of_numbers(outputs, targets),
+        _ => Loss::of_classes(outputs, targets, ahead),
     }
 }
 

@@ -27,47 +27,21 @@ impl From<Batch> for Placed {
 
 /// Gives a model the tensors of a batch.
 pub(crate) trait Input: Send + 'static {
-    /// Returns the input tensor, on this device.
-    fn inputs(&self, device: &Device) -> Result<Tensor>;
-
-    /// Returns the targets, on the host.
-    fn targets(&self) -> &[u32];
-
-    /// Returns the targets on a device, if they are there already.
-    fn targets_ahead(&self) -> Option<&Tensor> {
-        None
-    }
+    /// Returns the input tensor, on this device; the targets, on the host; and those on a device, if they are there already.
+    fn tensors(&self, device: &Device) -> Result<(Tensor, &[u32], Option<&Tensor>)>;
 }
 
 impl Input for Batch {
-    fn inputs(&self, device: &Device) -> Result<Tensor> {
-        inputs(self)?.to_device(device)
-    }
-
-    fn targets(&self) -> &[u32] {
-        &self.targets
+    fn tensors(&self, device: &Device) -> Result<(Tensor, &[u32], Option<&Tensor>)> {
+        Ok((inputs(self)?.to_device(device)?, &self.targets, None))
     }
 }
 
 impl Input for Placed {
-    fn inputs(&self, device: &Device) -> Result<Tensor> {
+    fn tensors(&self, device: &Device) -> Result<(Tensor, &[u32], Option<&Tensor>)> {
         match self {
-            Self::Host(batch) => batch.inputs(device),
-            Self::Device { inputs, .. } => Ok(inputs.clone()),
-        }
-    }
-
-    fn targets(&self) -> &[u32] {
-        match self {
-            Self::Host(batch) => &batch.targets,
-            Self::Device { known, .. } => known,
-        }
-    }
-
-    fn targets_ahead(&self) -> Option<&Tensor> {
-        match self {
-            Self::Host(_) => None,
-            Self::Device { targets, .. } => Some(targets),
+            Self::Host(batch) => batch.tensors(device),
+            Self::Device { inputs, targets, known } => Ok((inputs.clone(), known, Some(targets))),
         }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn stage(
             None => inputs(batch)?,
         };
         let y = layers.forward(&x, batch.samples)?;
-        if is_last { loss(&y, batch).map(Cut::Loss) } else { Ok(Cut::Activations(y)) }
+        if is_last { loss(&y, &batch.targets, None).map(Cut::Loss) } else { Ok(Cut::Activations(y)) }
     })
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn measure(layers: &[Layer], batch: &Batch, seed: u64) -> Result<Vec<
             let before = if number > 0 { Var::from_tensor(&x)?.as_tensor().clone() } else { x.clone() };
             let began = Instant::now();
             let y = own.forward(&before, batch.samples)?;
-            let sum = if is_last { loss(&y, batch)?.sum } else { y.sum_all()? };
+            let sum = if is_last { loss(&y, &batch.targets, None)?.sum } else { y.sum_all()? };
             sum.backward()?;
             least = least.min(began.elapsed());
             next = Some(y.detach());
