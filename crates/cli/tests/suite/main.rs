@@ -35,6 +35,18 @@ mod watch;
 /// The command under test.
 const UNISONO: &str = env!("CARGO_BIN_EXE_unisono");
 
+/// The script that runs a program on nodes that are namespaces of this machine.
+const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/two-nodes");
+
+/// Returns why there can be no such nodes.
+fn no_two_nodes() -> Option<String> {
+    match std::process::Command::new(TWO_NODES).arg("--check").output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
 /// Runs the command, which must end within two minutes.
 #[cfg(any(feature = "mpi", feature = "candle", feature = "plot"))]
 fn unisono(arguments: &[&str]) -> unisono_testing::launch::Ended {

@@ -12,7 +12,7 @@ use unisono_testing::suite::{self, Test};
 use unisono_testing::{shared, tests};
 use unisono_train::{EpochReport, Event};
 
-use crate::UNISONO;
+use crate::{TWO_NODES, UNISONO, no_two_nodes};
 
 /// The largest difference between losses of runs with the same global batch, relative to the loss: gradients
 /// are added up in another order, and after hundreds of steps rounding differences have grown to this.
@@ -129,17 +129,6 @@ fn a_parameter_server_gives_the_parameters_of_master_worker_over_every_launcher(
     command.args(&arguments).args(["--servers", "2"]);
     let processes = last(&launch::run(command, Duration::from_secs(120)).expect_success());
     assert_eq!(processes["parameters_hash"], expected, "processes, two of which serve");
-}
-
-pub(crate) const TWO_NODES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/two-nodes");
-
-pub(crate) fn no_two_nodes() -> Option<String> {
-    let checked = Command::new(TWO_NODES).arg("--check").output();
-    match checked {
-        Ok(output) if output.status.success() => None,
-        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
-        Err(error) => Some(error.to_string()),
-    }
 }
 
 fn a_parameter_server_gives_the_same_over_two_nodes() {

@@ -7,7 +7,7 @@ use unisono_testing::launch::{self, Ended};
 use unisono_testing::suite::Test;
 
 use super::{ALL, DEADLINE, Installed, MPIS, choice, is_right, reports};
-use crate::train::{TWO_NODES, no_two_nodes};
+use crate::{TWO_NODES, no_two_nodes};
 
 pub(super) fn tests() -> Vec<Test> {
     type Run = fn(&Installed, &'static str);
