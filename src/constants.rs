@@ -201,7 +201,7 @@ impl<'a> Bench<'a> {
         Ok(self.medians_us(&[(doubling, LEAST_BYTES)])?[0])
     }
 
-    /// Measures collectives on arrays of these sizes, in turns; returns the medians of the slowest ranks.
+    /// Measures collectives on arrays of these sizes, alternating; returns the medians of the slowest ranks.
     fn medians_us(&mut self, ways: &[(Way, usize)]) -> Result<Vec<f64>> {
         let Effort { worth_bytes, ref iterations, warm_up, .. } = *self.effort;
         let largest_bytes = ways.iter().map(|(_, array_bytes)| *array_bytes).max().unwrap_or(LEAST_BYTES);

@@ -2,7 +2,7 @@
 
 use unisono_collectives::model::{InvalidLink, Link, Range};
 
-/// What is done one after the other with messages of one size, or with parts of one size in a pass.
+/// Work with messages of one size, one after the other, or with parts of one size in a pass.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Work {
     /// The number of messages, and how often the bytes of one are copied, and how often reduced.
@@ -11,7 +11,7 @@ pub(super) struct Work {
     pub(super) reduced: usize,
 }
 
-/// The time of that.
+/// The time of such work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sample {
     pub(super) size_bytes: usize,
