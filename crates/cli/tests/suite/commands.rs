@@ -255,7 +255,10 @@ fn nonsense_is_refused() {
         (format!("step {world} --backward-ms 1 --parameters 0"), "such as 25.6M"),
         (format!("step {world} --backward-ms 1 --layers /nowhere"), "cannot read `/nowhere`"),
         (format!("step {world} --backward-ms 0 --parameters 1M"), "must be above 0"),
-        (format!("step {world} --backward-ms 1 --parameters 1M --wire int9"), "there are int8, int4"),
+        (
+            format!("step {world} --backward-ms 1 --parameters 1M --wire int9"),
+            "there are f32, bf16 and f16, and between nodes int8",
+        ),
         (
             format!("step {world} --backward-ms 1 --parameters 1M --wire threshold:1"),
             "simulate topk:FRACTION",
