@@ -1,6 +1,5 @@
-//! Measuring the constants of [`crate::tuning`]: collectives whose steps are known.
-//!
-//! Constants are fitted to the times of collectives that have a known number of messages, or of parts in one pass.
+//! Measuring the constants of [`crate::tuning`]: they are fitted to the times of collectives that have a known number of messages, or of
+//! parts in one pass.
 //!
 //! Where ranks take turns on cores, most of a short collective is hand-overs. Their constant is fitted: with it, the
 //! clock predicts what was measured. In such a world of one node, nothing else is measured: messages are where each rank has a core.
@@ -70,7 +69,7 @@ impl Measured {
     }
 }
 
-/// As many times its array is the memory that a rank writes to before a call on a large one: the array, and something else.
+/// Before a call on an array of at least `LARGE_BYTES`, a rank writes to this many times its size: the array, and other memory.
 const USED_BETWEEN: usize = 2;
 const LARGE_BYTES: usize = 256 << 10;
 /// The smallest message that is measured.

@@ -137,9 +137,9 @@ fn slopes(samples: &[Sample], alpha_us: f64) -> [f64; 2] {
         return [beside(0, 0.0); 2];
     }
     let determinant = moved * reduced - both * both;
+    // (Not a number if the samples do not tell the kinds apart.)
     let free = (sides[0] * reduced - sides[1] * both) / determinant;
-    let slope = if free >= least { free } else { least };
-    let of_reduced = beside(1, slope);
+    let of_reduced = beside(1, free.max(least));
     [beside(0, of_reduced), of_reduced]
 }
 

@@ -105,7 +105,7 @@ impl Installed {
         self.accelerate_by(mpirun(mpi, ranks), program, arguments)
     }
 
-    /// The same, under another launcher.
+    /// Returns the command that runs a program under another launcher.
     fn accelerate_by(&self, mut launcher: Command, program: &Path, arguments: &[&str]) -> Command {
         launcher.arg(UNISONO).args(["accelerate", "--report", "--libraries"]);
         launcher.arg(self.prefix.join("lib/unisono")).arg(program).args(arguments);
