@@ -36,15 +36,18 @@ enum Family {
     Openmpi,
     /// MPICH, Intel MPI, MVAPICH and other libraries with MPICH's interface
     Mpich,
+    /// Any MPI, for programs built with the standard ABI of MPI 5
+    Abi,
 }
 
 impl Family {
-    const ALL: [Self; 2] = [Self::Openmpi, Self::Mpich];
+    const ALL: [Self; 3] = [Self::Openmpi, Self::Mpich, Self::Abi];
 
     fn name(self) -> &'static str {
         match self {
             Self::Openmpi => "Open MPI",
             Self::Mpich => "MPICH",
+            Self::Abi => "MPI's standard ABI",
         }
     }
 
@@ -52,6 +55,7 @@ impl Family {
         match self {
             Self::Openmpi => "libunisono-preload-openmpi.so",
             Self::Mpich => "libunisono-preload-mpich.so",
+            Self::Abi => "libunisono-preload-abi.so",
         }
     }
 
@@ -60,10 +64,11 @@ impl Family {
         match self {
             Self::Openmpi => &["libmpi.so.40", "libmpi_mpifh.so.40", "libmpi_usempif08.so.40"],
             Self::Mpich => &["libmpich.so.12", "libmpi.so.12", "libmpichfort.so.12", "libmpifort.so.12"],
+            Self::Abi => &["libmpi_abi.so.1", "libmpifort_abi.so.1"],
         }
     }
 
-    /// Returns the family of the launcher, if it starts programs of no other.
+    /// Returns the family of the launcher, which starts programs of no other, but those of the standard ABI.
     fn launched() -> Option<Self> {
         match Launcher::detect().starter {
             Some(Starter::OpenMpi) => Some(Self::Openmpi),
@@ -104,7 +109,7 @@ fn prepared(args: &Args) -> Result<Command, String> {
 /// The MPI of a program, from what it is linked with and what started it. A script is linked with none.
 fn family_of(linked: Option<Family>, launched: Option<Family>) -> Result<Family, String> {
     match (linked, launched) {
-        (Some(linked), Some(launched)) if linked != launched => Err(format!(
+        (Some(linked), Some(launched)) if linked != Family::Abi && linked != launched => Err(format!(
             "the program is linked with {}, and was started by the mpirun of {}: its processes would not find each other",
             linked.name(),
             launched.name()
@@ -112,7 +117,7 @@ fn family_of(linked: Option<Family>, launched: Option<Family>) -> Result<Family,
         (Some(family), _) | (None, Some(family)) => Ok(family),
         (None, None) => Err(
             "neither the launcher nor the program tells which MPI it uses: start this command by mpirun, \
-                             or name it by --mpi openmpi or --mpi mpich"
+                             or name it by --mpi openmpi, --mpi mpich or --mpi abi"
                 .to_owned(),
         ),
     }
@@ -138,7 +143,7 @@ fn library(folder: Option<&Path>, family: Family) -> Result<PathBuf, String> {
     library.canonicalize().map_err(|error| {
         format!(
             "there is no library for {} ({}: {error}): `scripts/install-preload --prefix FOLDER` builds one for each MPI \
-             whose mpicc is there; --libraries FOLDER/lib/unisono uses them",
+             whose mpicc is there (for the standard ABI, mpicc_abi); --libraries FOLDER/lib/unisono uses them",
             family.name(),
             library.display()
         )
@@ -156,10 +161,11 @@ mod tests {
 
     #[test]
     fn a_family_is_what_the_program_and_the_launcher_agree_on() {
-        use Family::{Mpich, Openmpi};
+        use Family::{Abi, Mpich, Openmpi};
         assert_eq!(family_of(None, Some(Openmpi)), Ok(Openmpi));
         assert_eq!(family_of(Some(Mpich), None), Ok(Mpich));
         assert_eq!(family_of(Some(Mpich), Some(Mpich)), Ok(Mpich));
+        assert_eq!(family_of(Some(Abi), Some(Mpich)), Ok(Abi));
         assert!(
             family_of(Some(Mpich), Some(Openmpi)).unwrap_err().contains("linked with MPICH, and was started")
         );
@@ -180,6 +186,7 @@ mod tests {
         for (bytes, expected) in [
             (&b"\x7fELF\0libc.so.6\0libmpi.so.40\0"[..], Some(Family::Openmpi)),
             (b"\x7fELF\0libmpich.so.12\0", Some(Family::Mpich)),
+            (b"\x7fELF\0libmpi_abi.so.1\0", Some(Family::Abi)),
             (b"\x7fELF\0libc.so.6\0", None),
             (b"#!/bin/sh\0libmpi.so.40\0", None),
         ] {

@@ -390,6 +390,8 @@ void report_begin(void);
 double report_now(void);
 /* Notes a call once it is done. */
 void report_call(const struct call *call, double now);
+/* Notes a call of a function that always goes to MPI, by its name without MPI_. The name stays where it is. */
+void report_other(const char *function);
 /* Notes what a trial of a call's class has decided. */
 void report_trial(const struct call *call, enum why why, const double trial[SIDES]);
 /* The rows. No other thread calls MPI meanwhile. */

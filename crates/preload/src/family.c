@@ -1,5 +1,8 @@
 /* The MPI of the program. This library is compiled for the handles of one MPI: under another, no function may pass them on. */
 
+/* For dladdr. */
+#define _GNU_SOURCE
+
 #include "accelerate.h"
 
 #include <dlfcn.h>
@@ -8,12 +11,27 @@
 #include <string.h>
 #include <unistd.h>
 
-#ifdef OPEN_MPI
-#define IS_FOR_OPEN_MPI true
-static const char OWN[] = "libunisono-preload-openmpi.so", OTHER[] = "libunisono-preload-mpich.so";
+/* MPIs with one binary interface. */
+struct family {
+    const char *name;
+    /* The library for it, and the names under which programs load MPI, of which the last is NULL. */
+    const char *library, *loaded_as[3];
+};
+
+static const struct family OPEN_MPI_FAMILY = { "Open MPI", "libunisono-preload-openmpi.so", { "libmpi.so.40" } };
+static const struct family MPICH_FAMILY = { "MPICH", "libunisono-preload-mpich.so", { "libmpi.so.12", "libmpich.so.12" } };
+static const struct family ABI_FAMILY = { "MPI's standard ABI", "libunisono-preload-abi.so", { "libmpi_abi.so.1" } };
+static const struct family *const FAMILIES[] = { &OPEN_MPI_FAMILY, &MPICH_FAMILY, &ABI_FAMILY };
+
+/* The family that this library is compiled for. */
+#if defined(OPEN_MPI)
+static const struct family *const OWN = &OPEN_MPI_FAMILY;
+#elif defined(MPICH_NUMVERSION) || defined(I_MPI_VERSION)
+static const struct family *const OWN = &MPICH_FAMILY;
+#elif defined(MPI_ABI_VERSION)
+static const struct family *const OWN = &ABI_FAMILY;
 #else
-#define IS_FOR_OPEN_MPI false
-static const char OWN[] = "libunisono-preload-mpich.so", OTHER[] = "libunisono-preload-openmpi.so";
+#error "mpi.h is not of Open MPI, MPICH or one of its children, or MPI's standard ABI"
 #endif
 
 /* For the text of any MPI's version: MPI_MAX_LIBRARY_VERSION_STRING is that of one MPI, and the largest is MPICH's. */
@@ -27,7 +45,7 @@ static bool is_removed(void)
     bool is_there = false;
     for (char *name = strtok_r(names, ": ", &rest); name != NULL; name = strtok_r(NULL, ": ", &rest)) {
         const char *slash = strrchr(name, '/');
-        if (strcmp(slash == NULL ? name : slash + 1, OWN) == 0)
+        if (strcmp(slash == NULL ? name : slash + 1, OWN->library) == 0)
             is_there = true;
         else
             strcat(strcat(kept, *kept == '\0' ? "" : ":"), name);
@@ -50,46 +68,73 @@ static bool is_first_rank(void)
     return true;
 }
 
-/* Returns whether functions of MPI are visible to this library. If it is linked with MPI, they are. The library for MPICH in wheels is not: it serves
- * MPICH and its children, whose libraries have several names, and calls the one that the program has loaded. */
-static bool is_mpi_visible(void)
+/* Finds a function of MPI that this library does not define. If it is linked with MPI, there are all. The libraries in wheels are not, but that for
+ * Open MPI: they serve any MPI of their family, and call the one that the program has loaded. */
+static void *function_of_mpi(const char *name)
 {
     void *program = dlopen(NULL, RTLD_LAZY);
-    return program != NULL && dlsym(program, "PMPI_Init") != NULL;
+    return program == NULL ? NULL : dlsym(program, name);
+}
+
+/* Makes the functions of a family visible if a module of the program has loaded them. */
+static bool is_loaded(const struct family *family)
+{
+    for (const char *const *name = family->loaded_as; *name != NULL; name++)
+        if (dlopen(*name, RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL) != NULL)
+            return true;
+    return false;
 }
 
 void bind_mpi(void)
 {
-    const char *const names[] = { "libmpi.so.12", "libmpich.so.12" };
-    if (is_mpi_visible())
+    if (function_of_mpi("PMPI_Init") != NULL || is_loaded(OWN))
         return;
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-        if (dlopen(names[i], RTLD_LAZY | RTLD_NOLOAD | RTLD_GLOBAL) != NULL)
-            return;
-    }
-    fprintf(stderr, "unisono: the program has loaded neither %s nor %s, of MPICH: for Open MPI, preload %s instead of %s\n", names[0], names[1],
-            OTHER, OWN);
+    for (size_t i = 0; i < sizeof(FAMILIES) / sizeof(*FAMILIES); i++)
+        if (is_loaded(FAMILIES[i]))
+            fprintf(stderr, "unisono: the program uses %s: preload %s instead of %s\n", FAMILIES[i]->name, FAMILIES[i]->library, OWN->library);
+    fprintf(stderr, "unisono: cannot call MPI: the program has not loaded %s\n", OWN->name);
     exit(1);
 }
 
+/* Whether the MPI that the program calls has the standard ABI: it then answers with the version of that, and otherwise with -1 or not at all. The
+ * function may also be of the MPI that this library is linked with, which comes after the program's. */
+static bool has_abi(void)
+{
+    void *init = function_of_mpi("PMPI_Init"), *abi_version = function_of_mpi("PMPI_Abi_get_version");
+    int major = -1, minor = -1;
+    Dl_info of_init, of_version;
+    bool is_of_one = abi_version != NULL && dladdr(init, &of_init) != 0 && dladdr(abi_version, &of_version) != 0 &&
+                     of_init.dli_fbase == of_version.dli_fbase;
+    return is_of_one && ((int (*)(int *, int *))abi_version)(&major, &minor) == MPI_SUCCESS && major >= 0;
+}
+
+/* The family of the MPI that the program calls. */
+static const struct family *family_of_program(void)
+{
+    char version[VERSION_BYTES] = "";
+    int length;
+    if (has_abi())
+        return &ABI_FAMILY;
+    PMPI_Get_library_version(version, &length);
+    return strncmp(version, "Open MPI", strlen("Open MPI")) == 0 ? &OPEN_MPI_FAMILY : &MPICH_FAMILY;
+}
+
 /* Runs before main: the program, which has done nothing yet, is executed again without this library if its MPI is another one.
- * MPI_Get_library_version takes no handles and may be called before MPI_Init. */
+ * The functions that tell versions take no handles and may be called before MPI_Init. */
 __attribute__((constructor)) static void check_family(int argc, char **argv)
 {
     (void)argc;
-    char version[VERSION_BYTES] = "", program[PATH_BYTES] = "";
-    int length;
-    if (!is_mpi_visible())
+    char program[PATH_BYTES] = "";
+    if (function_of_mpi("PMPI_Init") == NULL)
         return;
-    PMPI_Get_library_version(version, &length);
-    bool is_open_mpi = strncmp(version, "Open MPI", strlen("Open MPI")) == 0;
-    if (is_open_mpi == IS_FOR_OPEN_MPI)
+    const struct family *family = family_of_program();
+    if (family == OWN)
         return;
     if (is_first_rank())
-        fprintf(stderr, "unisono: the program uses %s: preload %s instead of %s; it runs without acceleration\n",
-                is_open_mpi ? "Open MPI" : "MPICH", OTHER, OWN);
+        fprintf(stderr, "unisono: the program uses %s: preload %s instead of %s; it runs without acceleration\n", family->name,
+                family->library, OWN->library);
     if (is_removed() && readlink("/proc/self/exe", program, sizeof(program) - 1) > 0)
         execv(program, argv);
-    fprintf(stderr, "unisono: cannot run the program without %s\n", OWN);
+    fprintf(stderr, "unisono: cannot run the program without %s\n", OWN->library);
     _exit(1);
 }

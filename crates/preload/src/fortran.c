@@ -1,5 +1,5 @@
 /* The functions of Fortran that do not call those of C by their public names: all of Open MPI's, and in the module mpi_f08 of MPICH those
- * without a buffer. */
+ * without a buffer. MPI's standard ABI has none for Fortran, which is built on that of C. */
 
 #include "accelerate.h"
 
@@ -118,7 +118,7 @@ ENTRY(barrier, (const MPI_Fint *comm, MPI_Fint *error))
     *error = MPI_Barrier(COMM);
 }
 
-#else
+#elif !defined(MPI_ABI_VERSION)
 
 /* The error may be left out in this module. */
 static void report(MPI_Fint *error, int code)

@@ -2,6 +2,7 @@
 
 #include "accelerate.h"
 
+#include <ctype.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,13 @@ bool report_is_wanted;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct row *rows;
+
+/* The calls of functions that always go to MPI, in the order of their first calls. */
+struct other {
+    const char *function;
+    long calls;
+};
+static struct other others[64];
 
 static const char *const REASONS[WHYS] = {
     [BY_UNISONO] = "unisono",
@@ -98,6 +106,17 @@ void report_call(const struct call *call, double now)
     pthread_mutex_unlock(&lock);
 }
 
+void report_other(const char *function)
+{
+    struct other *other = others;
+    pthread_mutex_lock(&lock);
+    while (other->function != NULL && strcmp(other->function, function) != 0)
+        other++;
+    other->function = function;
+    other->calls++;
+    pthread_mutex_unlock(&lock);
+}
+
 void report_trial(const struct call *call, enum why why, const double trial[SIDES])
 {
     pthread_mutex_lock(&lock);
@@ -111,6 +130,15 @@ void report_trial(const struct call *call, enum why why, const double trial[SIDE
 const struct row *report_rows(void)
 {
     return rows;
+}
+
+static void print_other(const struct other *other)
+{
+    char name[32];
+    size_t length = strlen(other->function);
+    for (size_t i = 0; i <= length; i++)
+        name[i] = (char)tolower(other->function[i]);
+    fprintf(stderr, "unisono: %-65s %9d %9ld %12s %23s  MPI: not a function of Unisono's\n", name, 0, other->calls, "", "");
 }
 
 static void print(const struct row *row)
@@ -143,4 +171,6 @@ void report_print(void)
             "unisono", "MPI", "us per call", "unisono us", "MPI us", "chosen");
     for (const struct row *row = rows; row != NULL; row = row->next)
         print(row);
+    for (const struct other *other = others; other->function != NULL; other++)
+        print_other(other);
 }

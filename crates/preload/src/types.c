@@ -7,7 +7,7 @@
 
 enum { SLOTS = 256 };
 
-/* Open addressing: a handle is an address in Open MPI, and a number in MPICH. */
+/* Open addressing: a handle is an address in Open MPI, and a number in MPICH and in the standard ABI. */
 static struct type slots[SLOTS];
 static bool is_used[SLOTS];
 
@@ -188,6 +188,9 @@ static bool is_user_defined(MPI_Op op)
 {
 #ifdef OPEN_MPI
     return op != MPI_OP_NULL && op != MPI_REPLACE && op != MPI_NO_OP;
+#elif defined(MPI_ABI_VERSION)
+    /* The handles of MPI's own are smaller than a page of memory. */
+    return (uintptr_t)op >= 4096;
 #else
     /* MPICH's handles of what a program makes have the highest bit. Its later versions have more operations of their own. */
     return op < 0;

@@ -1,5 +1,6 @@
-//! Installs what `unisono accelerate` preloads as a user would, and runs MPI programs under it, over Open MPI and MPICH.
+//! Installs what `unisono accelerate` preloads as a user would, and runs MPI programs under it, over Open MPI, MPICH and MPI's standard ABI.
 
+use std::env;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,7 +22,10 @@ mod nodes;
 const TO_BUILD: Duration = Duration::from_secs(300);
 /// A program that takes longer hangs.
 const DEADLINE: Duration = Duration::from_secs(120);
-const MPIS: [&str; 2] = ["openmpi", "mpich"];
+/// As `--mpi` has them.
+const MPIS: [&str; 3] = ["openmpi", "mpich", ABI];
+/// The standard ABI, of the MPICH 5 that `scripts/setup --tests` installs.
+const ABI: &str = "abi";
 /// Makes every function go through Unisono from the first call.
 const ALL: &str = "allreduce,reduce,bcast,reduce_scatter,reduce_scatter_block,allgather,allgatherv,alltoall,gather,scatter,scan,exscan,barrier";
 
@@ -33,11 +37,12 @@ struct Installed {
 
 pub(crate) fn tests() -> Vec<Test> {
     type Run = fn(&Installed, &'static str);
-    let tests: [(&str, Run); 19] = [
+    let tests: [(&str, Run); 20] = [
         ("every_call_gives_what_mpi_gives", every_call),
         ("the_setting_chooses", setting),
         ("reductions_by_mpi_s_function_give_what_mpi_gives", operations),
         ("types_of_the_program_are_moved_as_by_mpi", layouts),
+        ("calls_of_other_functions_are_counted", others),
         ("ranks_agree_on_trials", choice::ranks_agree),
         ("recorded_decisions_are_replayed", choice::replay),
         ("unusable_records_of_decisions_are_refused", choice::unusable_records),
@@ -55,14 +60,41 @@ pub(crate) fn tests() -> Vec<Test> {
         ("a_world_starts_after_an_invalid_call_of_one_rank", alone),
     ];
     let of_mpi = |mpi: &'static str| {
-        tests.into_iter().enumerate().map(move |(at, (name, run))| {
+        let may_run =
+            move |&(_, (name, _)): &(usize, (&str, Run))| mpi != ABI || !NOT_OVER_ABI.contains(&name);
+        tests.into_iter().enumerate().filter(may_run).map(move |(at, (name, run))| {
             let test = Test::new(format!("{name}_over_{mpi}"), move || run(&Installed::new(), mpi));
-            // The library is compiled for each MPI, and most of it asks neither.
+            let test = test.unless(obstacle(mpi));
+            // The library is compiled for each MPI, and most of it asks none.
             if mpi == "openmpi" || at < 4 { test } else { test.deep() }
         })
     };
-    let unlinked = Test::new("a_library_that_is_linked_with_no_mpi_runs_over_mpich", unlinked);
-    MPIS.into_iter().flat_map(of_mpi).chain([unlinked]).chain(nodes::tests()).collect()
+    let unlinked = ["mpich", ABI].map(|mpi| {
+        let name = format!("a_library_that_is_linked_with_no_mpi_runs_over_{mpi}");
+        Test::new(name, move || unlinked(mpi)).unless(obstacle(mpi))
+    });
+    MPIS.into_iter().flat_map(of_mpi).chain(unlinked).chain(nodes::tests()).collect()
+}
+
+/// PyPI's MPICH 5.0.2 ends programs that give it a null type, and has no Fortran.
+const NOT_OVER_ABI: [&str; 2] = ["calls_that_are_not_valid_are_refused_as_by_mpi", "fortran_programs_run"];
+
+/// Finds out why an MPI is missing, if it is: `scripts/setup --tests` may have failed to install it.
+fn obstacle(mpi: &str) -> fn() -> Option<String> {
+    let no_abi = || {
+        let mpirun = command_of(ABI, "mpirun");
+        (!mpirun.exists()).then(|| format!("there is no {}", mpirun.display()))
+    };
+    if mpi == ABI { no_abi } else { || None }
+}
+
+/// The command `mpicc`, `mpif90` or `mpirun` of an MPI.
+fn command_of(mpi: &str, name: &str) -> PathBuf {
+    match (mpi, name) {
+        (ABI, "mpicc") => root().join("target/mpi-abi/bin/mpicc_abi"),
+        (ABI, _) => root().join("target/mpi-abi/bin").join(name),
+        _ => format!("{name}.{mpi}").into(),
+    }
 }
 
 /// Builds the libraries and installs them.
@@ -70,7 +102,9 @@ fn install(prefix: &Path, options: &[&OsStr]) {
     let mut install = Command::new(root().join("scripts/install-preload"));
     let (target, profile) = launch::target_and_profile();
     install.arg("--prefix").arg(prefix).args(["--profile", &profile, "--with", SAME_FEATURES]).args(options);
-    install.env("CARGO_TARGET_DIR", target);
+    // The other MPIs come first: commands of MPICH 5 have the same names.
+    let path = format!("{}:{}", env::var("PATH").unwrap(), root().join("target/mpi-abi/bin").display());
+    install.env("CARGO_TARGET_DIR", target).env("PATH", path);
     launch::run(install, TO_BUILD).expect_success();
 }
 
@@ -81,11 +115,12 @@ impl Installed {
     }
 
     /// Compiles a program of crates/preload/tests; returns its path.
-    fn build(&self, compiler: &str, source: &str, options: &[&str]) -> PathBuf {
-        let program = self.programs.path().join(format!("{source}.{compiler}{}", options.concat()));
+    fn build(&self, compiler: &Path, source: &str, options: &[&str]) -> PathBuf {
+        let name = compiler.file_name().unwrap().display();
+        let program = self.programs.path().join(format!("{source}.{name}{}", options.concat()));
         let mut command = Command::new(compiler);
         command.args(options).arg(root().join("crates/preload/tests").join(source)).arg("-o").arg(&program);
-        if compiler.starts_with("mpif90") {
+        if source.ends_with(".f90") {
             command.arg("-J").arg(self.programs.path());
         }
         launch::run(command, TO_BUILD).expect_success();
@@ -94,7 +129,7 @@ impl Installed {
 
     fn c(&self, mpi: &str, source: &str) -> PathBuf {
         self.build(
-            &format!("mpicc.{mpi}"),
+            &command_of(mpi, "mpicc"),
             source,
             &["-O1", "-pthread", "-D_POSIX_C_SOURCE=200809L", "-Wall"],
         )
@@ -102,20 +137,27 @@ impl Installed {
 
     /// `mpirun -n RANKS unisono accelerate --report PROGRAM`, with everything accelerated.
     fn accelerate(&self, mpi: &str, ranks: usize, program: &Path, arguments: &[&str]) -> Command {
-        self.accelerate_by(mpirun(mpi, ranks), program, arguments)
+        self.accelerate_by(mpi, mpirun(mpi, ranks), program, arguments)
     }
 
     /// Returns the command that runs a program under another launcher.
-    fn accelerate_by(&self, mut launcher: Command, program: &Path, arguments: &[&str]) -> Command {
-        launcher.arg(UNISONO).args(["accelerate", "--report", "--libraries"]);
-        launcher.arg(self.prefix.join("lib/unisono")).arg(program).args(arguments);
+    fn accelerate_by(&self, mpi: &str, mut launcher: Command, program: &Path, arguments: &[&str]) -> Command {
+        launcher
+            .arg(UNISONO)
+            .args(["accelerate", "--report", "--libraries"])
+            .arg(self.prefix.join("lib/unisono"));
+        // Launchers do not tell it, nor do programs that load MPI late.
+        if mpi == ABI {
+            launcher.args(["--mpi", ABI]);
+        }
+        launcher.arg(program).args(arguments);
         launcher.env("UNISONO_ACCELERATE", ALL);
         launcher
     }
 }
 
 fn mpirun(mpi: &str, ranks: usize) -> Command {
-    let mut command = Command::new(format!("mpirun.{mpi}"));
+    let mut command = Command::new(command_of(mpi, "mpirun"));
     command.args(["-n", &ranks.to_string()]);
     if mpi == "openmpi" {
         command.arg("--oversubscribe");
@@ -143,7 +185,7 @@ fn reports(ended: &Ended, function: &str, carried_out_by: &str) -> bool {
 fn every_call(installed: &Installed, mpi: &'static str) {
     let program = installed.c(mpi, "calls.c");
     // Ranks of MPICH that outnumber the cores take their turns late.
-    for ranks in 1..=if mpi == "mpich" { 3 } else { 4 } {
+    for ranks in 1..=if mpi == "openmpi" { 4 } else { 3 } {
         let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
         for function in ALL.split(',') {
             let by = if ranks == 1 { "MPI: one rank" } else { "  unisono" };
@@ -154,7 +196,7 @@ fn every_call(installed: &Installed, mpi: &'static str) {
 
 fn operations(installed: &Installed, mpi: &'static str) {
     let program = installed.c(mpi, "operations.c");
-    for ranks in 1..=if mpi == "mpich" { 2 } else { 4 } {
+    for ranks in 1..=if mpi == "openmpi" { 4 } else { 2 } {
         let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
         for function in ["allreduce", "reduce", "reduce_scatter", "reduce_scatter_block", "scan", "exscan"] {
             for op in ["maxloc other", "minloc other", "user-defined other", "sum other", "prod other"] {
@@ -180,12 +222,20 @@ fn operations(installed: &Installed, mpi: &'static str) {
 
 fn layouts(installed: &Installed, mpi: &'static str) {
     let program = installed.c(mpi, "layouts.c");
-    for ranks in 1..=if mpi == "mpich" { 2 } else { 4 } {
+    for ranks in 1..=if mpi == "openmpi" { 4 } else { 2 } {
         let ended = is_right(launch::run(installed.accelerate(mpi, ranks, &program, &[]), DEADLINE), ranks);
         for function in ["bcast", "allgather", "allgatherv", "alltoall", "gather", "scatter"] {
             let by = if ranks == 1 { "MPI: one rank" } else { "  unisono" };
             assert!(reports(&ended, function, by), "{function} is not carried out by{by}: {ended:?}");
         }
+    }
+}
+
+fn others(installed: &Installed, mpi: &'static str) {
+    let ended =
+        is_right(launch::run(installed.accelerate(mpi, 2, &installed.c(mpi, "others.c"), &[]), DEADLINE), 2);
+    for function in ["alltoallv", "alltoallw", "gatherv", "scatterv", "iallreduce", "ibcast", "ibarrier"] {
+        assert!(reports(&ended, function, "MPI: not a function of Unisono's"), "{function}: {ended:?}");
     }
 }
 
@@ -232,7 +282,7 @@ fn fatal_mismatch(installed: &Installed, mpi: &'static str) {
 
 fn fortran(installed: &Installed, mpi: &'static str) {
     for module in ["-DCLASSIC", "-DMODERN"] {
-        let program = installed.build(&format!("mpif90.{mpi}"), "in_fortran.f90", &["-cpp", "-O1", module]);
+        let program = installed.build(&command_of(mpi, "mpif90"), "in_fortran.f90", &["-cpp", "-O1", module]);
         let ended = is_right(launch::run(installed.accelerate(mpi, 2, &program, &[]), DEADLINE), 2);
         for function in [
             "allreduce",
@@ -288,10 +338,13 @@ fn library(family: &str) -> String {
 }
 
 fn other_mpi(installed: &Installed, mpi: &'static str) {
-    let other = if mpi == "openmpi" { "mpich" } else { "openmpi" };
-    let ended = preload(installed, mpi, other, 2, "calls.c");
-    let advice = format!("preload {} instead of {}", library(mpi), library(other));
-    assert_eq!(ended.stderr.matches(&advice).count(), 1, "{ended:?}");
+    // The MPICH 5 that the library for the standard ABI is linked with here brings a UCX of its own, which Debian's MPICH cannot use.
+    let may_be = |other: &str| other != mpi && (mpi, other) != ("mpich", ABI) && obstacle(other)().is_none();
+    for other in MPIS.into_iter().filter(|other| may_be(other)) {
+        let ended = preload(installed, mpi, other, 2, "calls.c");
+        let advice = format!("preload {} instead of {}", library(mpi), library(other));
+        assert_eq!(ended.stderr.matches(&advice).count(), 1, "{ended:?}");
+    }
 }
 
 // Without a report, for which the library makes communicators at the end.
@@ -299,23 +352,23 @@ fn alone(installed: &Installed, mpi: &'static str) {
     preload(installed, mpi, mpi, 3, "alone.c");
 }
 
-/// The library for MPICH as wheels have it: it calls the MPI that the program has loaded, or a module of the program.
-fn unlinked() {
+/// The library for MPICH or the standard ABI as wheels have it: it calls the MPI that the program has loaded, or a module of the program.
+fn unlinked(mpi: &'static str) {
     let programs = tempfile::tempdir().unwrap();
     let compiler = programs.path().join("mpicc");
-    let includes = "$(mpicc.mpich -show | tr ' ' '\\n' | grep '^-I')";
-    fs::write(&compiler, format!("#!/bin/sh\nexec cc {includes} \"$@\" -Wl,-z,lazy\n")).unwrap();
+    let options = format!("$({} -show | tr ' ' '\\n' | grep '^-[DI]')", command_of(mpi, "mpicc").display());
+    fs::write(&compiler, format!("#!/bin/sh\nexec cc {options} \"$@\" -Wl,-z,lazy\n")).unwrap();
     fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
     let installed = Installed { prefix: programs.path().join("prefix"), programs };
     install(&installed.prefix, &["--mpicc".as_ref(), compiler.as_ref()]);
-    let program = installed.c("mpich", "calls.c");
-    let module =
-        installed.build("mpicc.mpich", "calls.c", &["-shared", "-fPIC", "-D_POSIX_C_SOURCE=200809L"]);
-    let host = installed.build("cc", "module.c", &["-Wall"]);
+    let program = installed.c(mpi, "calls.c");
+    let module = ["-shared", "-fPIC", "-D_POSIX_C_SOURCE=200809L"];
+    let module = installed.build(&command_of(mpi, "mpicc"), "calls.c", &module);
+    let host = installed.build("cc".as_ref(), "module.c", &["-Wall"]);
     let module = module.display().to_string();
     for (program, arguments) in [(&program, &[][..]), (&host, &[module.as_str()][..])] {
-        let ended = is_right(launch::run(installed.accelerate("mpich", 2, program, arguments), DEADLINE), 2);
+        let ended = is_right(launch::run(installed.accelerate(mpi, 2, program, arguments), DEADLINE), 2);
         assert!(reports(&ended, "allreduce", "  unisono"), "{ended:?}");
     }
-    no_mpi(&installed, "mpich");
+    no_mpi(&installed, mpi);
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use unisono_testing::launch::{self, Ended};
 
-use super::{DEADLINE, Installed, is_right, mpirun};
+use super::{DEADLINE, Installed, command_of, is_right, mpirun};
 
 /// A row of the report: a class of calls.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ const CLASSES: usize = 42;
 
 pub(super) fn ranks_agree(installed: &Installed, mpi: &'static str) {
     // Ranks of MPICH that outnumber the cores take their turns late.
-    let ranks = if mpi == "mpich" { 2 } else { 4 };
+    let ranks = if mpi == "openmpi" { 4 } else { 2 };
     let ended = run(installed, mpi, ranks, (TRIED, 300), &[]);
     let rows = rows(&ended);
     assert!(rows.len() == CLASSES && rows.iter().all(|row| row.has_trial), "{rows:#?}");
@@ -89,7 +89,7 @@ pub(super) fn few_calls(installed: &Installed, mpi: &'static str) {
 
 /// Compiles `delay.c`, and runs the program with it behind the library.
 pub(super) fn slow_mpi(installed: &Installed, mpi: &'static str) {
-    let delay = installed.build(&format!("mpicc.{mpi}"), "delay.c", &["-shared", "-fPIC"]);
+    let delay = installed.build(&command_of(mpi, "mpicc"), "delay.c", &["-shared", "-fPIC"]);
     let program = installed.c(mpi, "choices.c");
     let behind = r#"LD_PRELOAD=$LD_PRELOAD:$0 exec "$@""#;
     // All-reduces alone, of which MPI carries out each check too.

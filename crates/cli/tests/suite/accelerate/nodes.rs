@@ -6,7 +6,7 @@ use std::process::Command;
 use unisono_testing::launch::{self, Ended};
 use unisono_testing::suite::Test;
 
-use super::{ALL, DEADLINE, Installed, MPIS, choice, is_right, reports};
+use super::{ABI, ALL, DEADLINE, Installed, MPIS, choice, is_right, reports};
 use crate::{TWO_NODES, no_two_nodes};
 
 pub(super) fn tests() -> Vec<Test> {
@@ -28,7 +28,7 @@ pub(super) fn tests() -> Vec<Test> {
     };
     let clock = || clock(&Installed::new(), "openmpi");
     let clock = Test::new("nodes_choose_by_one_clock_over_openmpi", clock).unless(no_clocks);
-    MPIS.into_iter().flat_map(of_mpi).chain([clock]).collect()
+    MPIS.into_iter().filter(|&mpi| mpi != ABI).flat_map(of_mpi).chain([clock]).collect()
 }
 
 /// Returns the reason why nodes cannot have clocks of their own here, if they cannot.
@@ -49,7 +49,7 @@ fn accelerate(installed: &Installed, mpi: &str, nodes: &str, program: &Path, arg
     launcher.envs([("UNISONO_NODES", nodes), ("UNISONO_NETWORK", "tcp")]);
     // Ranks of a node share a core, which Open MPI does not know.
     launcher.env("OMPI_MCA_mpi_yield_when_idle", "1");
-    installed.accelerate_by(launcher, program, arguments)
+    installed.accelerate_by(mpi, launcher, program, arguments)
 }
 
 fn run(command: Command, nodes: &str) -> Ended {

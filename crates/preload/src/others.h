@@ -1,0 +1,59 @@
+/* The functions of others.c, with counts of either kind: int, or MPI_Count in those that end with _c. That file includes this one for either. */
+
+#define OTHER(name, parameters, arguments) \
+    int MPI(name) parameters               \
+    {                                      \
+        note(#name);                       \
+        return PMPI(name) arguments;       \
+    }
+
+#if MPI_VERSION >= 4
+#define PERSISTENT(name, parameters, arguments) OTHER(name, parameters, arguments)
+#else
+#define PERSISTENT(name, parameters, arguments)
+#endif
+
+/* The non-blocking and the persistent form of MPI_<name>. */
+#define STARTED(non_blocking, name, parameters, arguments)                                                           \
+    OTHER(non_blocking, (UNPACKED parameters, MPI_Request * request), (UNPACKED arguments, request))                \
+    PERSISTENT(name##_init, (UNPACKED parameters, MPI_Info info, MPI_Request * request), (UNPACKED arguments, info, request))
+
+#define UNPACKED(...) __VA_ARGS__
+
+/* The parameters of a reduction, of a move, and of a move of blocks, and their names. */
+#define REDUCTION const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op
+#define REDUCED from, to, count, type, op
+#define MOVE const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT to_count, MPI_Datatype to_type
+#define MOVED from, from_count, from_type, to, to_count, to_type
+#define FROM_BLOCKS const void *from, const COUNT from_counts[], const DISPLACEMENT from_starts[]
+#define TO_BLOCKS void *to, const COUNT to_counts[], const DISPLACEMENT to_starts[]
+#define EXCHANGE FROM_BLOCKS, MPI_Datatype from_type, TO_BLOCKS, MPI_Datatype to_type
+#define EXCHANGE_OF_TYPES FROM_BLOCKS, const MPI_Datatype from_type[], TO_BLOCKS, const MPI_Datatype to_type[]
+#define EXCHANGED from, from_counts, from_starts, from_type, to, to_counts, to_starts, to_type
+#define GATHERING const void *from, COUNT count, MPI_Datatype from_type, TO_BLOCKS, MPI_Datatype to_type
+#define GATHERED from, count, from_type, to, to_counts, to_starts, to_type
+#define SCATTERING FROM_BLOCKS, MPI_Datatype from_type, void *to, COUNT count, MPI_Datatype to_type
+#define SCATTERED from, from_counts, from_starts, from_type, to, count, to_type
+
+OTHER(Alltoallv, (EXCHANGE, MPI_Comm comm), (EXCHANGED, comm))
+OTHER(Alltoallw, (EXCHANGE_OF_TYPES, MPI_Comm comm), (EXCHANGED, comm))
+OTHER(Gatherv, (GATHERING, int root, MPI_Comm comm), (GATHERED, root, comm))
+OTHER(Scatterv, (SCATTERING, int root, MPI_Comm comm), (SCATTERED, root, comm))
+
+STARTED(Iallreduce, Allreduce, (REDUCTION, MPI_Comm comm), (REDUCED, comm))
+STARTED(Ireduce, Reduce, (REDUCTION, int root, MPI_Comm comm), (REDUCED, root, comm))
+STARTED(Ireduce_scatter_block, Reduce_scatter_block, (REDUCTION, MPI_Comm comm), (REDUCED, comm))
+STARTED(Ireduce_scatter, Reduce_scatter, (const void *from, void *to, const COUNT counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm),
+        (from, to, counts, type, op, comm))
+STARTED(Iscan, Scan, (REDUCTION, MPI_Comm comm), (REDUCED, comm))
+STARTED(Iexscan, Exscan, (REDUCTION, MPI_Comm comm), (REDUCED, comm))
+STARTED(Ibcast, Bcast, (void *buffer, COUNT count, MPI_Datatype type, int root, MPI_Comm comm), (buffer, count, type, root, comm))
+STARTED(Iallgather, Allgather, (MOVE, MPI_Comm comm), (MOVED, comm))
+STARTED(Iallgatherv, Allgatherv, (GATHERING, MPI_Comm comm), (GATHERED, comm))
+STARTED(Ialltoall, Alltoall, (MOVE, MPI_Comm comm), (MOVED, comm))
+STARTED(Ialltoallv, Alltoallv, (EXCHANGE, MPI_Comm comm), (EXCHANGED, comm))
+STARTED(Ialltoallw, Alltoallw, (EXCHANGE_OF_TYPES, MPI_Comm comm), (EXCHANGED, comm))
+STARTED(Igather, Gather, (MOVE, int root, MPI_Comm comm), (MOVED, root, comm))
+STARTED(Igatherv, Gatherv, (GATHERING, int root, MPI_Comm comm), (GATHERED, root, comm))
+STARTED(Iscatter, Scatter, (MOVE, int root, MPI_Comm comm), (MOVED, root, comm))
+STARTED(Iscatterv, Scatterv, (SCATTERING, int root, MPI_Comm comm), (SCATTERED, root, comm))
