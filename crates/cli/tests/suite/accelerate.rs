@@ -76,8 +76,13 @@ pub(crate) fn tests() -> Vec<Test> {
     MPIS.into_iter().flat_map(of_mpi).chain(unlinked).chain(nodes::tests()).collect()
 }
 
-/// PyPI's MPICH 5.0.2 ends programs that give it a null type, and has no Fortran.
-const NOT_OVER_ABI: [&str; 2] = ["calls_that_are_not_valid_are_refused_as_by_mpi", "fortran_programs_run"];
+/// PyPI's MPICH 5.0.2 ends programs that give it a null type, as errors.c does, and has no Fortran.
+const NOT_OVER_ABI: [&str; 4] = [
+    "calls_that_are_not_valid_are_refused_as_by_mpi",
+    "a_mismatch_is_an_error_of_mpi",
+    "a_mismatch_ends_the_job_by_default",
+    "fortran_programs_run",
+];
 
 /// Finds out why an MPI is missing, if it is: `scripts/setup --tests` may have failed to install it.
 fn obstacle(mpi: &str) -> fn() -> Option<String> {
