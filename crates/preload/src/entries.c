@@ -41,12 +41,21 @@ int MPI_Barrier(MPI_Comm comm)
     return BY_MPI(call, PMPI_Barrier(comm));
 }
 
+static inline void note(const char *function)
+{
+    if (report_is_wanted)
+        report_other(function);
+}
+
 /* The others, with counts of either kind. */
 #define COUNT int
 #define DISPLACEMENT int
 #define MPI(function) MPI_##function
 #define PMPI(function) PMPI_##function
 #include "entries.h"
+#include "others.h"
+
+STARTED(Ibarrier, Barrier, (MPI_Comm comm), (comm))
 
 #if MPI_VERSION >= 4
 #undef COUNT
@@ -58,4 +67,5 @@ int MPI_Barrier(MPI_Comm comm)
 #define MPI(function) MPI_##function##_c
 #define PMPI(function) PMPI_##function##_c
 #include "entries.h"
+#include "others.h"
 #endif

@@ -1,4 +1,5 @@
-/* The functions of others.c, with counts of either kind: int, or MPI_Count in those that end with _c. That file includes this one for either. */
+/* The collectives that always go to MPI, counted for the report: a program whose time is spent in them gains nothing here. entries.c includes this
+ * file for either kind of counts: int, or MPI_Count in functions that end with _c. */
 
 #define OTHER(name, parameters, arguments) \
     int MPI(name) parameters               \
@@ -21,9 +22,9 @@
 #define UNPACKED(...) __VA_ARGS__
 
 /* The parameters of a reduction, of a move, and of a move of blocks, and their names. */
-#define REDUCTION const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op
+#define REDUCING const void *from, void *to, COUNT count, MPI_Datatype type, MPI_Op op
 #define REDUCED from, to, count, type, op
-#define MOVE const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT to_count, MPI_Datatype to_type
+#define MOVING const void *from, COUNT from_count, MPI_Datatype from_type, void *to, COUNT to_count, MPI_Datatype to_type
 #define MOVED from, from_count, from_type, to, to_count, to_type
 #define FROM_BLOCKS const void *from, const COUNT from_counts[], const DISPLACEMENT from_starts[]
 #define TO_BLOCKS void *to, const COUNT to_counts[], const DISPLACEMENT to_starts[]
@@ -40,20 +41,20 @@ OTHER(Alltoallw, (EXCHANGE_OF_TYPES, MPI_Comm comm), (EXCHANGED, comm))
 OTHER(Gatherv, (GATHERING, int root, MPI_Comm comm), (GATHERED, root, comm))
 OTHER(Scatterv, (SCATTERING, int root, MPI_Comm comm), (SCATTERED, root, comm))
 
-STARTED(Iallreduce, Allreduce, (REDUCTION, MPI_Comm comm), (REDUCED, comm))
-STARTED(Ireduce, Reduce, (REDUCTION, int root, MPI_Comm comm), (REDUCED, root, comm))
-STARTED(Ireduce_scatter_block, Reduce_scatter_block, (REDUCTION, MPI_Comm comm), (REDUCED, comm))
+STARTED(Iallreduce, Allreduce, (REDUCING, MPI_Comm comm), (REDUCED, comm))
+STARTED(Ireduce, Reduce, (REDUCING, int root, MPI_Comm comm), (REDUCED, root, comm))
+STARTED(Ireduce_scatter_block, Reduce_scatter_block, (REDUCING, MPI_Comm comm), (REDUCED, comm))
 STARTED(Ireduce_scatter, Reduce_scatter, (const void *from, void *to, const COUNT counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm),
         (from, to, counts, type, op, comm))
-STARTED(Iscan, Scan, (REDUCTION, MPI_Comm comm), (REDUCED, comm))
-STARTED(Iexscan, Exscan, (REDUCTION, MPI_Comm comm), (REDUCED, comm))
+STARTED(Iscan, Scan, (REDUCING, MPI_Comm comm), (REDUCED, comm))
+STARTED(Iexscan, Exscan, (REDUCING, MPI_Comm comm), (REDUCED, comm))
 STARTED(Ibcast, Bcast, (void *buffer, COUNT count, MPI_Datatype type, int root, MPI_Comm comm), (buffer, count, type, root, comm))
-STARTED(Iallgather, Allgather, (MOVE, MPI_Comm comm), (MOVED, comm))
+STARTED(Iallgather, Allgather, (MOVING, MPI_Comm comm), (MOVED, comm))
 STARTED(Iallgatherv, Allgatherv, (GATHERING, MPI_Comm comm), (GATHERED, comm))
-STARTED(Ialltoall, Alltoall, (MOVE, MPI_Comm comm), (MOVED, comm))
+STARTED(Ialltoall, Alltoall, (MOVING, MPI_Comm comm), (MOVED, comm))
 STARTED(Ialltoallv, Alltoallv, (EXCHANGE, MPI_Comm comm), (EXCHANGED, comm))
 STARTED(Ialltoallw, Alltoallw, (EXCHANGE_OF_TYPES, MPI_Comm comm), (EXCHANGED, comm))
-STARTED(Igather, Gather, (MOVE, int root, MPI_Comm comm), (MOVED, root, comm))
+STARTED(Igather, Gather, (MOVING, int root, MPI_Comm comm), (MOVED, root, comm))
 STARTED(Igatherv, Gatherv, (GATHERING, int root, MPI_Comm comm), (GATHERED, root, comm))
-STARTED(Iscatter, Scatter, (MOVE, int root, MPI_Comm comm), (MOVED, root, comm))
+STARTED(Iscatter, Scatter, (MOVING, int root, MPI_Comm comm), (MOVED, root, comm))
 STARTED(Iscatterv, Scatterv, (SCATTERING, int root, MPI_Comm comm), (SCATTERED, root, comm))
