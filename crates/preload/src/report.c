@@ -19,6 +19,7 @@ struct other {
     const char *function;
     long calls;
 };
+/* More than others.h has: the last ones are empty. */
 static struct other others[64];
 
 static const char *const REASONS[WHYS] = {
