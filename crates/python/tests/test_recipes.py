@@ -30,13 +30,22 @@ def losses(text: str, backend: str) -> str:
     return found[0]
 
 
+def with_gloo(program: str) -> str:
+    """The program with gloo, which ends without the interpreter's last steps.
+
+    PyTorch 2.15 aborts in these where a thread of gloo still holds a tensor: 9 of 100 runs on two busy cores.
+    """
+    end = r"\g<0>; import os, sys; sys.stdout.flush(); os._exit(0)"
+    return re.sub(r"^ *dist\.destroy_process_group\(\)$", end, program.replace('"unisono"', '"gloo"'), flags=re.MULTILINE)
+
+
 def check(section: str, folder: Path, command: list[str]) -> None:
     """Runs the program of a section with both backends, which must give equal losses."""
     (program,) = programs(section)
     assert program.count('"unisono"') == 1, program
     both = []
-    for backend in ("unisono", "gloo"):
-        (folder / "train.py").write_text(program.replace('"unisono"', f'"{backend}"'))
+    for backend, text in (("unisono", program), ("gloo", with_gloo(program))):
+        (folder / "train.py").write_text(text)
         both.append(losses(output_of([*command, "train.py"], folder, DEADLINE_S, RAY_AUTH_MODE="disabled"), backend))
     assert both[0] == both[1]
 
@@ -64,7 +73,7 @@ if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) == 0:
         "--nnodes 1:2 --nproc-per-node 2 --max-restarts 2 --rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-conf last_call_timeout=2"
     )
     text = output_of([*TORCHRUN[:3], *options.split(), "train.py"], tmp_path, DEADLINE_S)
-    (tmp_path / "train.py").write_text(program.replace('"unisono"', '"gloo"'))
+    (tmp_path / "train.py").write_text(with_gloo(program))
     assert losses(text, "unisono") == losses(output_of([*TORCHRUN, "train.py"], tmp_path, DEADLINE_S), "gloo")
 
 
@@ -78,9 +87,9 @@ def test_jupyter(tmp_path: Path) -> None:
     cells = programs("Jupyter")
     assert "".join(cells).count('"unisono"') == 1
     both = []
-    for backend in ("unisono", "gloo"):
+    for backend, texts in (("unisono", cells), ("gloo", map(with_gloo, cells))):
         notebook = nbformat.v4.new_notebook()
-        notebook.cells = [nbformat.v4.new_code_cell(cell.replace('"unisono"', f'"{backend}"')) for cell in cells]
+        notebook.cells = [nbformat.v4.new_code_cell(text) for text in texts]
         # With this variable, kernels do not show what the processes that they start print.
         variables = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
         nbclient.NotebookClient(notebook, timeout=DEADLINE_S, resources={"metadata": {"path": str(tmp_path)}}).execute(env=variables)
