@@ -26,6 +26,7 @@ use crate::transport::{Fabric, Messages};
 use crate::tuning::Tuning;
 
 mod all_to_all_v;
+mod bootstrap;
 mod choice;
 mod deadlines;
 #[cfg(feature = "nccl")]
@@ -34,7 +35,6 @@ mod groups;
 mod grow;
 mod in_flight;
 mod lateness;
-mod own;
 mod per_call;
 mod plan;
 mod point_to_point;

@@ -8,12 +8,12 @@
 mod attempts;
 mod board;
 mod dump;
+#[allow(unsafe_code, reason = "memory is shared with other processes")]
+mod layout;
 mod lockstep;
 mod panics;
 mod report;
 mod ring;
-#[allow(unsafe_code, reason = "memory is shared with other processes")]
-mod sheet;
 mod time;
 
 pub(crate) use attempts::{PIECE_BYTES, PieceNumber};

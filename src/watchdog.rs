@@ -22,7 +22,6 @@ use crate::observe::flush;
 use crate::status::{Guard, StatusBoard, dump, dump_all};
 use crate::system::{FAILED, say};
 
-mod bell;
 mod by_ranks;
 mod card;
 mod checks;
@@ -35,9 +34,9 @@ mod processes;
 mod report;
 mod signals;
 mod sockets;
+mod wake_up;
 mod warning;
 
-use bell::Bell;
 use by_ranks::ByRanks;
 pub(crate) use card::{Card, Cards};
 use checks::Checks;
@@ -45,6 +44,7 @@ pub(crate) use hub::Hub;
 use nodes::Nodes;
 use report::{LATER, Report};
 use signals::Signals;
+use wake_up::WakeUp;
 
 /// The interval of its checks when nothing wakes it.
 const TICK: Duration = Duration::from_millis(50);
@@ -96,7 +96,7 @@ pub(crate) fn watch(watched: Watched) -> Result<Arc<dyn Guard>> {
 /// A running watchdog thread. It ends when this is dropped.
 #[derive(Debug)]
 struct Watchdog {
-    bell: Arc<Bell>,
+    wake_up: Arc<WakeUp>,
     reports: Vec<Arc<Report>>,
     /// The status board, if this process is one rank.
     of_process: Option<StatusBoard>,
@@ -105,7 +105,7 @@ struct Watchdog {
 
 impl Watchdog {
     fn start(watched: Watched) -> std::io::Result<Self> {
-        let bell = Arc::new(Bell::new()?);
+        let wake_up = Arc::new(WakeUp::new()?);
         let report =
             |status: &StatusBoard| Arc::new(Report::new(status.clone(), Arc::clone(&watched.cards), true));
         let reports: Vec<_> = watched.statuses.iter().map(report).collect();
@@ -121,12 +121,12 @@ impl Watchdog {
             nodes: Nodes::new(&status, &cards, hub, warn_after),
             status,
             reports: reports.clone(),
-            bell: Arc::clone(&bell),
+            wake_up: Arc::clone(&wake_up),
             failed_at: None,
             told_to_end: None,
         };
         let thread = std::thread::Builder::new().name("watchdog".into()).spawn(move || rounds.run())?;
-        Ok(Self { bell, reports, of_process, thread: Some(thread) })
+        Ok(Self { wake_up, reports, of_process, thread: Some(thread) })
     }
 }
 
@@ -135,7 +135,7 @@ impl Guard for Watchdog {
     fn look(&self) {}
 
     fn hurry(&self) {
-        self.bell.ring();
+        self.wake_up.wake();
     }
 
     fn fail(&self, status: &StatusBoard, first: Rank, cause: &str) {
@@ -153,7 +153,7 @@ impl Guard for Watchdog {
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.bell.ring_to_end();
+        self.wake_up.end();
         let ended = self.thread.take().map(JoinHandle::join);
         debug_assert!(matches!(ended, Some(Ok(()))), "a watchdog does not panic");
         // The job ends, before this process can do anything else.
@@ -171,7 +171,7 @@ struct Rounds {
     kind: Kind,
     status: StatusBoard,
     reports: Vec<Arc<Report>>,
-    bell: Arc<Bell>,
+    wake_up: Arc<WakeUp>,
     signals: Signals,
     checks: Checks,
     nodes: Option<Nodes>,
@@ -186,7 +186,7 @@ impl Rounds {
         loop {
             self.wait();
             // Events before the end are still reported.
-            let ends = self.bell.ends();
+            let ends = self.wake_up.ends();
             self.round();
             if ends {
                 if let Some(nodes) = &mut self.nodes {
@@ -199,17 +199,17 @@ impl Rounds {
 
     /// Sleeps until something happens, or the next check is due.
     fn wait(&self) {
-        let bell = self.bell.file().map(|bell| (bell, false));
+        let event = self.wake_up.file().map(|file| (file, false));
         let processes = self.checks.processes.waits_on().map(|process| (process, false));
         let nodes = self.nodes.iter().flat_map(Nodes::waits_on);
         let flags = |writes| if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-        let all = bell.into_iter().chain(processes).chain(nodes);
+        let all = event.into_iter().chain(processes).chain(nodes);
         let mut all: Vec<_> =
             all.map(|(file, writes)| PollFd::from_borrowed_fd(file, flags(writes))).collect();
         let tick = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
         // A signal ends the sleep too.
         let _ = poll(&mut all, Some(&tick));
-        self.bell.still();
+        self.wake_up.reset();
     }
 
     fn round(&mut self) {
@@ -256,7 +256,7 @@ impl Rounds {
             }
             let cause = format!("it was ended by {}", signals::name(signal));
             self.reports[0].fail(self.status.rank(), &cause);
-            self.bell.ring();
+            self.wake_up.wake();
         } else if passed > TERMINATION + 2 * LATER {
             // The others have reported: they may not outlive this process by much.
             self.reports.iter().for_each(|report| report.aborted());

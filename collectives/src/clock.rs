@@ -120,7 +120,7 @@ pub fn predict(
     let mut world = |count, execution| {
         let program = |rank| {
             let plan = plan(rank);
-            busiest.see(&plan, rank, (count, element_size_bytes));
+            busiest.include(&plan, rank, (count, element_size_bytes));
             compiled.lowered((rank, &plan), execution)
         };
         World::folded(program, topology, stride, count, LIMITS)
@@ -150,7 +150,7 @@ pub fn predict(
 
 impl Prediction {
     /// Takes the steps and messages of a rank into account.
-    fn see(&mut self, plan: &Plan, rank: Rank, (count, element_size_bytes): (usize, usize)) {
+    fn include(&mut self, plan: &Plan, rank: Rank, (count, element_size_bytes): (usize, usize)) {
         let partition = Partition::fair(count, plan.chunk_count());
         let (mut steps, mut messages, mut sent_count) = (0, 0, 0);
         for phase in plan.phases() {

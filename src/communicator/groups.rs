@@ -5,7 +5,7 @@ use std::sync::Arc;
 use unisono_collectives::Rank;
 
 use super::Communicator;
-use super::own::Among;
+use super::bootstrap::Among;
 use crate::config::{Config, Constants, Inside};
 use crate::error::{Error, Place, Result};
 use crate::transport::{Fabric, gather};

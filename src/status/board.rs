@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use unisono_collectives::Rank;
 
+use super::layout::{Layout, Row, hash};
 use super::ring::Ring;
-use super::sheet::{Row, Sheet, hash};
 use super::time::{now_us, seconds_between};
 use crate::codes::Codes;
 use crate::error::{Error, Result};
@@ -38,7 +38,7 @@ const TICK_US: u64 = 1000;
 /// One rank's view of a status board. Clones belong to the same rank.
 #[derive(Debug, Clone)]
 pub(crate) struct StatusBoard {
-    sheet: Arc<Sheet>,
+    layout: Arc<Layout>,
     members: Arc<[Rank]>,
     position: usize,
     /// The flight recorder folder.
@@ -61,7 +61,7 @@ struct Parent {
 impl StatusBoard {
     /// The memory needed for a status board shared by `members` of `ranks` ranks.
     pub(crate) fn size_bytes(ranks: usize, members: usize) -> usize {
-        Sheet::size_bytes(ranks, members)
+        Layout::size_bytes(ranks, members)
     }
 
     /// The status boards of all ranks of a world of threads.
@@ -90,9 +90,9 @@ impl StatusBoard {
         let size_bytes = Self::size_bytes(ranks, members.len());
         let memory = |error: rustix::io::Errno| Error::Memory { size_bytes, cause: error.into() };
         let pages = Pages::untouched(size_bytes).map_err(memory)?;
-        let sheet = Sheet::new(pages, ranks, members.len()).expect("it was asked how much it needs");
-        let (sheet, members) = (Arc::new(sheet), members.into());
-        let first = Self::view(sheet, members, 0);
+        let layout = Layout::new(pages, ranks, members.len()).expect("it was asked how much it needs");
+        let (layout, members) = (Arc::new(layout), members.into());
+        let first = Self::view(layout, members, 0);
         let view = |position| {
             let (parent, guard, observer) = Default::default();
             let status = Self { position, parent, guard, observer, ..first.clone() };
@@ -111,24 +111,24 @@ impl StatusBoard {
         members: &[Rank],
         position: usize,
     ) -> Option<Self> {
-        let sheet = Sheet::new(pages, ranks, members.len())?;
+        let layout = Layout::new(pages, ranks, members.len())?;
         if position == 0 {
-            sheet.head().number.store(number, Ordering::Release);
-        } else if sheet.head().number.load(Ordering::Acquire) != number {
+            layout.head().number.store(number, Ordering::Release);
+        } else if layout.head().number.load(Ordering::Acquire) != number {
             return None;
         }
-        let status = Self::view(Arc::new(sheet), members.into(), position);
+        let status = Self::view(Arc::new(layout), members.into(), position);
         status.enter().ok().map(|()| status)
     }
 
-    fn view(sheet: Arc<Sheet>, members: Arc<[Rank]>, position: usize) -> Self {
+    fn view(layout: Arc<Layout>, members: Arc<[Rank]>, position: usize) -> Self {
         let (flight_dir, parent, guard, observer) = Default::default();
-        Self { sheet, members, position, flight_dir, parent, guard, observer }
+        Self { layout, members, position, flight_dir, parent, guard, observer }
     }
 
     /// Initialises this rank's row.
     fn enter(&self) -> rustix::io::Result<()> {
-        self.sheet.touch(self.position)?;
+        self.layout.touch(self.position)?;
         let row = self.own();
         row.process_id.store(std::process::id(), Ordering::Relaxed);
         row.since.store(self.tick(), Ordering::Release);
@@ -153,7 +153,7 @@ impl StatusBoard {
 
     /// The number of ranks in the world.
     pub(crate) fn ranks(&self) -> usize {
-        self.sheet.ranks()
+        self.layout.ranks()
     }
 
     /// Sets the flight recorder folder, once.
@@ -183,7 +183,7 @@ impl StatusBoard {
             row.quiet_label.store(hash, Ordering::Relaxed);
             row.since.store(self.tick(), Ordering::Relaxed);
         }
-        self.sheet.head().quiet.fetch_add(1, Ordering::AcqRel);
+        self.layout.head().quiet.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Records that this rank leaves its innermost quiet section.
@@ -192,18 +192,18 @@ impl StatusBoard {
         if row.quiet_depth.fetch_sub(1, Ordering::Relaxed) == 1 {
             row.since.store(self.tick(), Ordering::Relaxed);
         }
-        self.sheet.head().quiet.fetch_sub(1, Ordering::AcqRel);
+        self.layout.head().quiet.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Records the quiet section of a rank that does not share this status board, or that there is none.
     pub(crate) fn set_quiet_elsewhere(&self, label: Option<&str>) {
-        let elsewhere = &self.sheet.head().elsewhere;
+        let elsewhere = &self.layout.head().elsewhere;
         label.map_or_else(|| elsewhere.clear(), |label| elsewhere.set(label));
     }
 
     /// Returns whether a rank of the world is in a quiet section, as far as known here.
     pub(crate) fn is_quiet(&self) -> bool {
-        let head = self.sheet.head();
+        let head = self.layout.head();
         let of_world = || self.parent.get().is_some_and(|parent| parent.status.is_quiet());
         head.quiet.load(Ordering::Acquire) > 0 || head.elsewhere.is_set() || of_world()
     }
@@ -215,7 +215,7 @@ impl StatusBoard {
 
     /// The same, given what the clock shows, in nanoseconds.
     fn tick_at(&self, now_ns: u64) -> u64 {
-        let (now, tick) = (now_ns / 1000, &self.sheet.head().tick);
+        let (now, tick) = (now_ns / 1000, &self.layout.head().tick);
         // The line is in the caches of all ranks, and should stay there.
         if now > tick.load(Ordering::Relaxed) + TICK_US {
             tick.store(now, Ordering::Relaxed);
@@ -227,12 +227,12 @@ impl StatusBoard {
     /// nanosecond.
     #[inline]
     pub(crate) fn about_now(&self) -> u64 {
-        self.sheet.head().tick.load(Ordering::Relaxed)
+        self.layout.head().tick.load(Ordering::Relaxed)
     }
 
     /// Returns the activity of the rank at a position.
     pub(crate) fn doing(&self, position: usize) -> Doing {
-        let (row, rank, now) = (self.sheet.row(position), self.members[position], now_us());
+        let (row, rank, now) = (self.layout.row(position), self.members[position], now_us());
         let last = row.ring.last();
         let is_quiet = row.quiet_depth.load(Ordering::Relaxed) > 0;
         let is_inside = last.as_ref().is_some_and(|last| last.progress.stage() == Stage::Running);
@@ -263,18 +263,18 @@ impl StatusBoard {
     /// If it does not.
     pub(crate) fn process_id(&self, rank: Rank) -> u32 {
         let position = self.position_of(rank).expect("a rank that shares this status board");
-        self.sheet.row(position).process_id.load(Ordering::Relaxed)
+        self.layout.row(position).process_id.load(Ordering::Relaxed)
     }
 
     /// The call of a rank of the world with this sequence number, if known here: its count, codes and label.
     pub(crate) fn called(&self, rank: Rank, sequence: u64) -> Option<(u64, Codes, u64)> {
-        let noted = self.sheet.row(self.position_of(rank)?).ring.of_sequence(sequence)?;
+        let noted = self.layout.row(self.position_of(rank)?).ring.of_sequence(sequence)?;
         Some((noted.count, Codes::of_bits(noted.codes), noted.label))
     }
 
     /// The latest calls of the rank at a position, oldest first.
     pub(crate) fn records(&self, position: usize) -> Vec<Record> {
-        let (row, now) = (self.sheet.row(position), now_us());
+        let (row, now) = (self.layout.row(position), now_us());
         row.ring.all().iter().map(|noted| noted.record(now, |hash| self.label_of(row, hash))).collect()
     }
 
@@ -285,7 +285,7 @@ impl StatusBoard {
 
     /// Returns the label, most likely used by the rank of this row.
     fn label_of(&self, row: &Row, hash: u64) -> Option<String> {
-        let others = || (0..self.members.len()).find_map(|position| self.sheet.row(position).label(hash));
+        let others = || (0..self.members.len()).find_map(|position| self.layout.row(position).label(hash));
         row.label(hash).or_else(others)
     }
 
@@ -311,14 +311,14 @@ impl StatusBoard {
     /// The number of such calls that the rank at a position has announced.
     #[cfg(feature = "nccl")]
     pub(crate) fn announced(&self, position: usize) -> u64 {
-        self.sheet.row(position).lockstep.announced()
+        self.layout.row(position).lockstep.announced()
     }
 
     /// Returns whether the calls of the rank at a position have this hash, up to such call `number`, as far as it has
     /// announced it.
     #[cfg(feature = "nccl")]
     pub(crate) fn agrees(&self, position: usize, number: u64, history: u64) -> bool {
-        self.sheet.row(position).lockstep.agrees(number, history)
+        self.layout.row(position).lockstep.agrees(number, history)
     }
 
     /// The first rank of this status board that has announced fewer of them than this one.
@@ -341,7 +341,7 @@ impl StatusBoard {
 
     #[inline]
     fn own(&self) -> &Row {
-        self.sheet.row(self.position)
+        self.layout.row(self.position)
     }
 }
 

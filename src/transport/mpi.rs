@@ -15,10 +15,10 @@ use crate::error::{Error, Result};
 
 mod assemble;
 mod bootstrap;
+mod collectives;
 mod ending;
 mod launch;
 mod link;
-mod own;
 mod progress;
 mod reductions;
 mod sys;
@@ -40,7 +40,7 @@ const OVER: &str = "MPI was finalised in this process, when its first communicat
 #[derive(Debug)]
 pub(super) struct World {
     comm: Comm,
-    groups: Vec<own::OfGroup>,
+    groups: Vec<collectives::GroupComm>,
     reductions: Reductions,
     /// Whether one of MPI's own collectives failed while MPI still held the caller's buffer.
     is_stranded: bool,

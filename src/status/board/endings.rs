@@ -26,7 +26,7 @@ impl StatusBoard {
     /// Records that a rank of the world reports a failure, which rank failed `first` (possibly itself), and the cause. Only the
     /// first report is kept; returns whether this was it.
     pub(crate) fn fail(&self, by: Rank, first: Rank, cause: &str) -> bool {
-        let head = self.sheet.head();
+        let head = self.layout.head();
         let is_first_report =
             head.failed.compare_exchange(0, by as u32 + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if is_first_report {
@@ -38,7 +38,7 @@ impl StatusBoard {
 
     /// Returns the first failure here, or in the world of which these ranks are a group.
     pub(crate) fn failure(&self) -> Option<FirstFailure> {
-        let head = self.sheet.head();
+        let head = self.layout.head();
         match head.failed.load(Ordering::Acquire).checked_sub(1) {
             Some(by) => {
                 let cause = head.cause.get().or_else(|| self.lost_cause())?;
@@ -71,30 +71,30 @@ impl StatusBoard {
 
     /// Records that this process was told to end.
     pub(crate) fn tell_to_end(&self) {
-        self.sheet.head().told_to_end.fetch_add(1, Ordering::AcqRel);
+        self.layout.head().told_to_end.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Returns whether all processes of this status board were told to end.
     pub(crate) fn all_are_told_to_end(&self) -> bool {
-        self.sheet.head().told_to_end.load(Ordering::Acquire) as usize == self.members.len()
+        self.layout.head().told_to_end.load(Ordering::Acquire) as usize == self.members.len()
     }
 
     /// Records that a rank of the world has left: it sends no more.
     pub(crate) fn leave(&self, rank: Rank) {
         if let Some(position) = self.position_of(rank) {
-            self.sheet.row(position).since.store(self.tick(), Ordering::Relaxed);
+            self.layout.row(position).since.store(self.tick(), Ordering::Relaxed);
         }
-        self.sheet.ended(rank).store(LEFT, Ordering::Release);
+        self.layout.ended(rank).store(LEFT, Ordering::Release);
     }
 
     /// Returns whether a rank of the world is known to have left.
     pub(crate) fn has_left(&self, rank: Rank) -> bool {
-        self.sheet.ended(rank).load(Ordering::Acquire) == LEFT
+        self.layout.ended(rank).load(Ordering::Acquire) == LEFT
     }
 
     /// Records that the process of a rank of the world has ended without leaving.
     pub(crate) fn die(&self, rank: Rank) {
-        self.sheet.ended(rank).store(DIED, Ordering::Release);
+        self.layout.ended(rank).store(DIED, Ordering::Release);
     }
 
     /// Returns whether the process of a rank is known to have ended without leaving: it accesses no memory
@@ -102,7 +102,7 @@ impl StatusBoard {
     pub(crate) fn has_died(&self, rank: Rank) -> bool {
         let in_world =
             || self.parent.get().is_some_and(|Parent { status, ranks }| status.has_died(ranks[rank]));
-        self.sheet.ended(rank).load(Ordering::Acquire) == DIED || in_world()
+        self.layout.ended(rank).load(Ordering::Acquire) == DIED || in_world()
     }
 
     /// Reports that this rank cannot continue because of rank `first`, which may be itself: to its guard, if it has one, which

@@ -16,7 +16,7 @@ impl StatusBoard {
     /// Returns whether a rank that shares this status board is a member of an attempt. `None` as long as it may still join: it has
     /// neither died nor left. Once known, all ranks read the same for ever.
     pub(crate) fn is_member(&self, rank: Rank, attempt: u32) -> Option<bool> {
-        let attempts = &self.sheet.row(self.position_of(rank)?).attempts;
+        let attempts = &self.layout.row(self.position_of(rank)?).attempts;
         if attempts.is_member(attempt).is_none() && self.has_ended(rank) {
             attempts.exclude();
         }
@@ -34,7 +34,7 @@ impl StatusBoard {
     /// # Errors
     /// [`Gone`] if it never will.
     pub(crate) fn piece(&self, rank: Rank, number: PieceNumber) -> Result<Option<(Vec<u8>, usize)>, Gone> {
-        let attempts = &self.sheet.row(self.position_of(rank).ok_or(Gone)?).attempts;
+        let attempts = &self.layout.row(self.position_of(rank).ok_or(Gone)?).attempts;
         let given = attempts.given(number);
         if given.is_some() {
             return Ok(given);

@@ -15,7 +15,7 @@ fn the_first_cause_stays() {
 fn a_failure_is_known_although_its_reporter_was_killed_meanwhile() {
     let statuses = StatusBoard::of_threads(3).unwrap();
     // As far as rank 1 came.
-    statuses[1].sheet.head().failed.store(2, Ordering::Release);
+    statuses[1].layout.head().failed.store(2, Ordering::Release);
     assert_eq!(statuses[0].failed(), None, "it may be about to write the cause");
     statuses[2].die(1);
     let (by, cause) = statuses[0].failed().unwrap();

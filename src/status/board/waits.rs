@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use unisono_collectives::Rank;
 
-use super::super::sheet::InGroup;
+use super::super::layout::InGroup;
 use super::super::time::{now_us, seconds_between};
 use super::{Parent, StatusBoard};
 use crate::record::{GroupWait, Stage};

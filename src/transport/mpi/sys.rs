@@ -9,10 +9,10 @@ use unisono_collectives::Rank;
 use crate::error::{Error, Result};
 
 mod blocking;
-mod own;
+mod collectives;
 mod turn;
 
-pub(super) use own::reduce_local;
+pub(super) use collectives::reduce_local;
 pub(super) use turn::{User, check_thread, may_call};
 use turn::{turn, unless_taken};
 

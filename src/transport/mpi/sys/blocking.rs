@@ -7,7 +7,7 @@ use mpi::ffi;
 use unisono_collectives::partition::Partition;
 use unisono_collectives::{Chunks, Operation};
 
-use super::own::{datatype, int, moved, reduction, unisono_mpi_in_place};
+use super::collectives::{datatype, int, moved, reduction, unisono_mpi_in_place};
 use super::turn::turn;
 use super::{Comm, check};
 use crate::call::Call;

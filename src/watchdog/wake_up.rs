@@ -9,27 +9,27 @@ use super::file::OwnFile;
 
 /// Wakes a watchdog, and tells it to end.
 #[derive(Debug)]
-pub(super) struct Bell {
+pub(super) struct WakeUp {
     event: OwnFile,
     ends: AtomicBool,
 }
 
-impl Bell {
+impl WakeUp {
     pub(super) fn new() -> std::io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         Ok(Self { event: OwnFile::new(event), ends: AtomicBool::new(false) })
     }
 
-    pub(super) fn ring(&self) {
+    pub(super) fn wake(&self) {
         if let Some(event) = self.event.get() {
             // It fails only if its counter overflows.
             let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
         }
     }
 
-    pub(super) fn ring_to_end(&self) {
+    pub(super) fn end(&self) {
         self.ends.store(true, Ordering::Release);
-        self.ring();
+        self.wake();
     }
 
     pub(super) fn ends(&self) -> bool {
@@ -37,7 +37,7 @@ impl Bell {
     }
 
     /// Resets the event.
-    pub(super) fn still(&self) {
+    pub(super) fn reset(&self) {
         if let Some(event) = self.event.get() {
             let _ = rustix::io::read(event, &mut [0; 8]);
         }

@@ -13,7 +13,7 @@ use crate::transport::{Failure, VendorPhase, Waiting};
 
 /// A communicator of the ranks of a group, created on first use.
 #[derive(Debug)]
-pub(super) struct OfGroup {
+pub(super) struct GroupComm {
     group: Group,
     comm: Comm,
 }
@@ -73,7 +73,7 @@ impl World {
             return Ok(known.comm);
         }
         let comm = self.comm.of_group(group.members())?;
-        self.groups.push(OfGroup { group: group.clone(), comm });
+        self.groups.push(GroupComm { group: group.clone(), comm });
         Ok(comm)
     }
 

@@ -165,13 +165,13 @@ impl Named {
 /// The memory of a status board: a head, a byte for each rank of the world that says how it has ended, and a row for each rank
 /// that shares it.
 #[derive(Debug)]
-pub(super) struct Sheet {
+pub(super) struct Layout {
     pages: Pages,
     ranks: usize,
     members: usize,
 }
 
-impl Sheet {
+impl Layout {
     /// Returns the memory needed in a world of `ranks` ranks, of which `members` share it.
     pub(super) fn size_bytes(ranks: usize, members: usize) -> usize {
         Self::rows_at(ranks) + members * size_of::<Row>()
@@ -240,30 +240,30 @@ pub(super) fn hash(label: &str) -> u64 {
 mod tests {
     use super::*;
 
-    fn sheet() -> Sheet {
-        let pages = Pages::untouched(Sheet::size_bytes(3, 2)).unwrap();
-        Sheet::new(pages, 3, 2).unwrap()
+    fn layout() -> Layout {
+        let pages = Pages::untouched(Layout::size_bytes(3, 2)).unwrap();
+        Layout::new(pages, 3, 2).unwrap()
     }
 
     #[test]
     fn labels_are_found_again_and_the_oldest_are_forgotten() {
-        let (sheet, row) = (sheet(), 1);
+        let (layout, row) = (layout(), 1);
         let name = |hash: u64| format!("bucket {hash}");
-        (1..=LABELS as u64).for_each(|hash| sheet.row(row).name(hash, &name(hash)));
-        assert!((1..=LABELS as u64).all(|hash| sheet.row(row).label(hash) == Some(name(hash))));
+        (1..=LABELS as u64).for_each(|hash| layout.row(row).name(hash, &name(hash)));
+        assert!((1..=LABELS as u64).all(|hash| layout.row(row).label(hash) == Some(name(hash))));
         let one_more = LABELS as u64 + 1;
-        sheet.row(row).name(one_more, &name(one_more));
-        assert_eq!(sheet.row(row).label(one_more), Some(name(one_more)));
-        assert_eq!(sheet.row(row).label(1), None, "it had the same place");
-        assert_eq!(sheet.row(0).label(2), None, "another rank's");
+        layout.row(row).name(one_more, &name(one_more));
+        assert_eq!(layout.row(row).label(one_more), Some(name(one_more)));
+        assert_eq!(layout.row(row).label(1), None, "it had the same place");
+        assert_eq!(layout.row(0).label(2), None, "another rank's");
     }
 
     #[test]
     fn long_labels_that_begin_alike_are_told_apart() {
-        let sheet = sheet();
+        let layout = layout();
         let [one, other] = ["1", "2"].map(|end| format!("{}{end}", "é".repeat(LABEL)));
-        [&one, &other].iter().for_each(|name| sheet.row(0).name(hash(name), name));
-        let [kept_one, kept_other] = [&one, &other].map(|name| sheet.row(0).label(hash(name)).unwrap());
+        [&one, &other].iter().for_each(|name| layout.row(0).name(hash(name), name));
+        let [kept_one, kept_other] = [&one, &other].map(|name| layout.row(0).label(hash(name)).unwrap());
         assert!(kept_one != kept_other && kept_one.len() <= LABEL, "{kept_one} {kept_other}");
         assert!(kept_one.starts_with("ééé") && kept_one.ends_with(&format!("...{:08x}", hash(&one))));
         assert_eq!(kept(7, &"a".repeat(LABEL)), "a".repeat(LABEL));
@@ -271,14 +271,14 @@ mod tests {
 
     #[test]
     fn a_text_is_cut_at_a_character() {
-        let sheet = sheet();
-        assert_eq!(sheet.head().cause.get(), None);
-        sheet.head().cause.set(&"é".repeat(CAUSE));
-        assert_eq!(sheet.head().cause.get(), Some("é".repeat(CAUSE / 2)));
-        sheet.head().cause.set("");
-        assert_eq!(sheet.head().cause.get(), Some(String::new()));
-        sheet.head().cause.clear();
-        assert_eq!(sheet.head().cause.get(), None);
+        let layout = layout();
+        assert_eq!(layout.head().cause.get(), None);
+        layout.head().cause.set(&"é".repeat(CAUSE));
+        assert_eq!(layout.head().cause.get(), Some("é".repeat(CAUSE / 2)));
+        layout.head().cause.set("");
+        assert_eq!(layout.head().cause.get(), Some(String::new()));
+        layout.head().cause.clear();
+        assert_eq!(layout.head().cause.get(), None);
     }
 
     #[test]
