@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-use super::call::{MOST_ANSWER_BYTES, MOST_OTHER_BYTES, MOST_REQUEST_BYTES, Method, PATIENCE, call, problem};
+use super::call::{MOST_ANSWER_BYTES, MOST_OTHER_BYTES, MOST_REQUEST_BYTES, Method, call, problem};
 use super::message::{BatchRequest, DescribeRequest, Description, ServersRequest, Shape, VERSION};
 use super::pool::{Lease, Next, Pool};
 use super::token::Token;
@@ -27,11 +27,6 @@ const REFRESHED: Duration = Duration::from_secs(2);
 const OVERLOADED: u32 = 10;
 /// The time after which the wait for a batch is reported.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
-
-/// Asks servers what they serve.
-pub(super) fn read(service: &Service, options: &Options) -> Result<Dataset, DataError> {
-    Client::connect(service, PATIENCE, options).map(Client::dataset)
-}
 
 /// A client of all servers of a data set.
 pub(super) struct Client {

@@ -17,10 +17,12 @@ use super::fitting::fitted;
 use super::members::Members;
 use super::records::Records;
 use super::survey::{self, Survey, spread};
+use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
 use crate::normalization::{Normalization, Normalize, Sums};
 use crate::pipeline::part;
 use crate::pixels::Image;
+use crate::schema::Schema;
 use crate::snapshot::{Plan, Snapshot, Work};
 use crate::source::Options;
 use crate::split::Split;
@@ -119,14 +121,15 @@ impl EncodedImages {
         }
     }
 
-    /// Returns the images to train on and those held out, given by their indices in the store, and their
-    /// size.
-    pub(super) fn both(
+    /// Returns the data set of the images in a store: those to train on and those held out, given by their indices. `schema` names the
+    /// classes. `notice` tells the user how they were found.
+    pub(super) fn dataset(
         store: Store,
         (train, test): (Vec<usize>, Vec<usize>),
         options: &Options,
+        (classes, schema): (usize, Schema),
         notice: Option<String>,
-    ) -> Result<(Self, Self, [usize; 3]), DataError> {
+    ) -> Result<Dataset, DataError> {
         if options.image_size.is_some_and(|sides| sides.contains(&0)) {
             return Err(DataError::zero("a side of images"));
         }
@@ -150,9 +153,11 @@ impl EncodedImages {
             notices.push(format!("images are normalised by the measured means and deviations {measured}"));
         }
         notices.extend(notice);
+        let schema = Schema { normalization: normalization.clone(), ..schema };
         test.normalization.clone_from(&normalization);
         train = Self { normalization, augmentation: options.augmentation.clone(), notices, ..train };
-        Ok((train, test, shape))
+        let kind = Kind::Images { height, width, channels, classes };
+        Ok(Dataset { kind, train: Arc::new(train), test: Arc::new(test), schema })
     }
 
     /// Returns the sums over the levels of all images, or of some at equal distances.

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::encoded::Store;
+use super::encoded::{EncodedImages, Store};
 use super::records::Records;
-use super::{files, held_out, image_files};
+use super::{files, held_out};
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::schema::Schema;
@@ -23,7 +23,7 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     };
     records.set_classes(classes);
     // The classes are numbered by the writer of the records.
-    image_files::dataset(Store::Records(records), parts, options, (classes, Schema::default()), None)
+    EncodedImages::dataset(Store::Records(records), parts, options, (classes, Schema::default()), None)
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::encoded::Store;
+use super::encoded::{EncodedImages, Store};
 use super::members::Members;
-use super::{files, held_out, image_files};
+use super::{files, held_out};
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::schema::Schema;
@@ -18,5 +18,5 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
     let parts = held_out::divided(path, files, "samples", |file| members.add(file))?;
     let classes = members.classes(options.classes)?;
     // The classes are numbered by the writer of the files.
-    image_files::dataset(Store::Members(members), parts, options, (classes, Schema::default()), None)
+    EncodedImages::dataset(Store::Members(members), parts, options, (classes, Schema::default()), None)
 }
