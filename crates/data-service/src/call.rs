@@ -19,7 +19,7 @@ use super::message::{
     BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Servers, ServersRequest,
 };
 use super::token::Token;
-use unisono_data::with_causes;
+use unisono_data::{DataError, with_causes};
 
 /// A request, and the method that answers it.
 pub(super) trait Method: Message + Default + 'static {
@@ -69,8 +69,9 @@ pub(super) const TRIES_SILENCE: Duration = Duration::from_secs(5);
 
 /// Returns a connection to a server that knows the token, made when it is first used and again when it was lost. Called where a
 /// runtime is.
-pub(super) fn connect(address: &str, token: &Token) -> Result<Channel, String> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| with_causes(&error))?;
+pub(super) fn connect(address: &str, token: &Token) -> Result<Channel, DataError> {
+    let refused = |error| DataError::Server { address: address.to_owned(), problem: with_causes(&error) };
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(refused)?;
     let (address, token) = (address.to_owned(), token.clone());
     let connected = move |_: Uri| {
         let (address, token) = (address.clone(), token.clone());

@@ -1,6 +1,5 @@
 //! A client of servers that make batches.
 
-use std::fmt;
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -29,6 +28,7 @@ const OVERLOADED: u32 = 10;
 const TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// A client of all servers of a data set.
+#[derive(Debug)]
 pub(super) struct Client {
     /// Taken when it is dropped.
     runtime: Option<Runtime>,
@@ -66,8 +66,7 @@ impl Client {
             .map_err(|error| DataError::Thread { error })?;
         let pool = {
             let _here = runtime.enter();
-            Pool::new(&service.servers, token)
-                .map_err(|(address, problem)| DataError::Server { address, problem })?
+            Pool::new(&service.servers, token)?
         };
         let awaited = || waits(&pool, patience);
         let (address, description) =
@@ -222,12 +221,6 @@ impl Drop for Client {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
-    }
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("pool", &self.pool).finish_non_exhaustive()
     }
 }
 

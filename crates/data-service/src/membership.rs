@@ -75,9 +75,8 @@ impl Membership {
         let told = || {
             format!("waiting for the data server `{}` to join it, up to {} s", self.other, PATIENCE.as_secs())
         };
-        let refused = |problem: String| DataError::Server { address: self.other.clone(), problem };
         let joined = async {
-            let channel = connect(&self.other, &self.token).map_err(refused)?;
+            let channel = connect(&self.other, &self.token)?;
             let began = Instant::now();
             while let Err(status) = self.renew(&channel).await {
                 let is_final = matches!(
@@ -85,7 +84,8 @@ impl Membership {
                     Code::FailedPrecondition | Code::Unauthenticated | Code::InvalidArgument
                 );
                 if is_final || began.elapsed() > PATIENCE {
-                    return Err(refused(format!("cannot join it: {}", problem(&status))));
+                    let problem = format!("cannot join it: {}", problem(&status));
+                    return Err(DataError::Server { address: self.other.clone(), problem });
                 }
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }

@@ -8,6 +8,7 @@ use tonic::transport::Channel;
 use super::call::connect;
 use super::message::Servers;
 use super::token::Token;
+use unisono_data::DataError;
 use unisono_data::pipeline::lock;
 
 /// The shortest and the longest pause of a server that failed; it doubles each time.
@@ -72,12 +73,10 @@ pub(super) struct Lease {
 
 impl Pool {
     /// Returns the servers that a user names. Called where a runtime is.
-    pub(super) fn new(addresses: &[String], token: Token) -> Result<Arc<Self>, (String, String)> {
+    pub(super) fn new(addresses: &[String], token: Token) -> Result<Arc<Self>, DataError> {
         let pool = Self { token, state: Mutex::default() };
         for address in addresses {
-            lock(&pool.state)
-                .add(address, true, &pool.token)
-                .map_err(|problem| (address.clone(), problem))?;
+            lock(&pool.state).add(address, true, &pool.token)?;
         }
         Ok(Arc::new(pool))
     }
@@ -130,9 +129,9 @@ impl Pool {
             .retain(|server| server.is_given || server.failures == 0 || listed.contains(&server.address));
         for address in listed {
             if state.find(&address).is_none()
-                && let Err(problem) = state.add(&address, false, &self.token)
+                && let Err(error) = state.add(&address, false, &self.token)
             {
-                tracing::warn!("data server `{address}`: {problem}");
+                tracing::warn!("{error}");
             }
         }
     }
@@ -159,7 +158,7 @@ impl State {
         self.servers.iter_mut().find(|server| server.address == address)
     }
 
-    fn add(&mut self, address: &str, is_given: bool, token: &Token) -> Result<(), String> {
+    fn add(&mut self, address: &str, is_given: bool, token: &Token) -> Result<(), DataError> {
         if self.find(address).is_none() {
             let channel = connect(address, token)?;
             self.servers.push(Known {

@@ -214,24 +214,20 @@ struct Pen {
 impl Pen {
     /// Draws a line through `points`, of `strength` in 0..=1.
     fn draw(&self, points: &[Point], strength: f32, ink: &mut [f32]) {
-        for ends in points.windows(2) {
-            self.draw_segment(ends[0], ends[1], strength, ink);
-        }
-    }
-
-    /// Visits only pixels near the segment: most of an image is blank.
-    fn draw_segment(&self, a: Point, b: Point, strength: f32, ink: &mut [f32]) {
         let reach = self.radius + self.blur;
+        // Only pixels near a segment are visited: most of an image is blank.
         let near = |a: f32, b: f32| {
             let (low, high) = (a.min(b) - reach, a.max(b) + reach + 1.0);
             (low.clamp(0.0, SIDE as f32) as usize)..(high.clamp(0.0, SIDE as f32) as usize)
         };
-        for row in near(a.1, b.1) {
-            for column in near(a.0, b.0) {
-                let distance = distance((column as f32, row as f32), a, b);
-                let cover = ((reach - distance) / (2.0 * self.blur)).clamp(0.0, 1.0);
-                let pixel = &mut ink[row * SIDE + column];
-                *pixel = pixel.max(cover * strength);
+        for (a, b) in points.iter().copied().zip(points[1..].iter().copied()) {
+            for row in near(a.1, b.1) {
+                for column in near(a.0, b.0) {
+                    let distance = distance((column as f32, row as f32), a, b);
+                    let cover = ((reach - distance) / (2.0 * self.blur)).clamp(0.0, 1.0);
+                    let pixel = &mut ink[row * SIDE + column];
+                    *pixel = pixel.max(cover * strength);
+                }
             }
         }
     }

@@ -23,7 +23,7 @@ use crate::normalization::{Normalization, Normalize, Sums};
 use crate::pipeline::part;
 use crate::pixels::Image;
 use crate::schema::Schema;
-use crate::snapshot::{Plan, Snapshot, Work};
+use crate::snapshot::{Plan, Snapshot};
 use crate::source::Options;
 use crate::split::Split;
 
@@ -177,10 +177,12 @@ impl EncodedImages {
     fn image(&self, sample: usize) -> Result<(Image, u32), DataError> {
         if let Some(snapshot) = &self.snapshot {
             let record = part("reading", || snapshot.record(sample))?;
-            return self.image_of(&record).ok_or_else(|| {
+            let parts = record.split_first_chunk().filter(|(_, levels)| levels.len() == self.values());
+            let (label, levels) = parts.ok_or_else(|| {
                 let problem = format!("sample {sample} was damaged when this was written");
                 DataError::file(snapshot.directory(), problem)
-            });
+            })?;
+            return Ok((Image::new(self.shape, levels.to_vec()), u32::from_le_bytes(*label)));
         }
         let [height, width, channels] = self.shape;
         let (image, label) = self.store.read(self.samples[sample], channels)?;
@@ -188,24 +190,19 @@ impl EncodedImages {
     }
 
     /// Writes what is missing of a snapshot of these images, before they are augmented, and reads them from there.
-    pub(super) fn read_from(&self, plan: &Plan<'_>) -> Result<(Self, Work), DataError> {
+    pub(super) fn read_from(&self, plan: &Plan<'_>) -> Result<(Self, Arc<Snapshot>), DataError> {
         let record = |sample| match self.image(sample) {
             Ok((image, label)) => Ok([&label.to_le_bytes()[..], &image.levels].concat()),
             // An empty record.
             Err(error) => self.bad.judge(sample, None, error).map(|()| Vec::new()),
         };
-        let (snapshot, work) = plan.make(record)?;
-        Ok((Self { snapshot: Some(Arc::new(snapshot)), ..self.clone() }, work))
+        let snapshot = Arc::new(plan.make(record)?);
+        Ok((Self { snapshot: Some(Arc::clone(&snapshot)), ..self.clone() }, snapshot))
     }
 
     /// Returns the size of an image's record in a snapshot.
     pub(super) fn record_bytes(&self) -> usize {
         size_of::<u32>() + self.values()
-    }
-
-    /// Returns the size of the snapshot that they are read from.
-    pub(super) fn snapshot_bytes(&self) -> u64 {
-        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes())
     }
 
     /// Adds everything to a hash that decoded images follow from: besides [what is known](Self::hash) of their files, when their inodes
@@ -232,13 +229,6 @@ impl EncodedImages {
     /// Returns the number of values of an image.
     fn values(&self) -> usize {
         self.shape.iter().product()
-    }
-
-    /// Returns the image and the class of a snapshot's record; `None` for one of a damaged image.
-    fn image_of(&self, record: &[u8]) -> Option<(Image, u32)> {
-        let (label, levels) = record.split_first_chunk()?;
-        let image = (levels.len() == self.values()).then(|| Image::new(self.shape, levels.to_vec()))?;
-        Some((image, u32::from_le_bytes(*label)))
     }
 }
 

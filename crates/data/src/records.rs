@@ -21,7 +21,8 @@ const WRONG_CHECKSUM: &str = "its checksum is wrong: the file is damaged; fetch 
 pub(super) struct Records {
     files: Vec<ByteFile>,
     places: Vec<Place>,
-    classes: usize,
+    /// Labels that are not below it are refused.
+    pub(super) classes: usize,
 }
 
 /// The location of a record.
@@ -37,11 +38,6 @@ struct Place {
 }
 
 impl Records {
-    /// Refuses labels that are not below the number of classes from now on.
-    pub(super) fn set_classes(&mut self, classes: usize) {
-        self.classes = classes;
-    }
-
     /// Finds the records of another file, and returns their indices. A file that TensorFlow compressed is unpacked, and its records are
     /// verified on the way: those that do not match their checksums are errors unless damaged ones may be skipped.
     pub(super) fn add(&mut self, path: PathBuf, skips_damaged: bool) -> Result<Range<usize>, DataError> {

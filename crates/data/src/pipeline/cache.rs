@@ -16,7 +16,7 @@ use super::{DataError, Pipeline, lock};
 /// assert_eq!(all.len(), 15);
 /// # Ok::<(), DataError>(())
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Cached<T>(Arc<Mutex<State<T>>>);
 
 #[derive(Debug)]
@@ -24,12 +24,6 @@ struct State<T> {
     made: Vec<T>,
     source: Pipeline<T>,
     has_failed: bool,
-}
-
-impl<T> Clone for Cached<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
 }
 
 impl<T: Clone + Send + 'static> Pipeline<T> {
