@@ -158,9 +158,8 @@ impl Stroke {
                 .map(|angle| (cx + rx * angle.cos(), cy + ry * angle.sin()))
                 .collect(),
             Line(corners) => corners
-                .windows(2)
-                .flat_map(|ends| {
-                    let ((ax, ay), (bx, by)) = (ends[0], ends[1]);
+                .array_windows()
+                .flat_map(|&[(ax, ay), (bx, by)]| {
                     steps.clone().step_by(4).map(move |t| (ax + (bx - ax) * t, ay + (by - ay) * t))
                 })
                 .collect(),
@@ -220,7 +219,7 @@ impl Pen {
             let (low, high) = (a.min(b) - reach, a.max(b) + reach + 1.0);
             (low.clamp(0.0, SIDE as f32) as usize)..(high.clamp(0.0, SIDE as f32) as usize)
         };
-        for (a, b) in points.iter().copied().zip(points[1..].iter().copied()) {
+        for &[a, b] in points.array_windows() {
             for row in near(a.1, b.1) {
                 for column in near(a.0, b.0) {
                     let distance = distance((column as f32, row as f32), a, b);

@@ -17,7 +17,7 @@ const SILENCE: [(ClientConfigKey, &str); 3] = [
     (ClientConfigKey::Timeout, "7 days"),
 ];
 
-/// Returns a failed request is repeated after pauses that double, five times at most.
+/// Repeats a failed request after pauses that double, five times at most.
 fn retries() -> RetryConfig {
     let backoff = BackoffConfig {
         init_backoff: Duration::from_millis(100),
