@@ -92,8 +92,10 @@ struct Part<'a> {
     /// The names of its columns.
     header: Vec<String>,
     /// Adds its rows to a table with this header.
-    read: Box<dyn FnOnce(&mut Filling) -> Result<(), DataError> + 'a>,
+    read: Read<'a>,
 }
+
+type Read<'a> = Box<dyn FnOnce(&mut Filling) -> Result<(), DataError> + 'a>;
 
 /// Guards the work on a file. A damaged one may make the library of its format panic, which is an error like others:
 /// the partly filled value is dropped.
