@@ -2,13 +2,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use prost::Message;
 use tokio::sync::OnceCell;
 use tonic::Status;
 
 use super::message::{BatchAnswer, BatchRequest};
+use unisono_data::pipeline::lock;
 
 /// The answers that were made last, in a bounded number of bytes, and those in the making.
 ///
@@ -45,7 +46,7 @@ impl Answers {
     where
         F: Future<Output = Result<BatchAnswer, Status>>,
     {
-        let cell = Arc::clone(self.lock().cells.entry(request.clone()).or_default());
+        let cell = Arc::clone(lock(&self.entries).cells.entry(request.clone()).or_default());
         let asked = Asked { answers: self, request, cell };
         let mut is_made = false;
         let make = || {
@@ -62,7 +63,7 @@ impl Answers {
     /// Counts an answer that was just made, and drops the oldest ones that no longer fit.
     fn keep(&self, request: &BatchRequest, answer: &BatchAnswer) {
         let bytes = answer.encoded_len() + 2 * request.encoded_len();
-        let mut entries = self.lock();
+        let mut entries = lock(&self.entries);
         entries.made.push_back((request.clone(), bytes));
         entries.bytes += bytes;
         while entries.bytes > self.room {
@@ -70,10 +71,6 @@ impl Answers {
             entries.bytes -= bytes;
             entries.cells.remove(&oldest);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -87,7 +84,7 @@ struct Asked<'a> {
 /// Whether it had its answer, failed, or is no longer wanted.
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        let mut entries = self.answers.lock();
+        let mut entries = lock(&self.answers.entries);
         // The map's and this one: no other thread waits.
         if self.cell.get().is_none() && Arc::strong_count(&self.cell) == 2 {
             entries.cells.remove(&self.request);
@@ -143,10 +140,10 @@ mod tests {
             assert_eq!(failed.unwrap_err().message(), "no");
             let endless = answers.get(request(2), std::future::pending);
             assert!(tokio::time::timeout(Duration::from_millis(5), endless).await.is_err());
-            assert!(answers.lock().cells.is_empty());
+            assert!(lock(&answers.entries).cells.is_empty());
             assert!(answers.get(request(1), async || Ok(answer(1))).await.unwrap().1);
         });
-        assert_eq!(answers.lock().cells.len(), 1);
+        assert_eq!(lock(&answers.entries).cells.len(), 1);
     }
 
     #[test]
@@ -162,7 +159,7 @@ mod tests {
             // One that is larger than all room is passed on, and not kept.
             assert!(answers.get(request(4), async || Ok(answer(3_000))).await.unwrap().1);
         });
-        let entries = answers.lock();
+        let entries = lock(&answers.entries);
         assert_eq!((entries.cells.len(), entries.made.len(), entries.bytes), (0, 0, 0));
     }
 }

@@ -19,6 +19,7 @@ use super::message::{
     BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Servers, ServersRequest,
 };
 use super::token::Token;
+use unisono_data::{DataError, with_causes};
 
 /// A request, and the method that answers it.
 pub(super) trait Method: Message + Default + 'static {
@@ -68,8 +69,9 @@ pub(super) const TRIES_SILENCE: Duration = Duration::from_secs(5);
 
 /// Returns a connection to a server that knows the token, made when it is first used and again when it was lost. Called where a
 /// runtime is.
-pub(super) fn connect(address: &str, token: &Token) -> Result<Channel, String> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| explain(&error))?;
+pub(super) fn connect(address: &str, token: &Token) -> Result<Channel, DataError> {
+    let refused = |error| DataError::Server { address: address.to_owned(), problem: with_causes(&error) };
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(refused)?;
     let (address, token) = (address.to_owned(), token.clone());
     let connected = move |_: Uri| {
         let (address, token) = (address.clone(), token.clone());
@@ -99,7 +101,7 @@ pub(super) async fn call<M: Method>(
     request.set_timeout(M::DEADLINE);
     let mut client = Grpc::new(channel.clone()).max_decoding_message_size(most_bytes);
     let asked = async {
-        client.ready().await.map_err(|error| Status::unavailable(explain(&error)))?;
+        client.ready().await.map_err(|error| Status::unavailable(with_causes(&error)))?;
         client.unary(request, PathAndQuery::from_static(M::PATH), ProstCodec::default()).await
     };
     match tokio::time::timeout(M::DEADLINE, asked).await {
@@ -127,21 +129,7 @@ fn is_refused(status: &Status) -> bool {
 /// Describes an error of a server or of the connection to it.
 pub(super) fn problem(status: &Status) -> String {
     match status.source() {
-        Some(source) => explain(source),
+        Some(source) => with_causes(source),
         None => status.message().to_owned(),
     }
-}
-
-/// Returns an error and its causes, without those that repeat another.
-fn explain(error: &dyn Error) -> String {
-    let mut told = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !told.contains(&more) {
-            told = format!("{told}: {more}");
-        }
-        cause = error.source();
-    }
-    told
 }

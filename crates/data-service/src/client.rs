@@ -1,6 +1,5 @@
 //! A client of servers that make batches.
 
-use std::fmt;
 use std::hash::Hasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-use super::call::{MOST_ANSWER_BYTES, MOST_OTHER_BYTES, MOST_REQUEST_BYTES, Method, PATIENCE, call, problem};
+use super::call::{MOST_ANSWER_BYTES, MOST_OTHER_BYTES, MOST_REQUEST_BYTES, Method, call, problem};
 use super::message::{BatchRequest, DescribeRequest, Description, ServersRequest, Shape, VERSION};
 use super::pool::{Lease, Next, Pool};
 use super::token::Token;
@@ -28,12 +27,8 @@ const OVERLOADED: u32 = 10;
 /// The time after which the wait for a batch is reported.
 const TOLD_AFTER: Duration = Duration::from_secs(5);
 
-/// Asks servers what they serve.
-pub(super) fn read(service: &Service, options: &Options) -> Result<Dataset, DataError> {
-    Client::connect(service, PATIENCE, options).map(Client::dataset)
-}
-
 /// A client of all servers of a data set.
+#[derive(Debug)]
 pub(super) struct Client {
     /// Taken when it is dropped.
     runtime: Option<Runtime>,
@@ -71,8 +66,7 @@ impl Client {
             .map_err(|error| DataError::Thread { error })?;
         let pool = {
             let _here = runtime.enter();
-            Pool::new(&service.servers, token)
-                .map_err(|(address, problem)| DataError::Server { address, problem })?
+            Pool::new(&service.servers, token)?
         };
         let awaited = || waits(&pool, patience);
         let (address, description) =
@@ -227,12 +221,6 @@ impl Drop for Client {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
-    }
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("pool", &self.pool).finish_non_exhaustive()
     }
 }
 

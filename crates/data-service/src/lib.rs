@@ -25,6 +25,7 @@ mod tests;
 mod token;
 mod waiting;
 
+use client::Client;
 pub use methods::Counts;
 pub use server::{Server, ServerSettings};
 pub use token::Token;
@@ -41,7 +42,7 @@ pub fn load(source: &Source, options: &Options) -> Result<Dataset, DataError> {
         Source::Service(_) if options.normalize.is_some() => Err(DataError::other(format!(
             "`{source}` normalises images itself (--normalize): start its servers with these statistics"
         ))),
-        Source::Service(service) => client::read(service, options),
+        Source::Service(service) => Client::connect(service, call::PATIENCE, options).map(Client::dataset),
         _ => unisono_data::load(source, options),
     }
 }

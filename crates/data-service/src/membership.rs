@@ -1,7 +1,7 @@
 //! Servers that join another, which tells its clients of them.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tonic::transport::Channel;
@@ -11,6 +11,7 @@ use super::call::{MOST_OTHER_BYTES, PATIENCE, call, connect, problem};
 use super::message::{Description, JoinRequest};
 use super::token::Token;
 use super::waiting::until;
+use unisono_data::pipeline::lock;
 use unisono_data::{DataError, Options};
 
 /// The interval at which a server renews that it has joined.
@@ -27,7 +28,7 @@ pub(super) struct Members(Mutex<Vec<(String, Instant)>>);
 impl Members {
     /// Takes a server into the list, or renews that it is there.
     pub(super) fn renew(&self, address: String, now: Instant) {
-        let mut members = self.lock();
+        let mut members = lock(&self.0);
         members.retain(|(known, renewed)| *known != address && now.duration_since(*renewed) < LAPSES);
         if members.len() < MOST {
             members.push((address, now));
@@ -37,11 +38,7 @@ impl Members {
     /// Returns the servers that have renewed of late.
     pub(super) fn addresses(&self, now: Instant) -> Vec<String> {
         let is_there = |(_, renewed): &&(String, Instant)| now.duration_since(*renewed) < LAPSES;
-        self.lock().iter().filter(is_there).map(|(address, _)| address.clone()).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<(String, Instant)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0).iter().filter(is_there).map(|(address, _)| address.clone()).collect()
     }
 }
 
@@ -78,28 +75,23 @@ impl Membership {
         let told = || {
             format!("waiting for the data server `{}` to join it, up to {} s", self.other, PATIENCE.as_secs())
         };
-        until(options, self.first(), told).await
-    }
-
-    async fn first(&self) -> Result<Channel, DataError> {
-        let refused = |problem: String| DataError::Server { address: self.other.clone(), problem };
-        let channel = connect(&self.other, &self.token).map_err(refused)?;
-        let began = Instant::now();
-        loop {
-            match self.renew(&channel).await {
-                Ok(()) => return Ok(channel),
-                Err(status) => {
-                    let is_final = matches!(
-                        status.code(),
-                        Code::FailedPrecondition | Code::Unauthenticated | Code::InvalidArgument
-                    );
-                    if is_final || began.elapsed() > PATIENCE {
-                        return Err(refused(format!("cannot join it: {}", problem(&status))));
-                    }
+        let joined = async {
+            let channel = connect(&self.other, &self.token)?;
+            let began = Instant::now();
+            while let Err(status) = self.renew(&channel).await {
+                let is_final = matches!(
+                    status.code(),
+                    Code::FailedPrecondition | Code::Unauthenticated | Code::InvalidArgument
+                );
+                if is_final || began.elapsed() > PATIENCE {
+                    let problem = format!("cannot join it: {}", problem(&status));
+                    return Err(DataError::Server { address: self.other.clone(), problem });
                 }
+                tokio::time::sleep(Duration::from_millis(500)).await;
             }
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
+            Ok(channel)
+        };
+        until(options, joined, told).await
     }
 
     async fn renew(&self, channel: &Channel) -> Result<(), Status> {
@@ -117,7 +109,7 @@ impl Membership {
             if let (Err(status), true) = (&renewed, was_well) {
                 let told =
                     format!("data server `{}`, which this one has joined: {}", self.other, problem(status));
-                *notice.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+                *lock(&notice) = Some(told);
             }
             was_well = renewed.is_ok();
         }
@@ -139,7 +131,7 @@ mod tests {
         assert_eq!(members.addresses(at(12)), ["a:1"]);
         assert!(members.addresses(at(18)).is_empty());
         members.renew("c:1".into(), at(30));
-        assert_eq!(members.lock().len(), 1);
+        assert_eq!(lock(&members.0).len(), 1);
     }
 
     #[test]

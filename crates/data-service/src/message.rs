@@ -196,23 +196,15 @@ pub(super) struct Shape {
 
 impl Shape {
     pub(super) fn of(kind: &Kind, schema: &Schema) -> Self {
-        match kind {
-            &Kind::Table { features, .. } if schema.target.is_some() => {
-                Self { inputs: features, targets: 1, classes: usize::MAX, is_text: false }
+        let (inputs, targets, classes) = match *kind {
+            Kind::Images { height, width, channels, classes } => {
+                (height.saturating_mul(width).saturating_mul(channels), 1, classes)
             }
-            &Kind::Images { height, width, channels, classes } => Self {
-                inputs: height.saturating_mul(width).saturating_mul(channels),
-                targets: 1,
-                classes,
-                is_text: false,
-            },
-            &Kind::Table { features, classes } => {
-                Self { inputs: features, targets: 1, classes, is_text: false }
-            }
-            Kind::Text { context, vocabulary } => {
-                Self { inputs: *context, targets: *context, classes: vocabulary.len(), is_text: true }
-            }
-        }
+            Kind::Table { features, .. } if schema.target.is_some() => (features, 1, usize::MAX),
+            Kind::Table { features, classes } => (features, 1, classes),
+            Kind::Text { context, ref vocabulary } => (context, context, vocabulary.len()),
+        };
+        Self { inputs, targets, classes, is_text: matches!(kind, Kind::Text { .. }) }
     }
 
     /// Returns the most bytes of an answer with this many samples.

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 use tokio::sync::Semaphore;
@@ -20,6 +20,7 @@ use super::message::{
     BatchAnswer, BatchRequest, DescribeRequest, Description, JoinRequest, Servers, ServersRequest, Shape,
 };
 use unisono_data::Dataset;
+use unisono_data::pipeline::lock;
 
 /// The numbers of batches that a server has made and served, and of requests that it has refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,7 +66,7 @@ pub(super) struct Served {
 
 impl Served {
     pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.counts)
     }
 
     fn check(&self, identity: u64) -> Result<(), Status> {

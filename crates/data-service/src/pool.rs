@@ -1,6 +1,6 @@
 //! The servers that a client knows, and which of them it asks next.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tonic::transport::Channel;
@@ -8,6 +8,8 @@ use tonic::transport::Channel;
 use super::call::connect;
 use super::message::Servers;
 use super::token::Token;
+use unisono_data::DataError;
+use unisono_data::pipeline::lock;
 
 /// The shortest and the longest pause of a server that failed; it doubles each time.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -71,10 +73,10 @@ pub(super) struct Lease {
 
 impl Pool {
     /// Returns the servers that a user names. Called where a runtime is.
-    pub(super) fn new(addresses: &[String], token: Token) -> Result<Arc<Self>, (String, String)> {
+    pub(super) fn new(addresses: &[String], token: Token) -> Result<Arc<Self>, DataError> {
         let pool = Self { token, state: Mutex::default() };
         for address in addresses {
-            pool.lock().add(address, true, &pool.token).map_err(|problem| (address.clone(), problem))?;
+            lock(&pool.state).add(address, true, &pool.token)?;
         }
         Ok(Arc::new(pool))
     }
@@ -82,7 +84,7 @@ impl Pool {
     /// Returns the server that answers the fewest requests of this client, of those that do not pause and are not in
     /// `without`; of several, the one that was asked the longest ago.
     pub(super) fn next(self: &Arc<Self>, without: &[String], now: Instant) -> Next {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let State { servers, picked } = &mut *state;
         let names: Vec<_> = servers.iter().map(|server| server.instance).collect();
         let is_alias = |at: usize| names[at].is_some() && names[..at].contains(&names[at]);
@@ -104,7 +106,7 @@ impl Pool {
 
     /// Returns every server, to be asked whether it is there.
     pub(super) fn all(self: &Arc<Self>) -> Vec<Lease> {
-        self.lock().servers.iter_mut().map(|server| self.lease(server)).collect()
+        lock(&self.state).servers.iter_mut().map(|server| self.lease(server)).collect()
     }
 
     fn lease(self: &Arc<Self>, server: &mut Known) -> Lease {
@@ -115,7 +117,7 @@ impl Pool {
     /// Takes in what servers know of each other: adds those that are new, and forgets those that no server lists any more and that
     /// fail. Called where a runtime is.
     pub(super) fn update(&self, lists: Vec<(String, Servers)>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         for (address, list) in &lists {
             if let Some(server) = state.find(address) {
                 (server.instance, server.threads) = (Some(list.instance), list.threads);
@@ -127,16 +129,16 @@ impl Pool {
             .retain(|server| server.is_given || server.failures == 0 || listed.contains(&server.address));
         for address in listed {
             if state.find(&address).is_none()
-                && let Err(problem) = state.add(&address, false, &self.token)
+                && let Err(error) = state.add(&address, false, &self.token)
             {
-                tracing::warn!("data server `{address}`: {problem}");
+                tracing::warn!("{error}");
             }
         }
     }
 
     /// Returns the batches that all servers work on at once, and one more for each that answers.
     pub(super) fn threads(&self) -> usize {
-        let state = self.lock();
+        let state = lock(&self.state);
         let answers = state.servers.iter().filter(|server| server.failures == 0);
         answers.fold(0, |threads, server| threads.saturating_add(server.threads as usize).saturating_add(1))
     }
@@ -147,11 +149,7 @@ impl Pool {
             let problem = server.problem.as_deref().unwrap_or("it has not been asked yet");
             format!("`{}`: {problem}", server.address)
         };
-        self.lock().servers.iter().map(told).collect::<Vec<_>>().join("; ")
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state).servers.iter().map(told).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -160,7 +158,7 @@ impl State {
         self.servers.iter_mut().find(|server| server.address == address)
     }
 
-    fn add(&mut self, address: &str, is_given: bool, token: &Token) -> Result<(), String> {
+    fn add(&mut self, address: &str, is_given: bool, token: &Token) -> Result<(), DataError> {
         if self.find(address).is_none() {
             let channel = connect(address, token)?;
             self.servers.push(Known {
@@ -212,7 +210,7 @@ impl Lease {
     }
 
     fn update(&self, change: impl FnOnce(&mut Known)) {
-        if let Some(server) = self.pool.lock().find(&self.address) {
+        if let Some(server) = lock(&self.pool.state).find(&self.address) {
             change(server);
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rand::random;
@@ -19,6 +19,7 @@ use super::membership::{Members, Membership, Notice};
 use super::message::{Description, VERSION};
 use super::methods::{Counts, Served, answer};
 use super::token::Token;
+use unisono_data::pipeline::lock;
 use unisono_data::{DataError, Dataset, Options, Service, Source};
 
 /// Requests that may wait for each thread that makes batches; others are sent elsewhere.
@@ -128,7 +129,7 @@ impl Server {
 
     /// Returns the problem of the server that this one has joined, if that is new.
     pub fn take_notice(&self) -> Option<String> {
-        self.notice.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.notice).take()
     }
 
     /// Returns whether it serves, and will until it is stopped.

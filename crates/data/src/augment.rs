@@ -166,19 +166,4 @@ impl FromStr for Augmentation {
 }
 
 #[cfg(test)]
-mod testing {
-    use super::*;
-
-    /// Returns a grey image whose levels differ.
-    pub(super) fn slope() -> Image {
-        Image::new([6, 9, 1], (0..54).map(|at| 20 * (at % 9) + 3 * (at / 9)).collect())
-    }
-
-    /// Variants of the slope.
-    pub(super) fn variants(transform: &impl Transform) -> Vec<Image> {
-        (0..20).map(|sample| transform.apply(slope(), &mut Random::new([1, 2, 3, sample]))).collect()
-    }
-}
-
-#[cfg(test)]
 mod tests;

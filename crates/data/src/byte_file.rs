@@ -1,20 +1,18 @@
 //! A file of bytes that are read anywhere in it, by any thread. What is compressed is unpacked once into an unnamed temporary
 //! file, which disappears with the process.
 
+use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::ops::Deref;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use flate2::bufread::MultiGzDecoder;
+use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
 
-use self::zlib::ZlibReader;
 use crate::disk::{amount, room};
 use crate::error::DataError;
 use crate::pipeline::part;
-
-mod zlib;
 
 /// The compression of a file as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,21 +73,27 @@ impl ByteFile {
         compression: Compression,
         scan: impl FnOnce(&mut Unpacking<'_>) -> Result<T, DataError>,
     ) -> Result<(Self, T), DataError> {
-        let packed = BufReader::new(self.reader());
+        let mut packed = BufReader::new(self.reader());
         let content: Box<dyn Read + '_> = match compression {
-            Compression::Gzip => Box::new(MultiGzDecoder::new(packed)),
-            Compression::Zlib => Box::new(ZlibReader::new(packed)),
+            Compression::Gzip => Box::new(MultiGzDecoder::new(&mut packed)),
+            Compression::Zlib => Box::new(ZlibDecoder::new(&mut packed)),
         };
         let path = &self.path;
-        let mut unpacking = Unpacking { path, content, spool: Spool::new(path)?, failure: None };
-        let scanned = scan(&mut unpacking).and_then(|scanned| {
-            // The checksum is at the end.
-            io::copy(&mut unpacking.content, &mut io::sink()).map_err(|error| corrupt(path, &error))?;
-            Ok(scanned)
-        });
-        // The error of a reader between this and `scan` is less precise.
-        unpacking.failure.map_or(Ok(()), Err)?;
-        Ok((unpacking.spool.finish()?, scanned?))
+        let (spool, scanned) = {
+            let mut unpacking = Unpacking { path, content, spool: Spool::new(path)?, failure: None };
+            let scanned = scan(&mut unpacking).and_then(|scanned| {
+                // The checksum is at the end.
+                io::copy(&mut unpacking.content, &mut io::sink()).map_err(|error| corrupt(path, &error))?;
+                Ok(scanned)
+            });
+            // The error of a reader between this and `scan` is less precise.
+            unpacking.failure.map_or(Ok(()), Err)?;
+            (unpacking.spool, scanned?)
+        };
+        if !packed.fill_buf().map_err(DataError::read(path))?.is_empty() {
+            return Err(corrupt(path, &"bytes after the end of the zlib stream"));
+        }
+        Ok((spool.finish()?, scanned))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -181,7 +185,7 @@ impl Read for Unpacking<'_> {
     }
 }
 
-fn corrupt(path: &Path, error: &io::Error) -> DataError {
+fn corrupt(path: &Path, error: &dyn Display) -> DataError {
     DataError::file(path, format!("cannot be unpacked: {error}; fetch it again"))
 }
 
@@ -253,7 +257,7 @@ impl Spool {
     }
 }
 
-fn no_room(path: &Path, why: &dyn std::fmt::Display) -> DataError {
+fn no_room(path: &Path, why: &dyn Display) -> DataError {
     let problem = format!(
         "does not fit, unpacked, into a temporary file in `{}`: {why}; set TMPDIR to a directory with more room",
         std::env::temp_dir().display()

@@ -79,33 +79,29 @@ fn names(path: &Path) -> Result<Vec<String>, DataError> {
 
 /// Returns the levels and the labels of the images in these files.
 fn images(files: &[PathBuf]) -> Result<[Vec<u8>; 2], DataError> {
-    let mut images = [vec![], vec![]];
+    let (mut levels, mut labels) = (vec![], vec![]);
     for path in files {
         let bytes = fs::read(path).map_err(DataError::read(path))?;
-        add(&mut images, &bytes).map_err(|problem| DataError::file(path, problem))?;
-    }
-    Ok(images)
-}
-
-/// Adds the records of a file; the error describes the problem.
-fn add([levels, labels]: &mut [Vec<u8>; 2], bytes: &[u8]) -> Result<(), String> {
-    let length = bytes.len();
-    if length == 0 || !length.is_multiple_of(RECORD) {
-        return Err(format!(
-            "has {length} bytes: expected a multiple of {RECORD}, a label and 32x32 pixels of red, green and blue; fetch it again"
-        ));
-    }
-    for (number, record) in bytes.chunks_exact(RECORD).enumerate() {
-        let (label, planes) = (record[0], &record[1..]);
-        if label >= CLASSES {
-            return Err(format!("has the label {label} in record {number}: expected one from 0 to 9"));
+        let length = bytes.len();
+        if length == 0 || !length.is_multiple_of(RECORD) {
+            let problem = format!(
+                "has {length} bytes: expected a multiple of {RECORD}, a label and 32x32 pixels of red, green and blue; fetch it again"
+            );
+            return Err(DataError::file(path, problem));
         }
-        let level = |pixel: usize, channel: usize| planes[channel * SIDE * SIDE + pixel];
-        let of_pixel = |pixel: usize| (0..CHANNELS).map(move |channel| level(pixel, channel));
-        labels.push(label);
-        levels.extend((0..SIDE * SIDE).flat_map(of_pixel));
+        for (number, record) in bytes.chunks_exact(RECORD).enumerate() {
+            let (label, planes) = (record[0], &record[1..]);
+            if label >= CLASSES {
+                let problem = format!("has the label {label} in record {number}: expected one from 0 to 9");
+                return Err(DataError::file(path, problem));
+            }
+            let level = |pixel: usize, channel: usize| planes[channel * SIDE * SIDE + pixel];
+            let of_pixel = |pixel: usize| (0..CHANNELS).map(move |channel| level(pixel, channel));
+            labels.push(label);
+            levels.extend((0..SIDE * SIDE).flat_map(of_pixel));
+        }
     }
-    Ok(())
+    Ok([levels, labels])
 }
 
 #[cfg(test)]

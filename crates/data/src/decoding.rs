@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use image::{DynamicImage, GrayImage, ImageDecoder, ImageReader, Limits};
+use image::{DynamicImage, GrayImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
 use crate::pixels::Image;
 use crate::schema::list;
@@ -76,15 +76,12 @@ impl Raw {
 /// Returns whether a file starts like one of the formats.
 pub(super) fn is_encoded(bytes: &[u8]) -> bool {
     // Two letters are too few to tell a BMP from grey levels: the size of its second header is known.
-    let is_bmp = || {
-        let size = bytes.get(14..18).and_then(<[u8]>::first_chunk).map(|&size| u32::from_le_bytes(size));
-        bytes.starts_with(b"BM") && size.is_some_and(|size| [12, 40, 52, 56, 64, 108, 124].contains(&size))
-    };
-    bytes.starts_with(b"\x89PNG\r\n\x1a\n")
-        || bytes.starts_with(b"\xff\xd8\xff")
-        || (bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP"))
-        || bytes.starts_with(b"GIF8")
-        || is_bmp()
+    let size = bytes.get(14..18).and_then(<[u8]>::first_chunk).map(|&size| u32::from_le_bytes(size));
+    match image::guess_format(bytes) {
+        Ok(ImageFormat::Bmp) => size.is_some_and(|size| [12, 40, 52, 56, 64, 108, 124].contains(&size)),
+        Ok(ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP | ImageFormat::Gif) => true,
+        _ => false,
+    }
 }
 
 fn reader(bytes: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>, String> {

@@ -158,9 +158,8 @@ impl Stroke {
                 .map(|angle| (cx + rx * angle.cos(), cy + ry * angle.sin()))
                 .collect(),
             Line(corners) => corners
-                .windows(2)
-                .flat_map(|ends| {
-                    let ((ax, ay), (bx, by)) = (ends[0], ends[1]);
+                .array_windows()
+                .flat_map(|&[(ax, ay), (bx, by)]| {
                     steps.clone().step_by(4).map(move |t| (ax + (bx - ax) * t, ay + (by - ay) * t))
                 })
                 .collect(),
@@ -214,24 +213,20 @@ struct Pen {
 impl Pen {
     /// Draws a line through `points`, of `strength` in 0..=1.
     fn draw(&self, points: &[Point], strength: f32, ink: &mut [f32]) {
-        for ends in points.windows(2) {
-            self.draw_segment(ends[0], ends[1], strength, ink);
-        }
-    }
-
-    /// Visits only pixels near the segment: most of an image is blank.
-    fn draw_segment(&self, a: Point, b: Point, strength: f32, ink: &mut [f32]) {
         let reach = self.radius + self.blur;
+        // Only pixels near a segment are visited: most of an image is blank.
         let near = |a: f32, b: f32| {
             let (low, high) = (a.min(b) - reach, a.max(b) + reach + 1.0);
             (low.clamp(0.0, SIDE as f32) as usize)..(high.clamp(0.0, SIDE as f32) as usize)
         };
-        for row in near(a.1, b.1) {
-            for column in near(a.0, b.0) {
-                let distance = distance((column as f32, row as f32), a, b);
-                let cover = ((reach - distance) / (2.0 * self.blur)).clamp(0.0, 1.0);
-                let pixel = &mut ink[row * SIDE + column];
-                *pixel = pixel.max(cover * strength);
+        for &[a, b] in points.array_windows() {
+            for row in near(a.1, b.1) {
+                for column in near(a.0, b.0) {
+                    let distance = distance((column as f32, row as f32), a, b);
+                    let cover = ((reach - distance) / (2.0 * self.blur)).clamp(0.0, 1.0);
+                    let pixel = &mut ink[row * SIDE + column];
+                    *pixel = pixel.max(cover * strength);
+                }
             }
         }
     }

@@ -17,11 +17,13 @@ use super::fitting::fitted;
 use super::members::Members;
 use super::records::Records;
 use super::survey::{self, Survey, spread};
+use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
 use crate::normalization::{Normalization, Normalize, Sums};
 use crate::pipeline::part;
 use crate::pixels::Image;
-use crate::snapshot::{Plan, Snapshot, Work};
+use crate::schema::Schema;
+use crate::snapshot::{Plan, Snapshot};
 use crate::source::Options;
 use crate::split::Split;
 
@@ -119,14 +121,15 @@ impl EncodedImages {
         }
     }
 
-    /// Returns the images to train on and those held out, given by their indices in the store, and their
-    /// size.
-    pub(super) fn both(
+    /// Returns the data set of the images in a store: those to train on and those held out, given by their indices. `schema` names the
+    /// classes. `notice` tells the user how they were found.
+    pub(super) fn dataset(
         store: Store,
         (train, test): (Vec<usize>, Vec<usize>),
         options: &Options,
+        (classes, schema): (usize, Schema),
         notice: Option<String>,
-    ) -> Result<(Self, Self, [usize; 3]), DataError> {
+    ) -> Result<Dataset, DataError> {
         if options.image_size.is_some_and(|sides| sides.contains(&0)) {
             return Err(DataError::zero("a side of images"));
         }
@@ -150,9 +153,11 @@ impl EncodedImages {
             notices.push(format!("images are normalised by the measured means and deviations {measured}"));
         }
         notices.extend(notice);
+        let schema = Schema { normalization: normalization.clone(), ..schema };
         test.normalization.clone_from(&normalization);
         train = Self { normalization, augmentation: options.augmentation.clone(), notices, ..train };
-        Ok((train, test, shape))
+        let kind = Kind::Images { height, width, channels, classes };
+        Ok(Dataset { kind, train: Arc::new(train), test: Arc::new(test), schema })
     }
 
     /// Returns the sums over the levels of all images, or of some at equal distances.
@@ -172,10 +177,12 @@ impl EncodedImages {
     fn image(&self, sample: usize) -> Result<(Image, u32), DataError> {
         if let Some(snapshot) = &self.snapshot {
             let record = part("reading", || snapshot.record(sample))?;
-            return self.image_of(&record).ok_or_else(|| {
+            let parts = record.split_first_chunk().filter(|(_, levels)| levels.len() == self.values());
+            let (label, levels) = parts.ok_or_else(|| {
                 let problem = format!("sample {sample} was damaged when this was written");
                 DataError::file(snapshot.directory(), problem)
-            });
+            })?;
+            return Ok((Image::new(self.shape, levels.to_vec()), u32::from_le_bytes(*label)));
         }
         let [height, width, channels] = self.shape;
         let (image, label) = self.store.read(self.samples[sample], channels)?;
@@ -183,24 +190,19 @@ impl EncodedImages {
     }
 
     /// Writes what is missing of a snapshot of these images, before they are augmented, and reads them from there.
-    pub(super) fn read_from(&self, plan: &Plan<'_>) -> Result<(Self, Work), DataError> {
+    pub(super) fn read_from(&self, plan: &Plan<'_>) -> Result<(Self, Arc<Snapshot>), DataError> {
         let record = |sample| match self.image(sample) {
             Ok((image, label)) => Ok([&label.to_le_bytes()[..], &image.levels].concat()),
             // An empty record.
             Err(error) => self.bad.judge(sample, None, error).map(|()| Vec::new()),
         };
-        let (snapshot, work) = plan.make(record)?;
-        Ok((Self { snapshot: Some(Arc::new(snapshot)), ..self.clone() }, work))
+        let snapshot = Arc::new(plan.make(record)?);
+        Ok((Self { snapshot: Some(Arc::clone(&snapshot)), ..self.clone() }, snapshot))
     }
 
     /// Returns the size of an image's record in a snapshot.
     pub(super) fn record_bytes(&self) -> usize {
         size_of::<u32>() + self.values()
-    }
-
-    /// Returns the size of the snapshot that they are read from.
-    pub(super) fn snapshot_bytes(&self) -> u64 {
-        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes())
     }
 
     /// Adds everything to a hash that decoded images follow from: besides [what is known](Self::hash) of their files, when their inodes
@@ -227,13 +229,6 @@ impl EncodedImages {
     /// Returns the number of values of an image.
     fn values(&self) -> usize {
         self.shape.iter().product()
-    }
-
-    /// Returns the image and the class of a snapshot's record; `None` for one of a damaged image.
-    fn image_of(&self, record: &[u8]) -> Option<(Image, u32)> {
-        let (label, levels) = record.split_first_chunk()?;
-        let image = (levels.len() == self.values()).then(|| Image::new(self.shape, levels.to_vec()))?;
-        Some((image, u32::from_le_bytes(*label)))
     }
 }
 

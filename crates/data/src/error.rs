@@ -119,3 +119,18 @@ impl DataError {
         Self::Element { element, error: Box::new(self) }
     }
 }
+
+/// Returns an error and its causes, as far as each says something new.
+#[doc(hidden)]
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}

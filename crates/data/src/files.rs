@@ -29,7 +29,7 @@ pub(super) fn named(name: &Path) -> Result<Vec<PathBuf>, DataError> {
             no_match(element, &expected)
         })?;
         for name in names {
-            match is_pattern(&name) && !Path::new(&name).exists() {
+            match name.contains(['*', '?', '[']) && !Path::new(&name).exists() {
                 true => files.extend(matches(&name)?),
                 false => files.push(name.into()),
             }
@@ -56,10 +56,6 @@ fn elements(text: &str) -> impl Iterator<Item = &str> {
         }
         c == ',' && depth == 0
     })
-}
-
-fn is_pattern(name: &str) -> bool {
-    name.contains(['*', '?', '['])
 }
 
 /// Returns the existing files that match, sorted. As in a shell, `*` matches no file whose name starts with a
@@ -89,7 +85,9 @@ fn no_match(pattern: &str, expected: &str) -> DataError {
 fn unbraced(name: &str) -> Option<Vec<String>> {
     let mut names = vec![String::new()];
     let mut rest = name;
-    while let Some((before, inner, after)) = first_braces(rest) {
+    while let Some((before, after)) = rest.split_once('{')
+        && let Some((inner, after)) = after.split_once('}')
+    {
         let choices = choices(inner)?;
         if names.len().checked_mul(choices.len()).is_none_or(|count| count > MOST_NAMES) {
             return None;
@@ -101,13 +99,6 @@ fn unbraced(name: &str) -> Option<Vec<String>> {
         rest = after;
     }
     Some(names.into_iter().map(|start| start + rest).collect())
-}
-
-/// Returns the text before, in and after the first braces.
-fn first_braces(text: &str) -> Option<(&str, &str, &str)> {
-    let (before, rest) = text.split_once('{')?;
-    let (inner, after) = rest.split_once('}')?;
-    Some((before, inner, after))
 }
 
 /// Returns the expansions of braces with this content; `None` if there are too many.
@@ -142,27 +133,6 @@ pub(super) fn entries(
     }
     entries.sort();
     Ok(entries)
-}
-
-/// Returns the files that `name` means, a directory standing for those in it whose lowercase names match.
-pub(super) fn named_or_in(
-    name: &Path,
-    is_wanted: impl Fn(&str) -> bool,
-    expected: &'static str,
-) -> Result<Vec<PathBuf>, DataError> {
-    let mut files = vec![];
-    for path in named(name)? {
-        if !path.is_dir() {
-            files.push(path);
-            continue;
-        }
-        let within = entries(&path, |file| is_wanted(&lowercase_name(file)) && file.is_file())?;
-        if within.is_empty() {
-            return Err(DataError::file(path, format!("contains no {expected}")));
-        }
-        files.extend(within);
-    }
-    Ok(files)
 }
 
 /// Returns the name of a file, in lower case.

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::decoding::{EXTENSIONS, extensions};
-use super::encoded::Store;
+use super::encoded::{EncodedImages, Store};
 use super::files::{entries, lowercase_name};
-use super::image_files;
 use super::schema::list;
 use super::split::nine_to_one;
 use crate::dataset::Dataset;
@@ -74,7 +73,7 @@ pub(super) fn read(
         let expected = extensions();
         format!("`{}`{more} skipped: expected files whose names end in {expected}", first.display())
     });
-    image_files::dataset(Store::Files(images), (train, test), options, (classes, schema), notice)
+    EncodedImages::dataset(Store::Files(images), (train, test), options, (classes, schema), notice)
 }
 
 /// Returns the numbers of these classes in a model.

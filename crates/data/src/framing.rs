@@ -12,29 +12,13 @@ pub const FOOTER_BYTES: usize = 4;
 
 /// Returns the checksum of `bytes`, as in a frame.
 pub fn checksum(bytes: &[u8]) -> u32 {
-    Checksum(crc32c::crc32c(bytes)).value()
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// A checksum of the bytes that are written to it.
-#[derive(Debug, Default)]
-pub(crate) struct Checksum(u32);
-
-impl Checksum {
-    /// Returns the checksum of all blocks, as in a frame.
-    pub(crate) fn value(&self) -> u32 {
-        self.0.rotate_right(15).wrapping_add(0xa282_ead8)
-    }
-}
-
-impl Write for Checksum {
-    fn write(&mut self, block: &[u8]) -> io::Result<usize> {
-        self.0 = crc32c::crc32c_append(self.0, block);
-        Ok(block.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// Returns the record at the front of these bytes, without its checksum; `None` if that is wrong.
+pub(crate) fn record(bytes: &[u8]) -> Option<&[u8]> {
+    let (record, sum) = bytes.split_last_chunk()?;
+    (checksum(record).to_le_bytes() == *sum).then_some(record)
 }
 
 /// Writes `record` in its frame.

@@ -4,17 +4,30 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
-use crate::files::lowercase_name;
+use crate::files::{entries, lowercase_name, named};
 use crate::split::nine_to_one;
 
-/// Divides the samples of `files`, which `add` counts, into training and held-out ones: those of files with the word `test`,
-/// `val` or `validation` in their names are held out. If there is none, or `path` is a single file, every tenth sample is.
+/// Divides the samples of the files that `path` names, which `add` counts, into training and held-out ones: those of files with the
+/// word `test`, `val` or `validation` in their names are held out. If there is none, or `path` is a single file, every tenth sample is.
+/// A directory stands for those in it whose lowercase names are wanted.
 pub(super) fn divided(
     path: &Path,
-    files: Vec<PathBuf>,
-    what: &'static str,
+    (is_wanted, expected): (impl Fn(&str) -> bool, &str),
+    what: &str,
     mut add: impl FnMut(PathBuf) -> Result<Range<usize>, DataError>,
 ) -> Result<(Vec<usize>, Vec<usize>), DataError> {
+    let mut files = vec![];
+    for path in named(path)? {
+        if !path.is_dir() {
+            files.push(path);
+            continue;
+        }
+        let within = entries(&path, |file| is_wanted(&lowercase_name(file)) && file.is_file())?;
+        if within.is_empty() {
+            return Err(DataError::file(path, format!("contains no {expected}")));
+        }
+        files.extend(within);
+    }
     let (mut train, mut test) = (vec![], vec![]);
     let are_many = files.len() > 1 || path.is_dir();
     for file in files {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
@@ -14,7 +14,7 @@ use crate::dataset::Dataset;
 use crate::disk::{amount, room};
 use crate::encoded::EncodedImages;
 use crate::error::DataError;
-use crate::snapshot::{FORMAT, Plan, SnapshotOptions, Work};
+use crate::snapshot::{FORMAT, Plan, SnapshotOptions};
 use crate::source::Source;
 use crate::split::Split;
 
@@ -106,15 +106,16 @@ impl Dataset {
         fs::create_dir_all(&directory).map_err(DataError::write(&directory))?;
         check_room(&directory, of_train.missing_bytes() + of_test.missing_bytes())?;
         let samples = train.len() + test.len();
+        let began = Instant::now();
         let (train, of_train) = train.read_from(&of_train)?;
         let (test, of_test) = test.read_from(&of_test)?;
+        let took = began.elapsed();
         let about = About { source: source.to_string(), format: FORMAT.to_owned(), samples };
         say(&directory, &about)?;
-        let Work { written, took } = of_train.and(of_test);
         let report = SnapshotReport {
-            bytes: train.snapshot_bytes() + test.snapshot_bytes(),
+            bytes: of_train.bytes() + of_test.bytes(),
             samples: samples as u64,
-            written,
+            written: of_train.written + of_test.written,
             took,
             others: others(&options.directory, &directory, &about.source),
             directory,

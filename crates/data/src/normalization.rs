@@ -129,12 +129,6 @@ impl Normalization {
     }
 }
 
-/// Normalises a level as MNIST's.
-#[cfg(test)]
-pub(crate) fn normalise(level: u8) -> f32 {
-    Normalization::default().apply(&[level])[0]
-}
-
 /// Returns the normalised value of each level.
 fn table((mean, deviation): (&f32, &f32)) -> [f32; 256] {
     std::array::from_fn(|level| (level as f32 / 255.0 - mean) / deviation)

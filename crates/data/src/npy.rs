@@ -7,7 +7,6 @@ use crate::augment::Augmentation;
 use crate::dataset::{Dataset, Kind};
 use crate::error::DataError;
 use crate::normalization::{Normalize, Sums};
-use crate::rows::Rows;
 use crate::schema::Schema;
 use crate::source::Options;
 use crate::split::nine_to_one;
@@ -67,17 +66,17 @@ pub(super) fn read(
                     let problem = format!("has {features} columns: expected {expected}, as in training");
                     return Err(DataError::file(train.path, problem));
                 }
-                None => train.schema(rows, &training)?,
+                None => {
+                    // Columns are called by their numbers.
+                    let names: Vec<_> = (0..features).map(|column| column.to_string()).collect();
+                    Schema { columns: rows.statistics(&names, &training)?, ..Schema::default() }
+                }
             };
             (Kind::Table { features, classes }, schema)
         }
     };
-    let test = test.as_ref().unwrap_or(&train).split(
-        held_out,
-        &schema,
-        &Options { augmentation: Augmentation::default(), ..options.clone() },
-    );
-    Ok(Dataset { train: train.split(training, &schema, options), test, kind, schema })
+    let test = test.as_ref().unwrap_or(&train).split(held_out, &schema, Augmentation::default());
+    Ok(Dataset { train: train.split(training, &schema, options.augmentation.clone()), test, kind, schema })
 }
 
 /// Samples and their labels.
@@ -147,13 +146,6 @@ impl Pair {
         Err(DataError::file(self.path.clone(), problem))
     }
 
-    /// Returns the statistics of the columns, which are called by their numbers.
-    fn schema(&self, rows: &Rows, training: &[usize]) -> Result<Schema, DataError> {
-        let names: Vec<_> = (0..rows.width).map(|column| column.to_string()).collect();
-        let columns = rows.statistics(&names, training)?;
-        Ok(Schema { columns, ..Schema::default() })
-    }
-
     /// Returns the sums over the levels of these images, or of some of them at equal distances.
     fn sums(&self, training: &[usize]) -> Result<Sums, DataError> {
         let Content::Images(images) = &self.samples else { return Ok(Sums::default()) };
@@ -164,11 +156,10 @@ impl Pair {
             .try_fold(Sums::default(), |sum, image| Ok(sum.and(own(image)?)))
     }
 
-    fn split(&self, samples: Vec<usize>, schema: &Schema, options: &Options) -> Arc<StoredSamples> {
+    fn split(&self, samples: Vec<usize>, schema: &Schema, augmentation: Augmentation) -> Arc<StoredSamples> {
         let content = match &self.samples {
             Content::Images(images) => {
-                let (augmentation, normalization) =
-                    (options.augmentation.clone(), schema.normalization.clone());
+                let normalization = schema.normalization.clone();
                 Content::Images(Images { augmentation, normalization, ..images.clone() })
             }
             Content::Rows(rows, _) => Content::Rows(Arc::clone(rows), schema.columns.as_slice().into()),

@@ -10,15 +10,37 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::DataError;
-use crate::patience::Patience;
 
 /// The time that a process waits for others while they write nothing.
 const STALLED: Duration = Duration::from_secs(600);
 /// The time that it sleeps between two looks.
 const NAP: Duration = Duration::from_millis(10);
+
+/// Waits as long as something changes, and then so long.
+#[derive(Debug)]
+pub(crate) struct Patience<P> {
+    limit: Duration,
+    /// The progress of the other process, and its time.
+    seen: Option<P>,
+    since: Instant,
+}
+
+impl<P: PartialEq> Patience<P> {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self { limit, seen: None, since: Instant::now() }
+    }
+
+    /// Returns whether nothing has changed for too long. `progress` says how far the other process is.
+    pub(crate) fn has_ended(&mut self, progress: P) -> bool {
+        if self.seen.as_ref() != Some(&progress) {
+            (self.seen, self.since) = (Some(progress), Instant::now());
+        }
+        self.since.elapsed() > self.limit
+    }
+}
 
 /// Makes the files that `open` does not find to be as they should, and opens all. Several processes that call it with the same
 /// files share the work, a file at a time.
@@ -168,5 +190,16 @@ mod tests {
         let error = make_all(&path, content, fail).unwrap_err();
         assert_eq!(error.to_string(), "no more");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn patience_ends_when_nothing_changes() {
+        let mut patience = Patience::new(Duration::from_millis(40));
+        for progress in 0..5 {
+            assert!(!patience.has_ended(progress));
+            thread::sleep(Duration::from_millis(50));
+        }
+        assert!(patience.has_ended(4));
+        assert!(!patience.has_ended(5));
     }
 }

@@ -49,8 +49,7 @@ use interleave::Interleave;
 pub use sharding::{Shard, Sharding};
 use shuffle::Shuffle;
 use watch::Counters;
-pub(crate) use watch::lock;
-pub use watch::{StageReport, Watch, bottleneck, part};
+pub use watch::{StageReport, Watch, bottleneck, lock, part};
 
 /// The number of threads of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -141,9 +140,9 @@ impl<T: Send + 'static> Pipeline<T> {
         F: Fn(T) -> Result<Pipeline<U>, DataError> + Send + Sync + 'static,
     {
         assert!(at_once > 0, "at least one source is open at a time");
-        let before = self.watch();
-        let start = |counters| Interleave::new(self, at_once, open, counters);
-        Pipeline::on_threads("interleave", at_once, before, start)
+        self.on_threads("interleave", at_once, |files, counters| {
+            Interleave::new(files, at_once, open, counters)
+        })
     }
 
     /// Maps elements by `f` on several threads, in order.
@@ -159,8 +158,7 @@ impl<T: Send + 'static> Pipeline<T> {
         F: Fn(T) -> Result<U, DataError> + Send + Sync + 'static,
     {
         let f = move |number, element| f(element).map_err(|error| error.in_element(number));
-        let before = self.watch();
-        Pipeline::on_threads("map", 1, before, |counters| Ahead::map(self, threads, f, counters))
+        self.on_threads("map", 1, |source, counters| Ahead::map(source, threads, f, counters))
     }
 
     /// [`map`](Self::map), [`batch`](Self::batch) and a `map` of whole batches in one stage: a
@@ -186,9 +184,9 @@ impl<T: Send + 'static> Pipeline<T> {
                 None => collate(mapped).map_err(|error| error.in_element(number)),
             }
         };
-        let before = self.watch();
-        let grouped = Pipeline::stage(groups(self, size).map(Ok), Watch::default());
-        Pipeline::on_threads("map", 1, before, |counters| Ahead::map(grouped, threads, whole, counters))
+        let watch = self.watch();
+        let grouped = Pipeline::stage(groups(self, size).map(Ok), watch);
+        grouped.on_threads("map", 1, |source, counters| Ahead::map(source, threads, whole, counters))
     }
 
     /// Shuffles elements by seed and epoch: keeps a buffer of `buffer` elements, and returns a random one
@@ -228,8 +226,7 @@ impl<T: Send + 'static> Pipeline<T> {
     ///
     /// If the depth is 0.
     pub fn prefetch(self, depth: Depth) -> Self {
-        let before = self.watch();
-        Self::on_threads("prefetch", 1, before, |counters| Ahead::prefetch(self, depth, counters))
+        self.on_threads("prefetch", 1, |source, counters| Ahead::prefetch(source, depth, counters))
     }
 
     /// Skips the first `count` elements, which are still produced. Forwards an error among them.
@@ -296,18 +293,18 @@ impl<T> Pipeline<T> {
     }
 
     /// Returns a stage that `start` starts threads for.
-    fn on_threads<I>(
+    fn on_threads<U, I>(
+        self,
         name: &'static str,
         streams: usize,
-        before: Watch,
-        start: impl FnOnce(Arc<Counters>) -> I,
-    ) -> Self
+        start: impl FnOnce(Self, Arc<Counters>) -> I,
+    ) -> Pipeline<U>
     where
-        I: Iterator<Item = Result<Item<T>, DataError>> + Send + 'static,
+        I: Iterator<Item = Result<Item<U>, DataError>> + Send + 'static,
     {
-        let counters = Counters::new(name, &before, streams);
-        let watch = before.then(&counters);
-        Self::stage(start(counters), watch)
+        let counters = Counters::new(name, &self.watch, streams);
+        let watch = self.watch().then(&counters);
+        Pipeline::stage(start(self, counters), watch)
     }
 
     /// Names the last stage with threads in its [report](StageReport), instead of `map`, `interleave` or `prefetch`.

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::byte_file::{ByteFile, Compression, Reader, Unpacking};
 use super::decoding::Raw;
 use super::example::Example;
-use super::framing::{self, Checksum, FOOTER_BYTES, HEADER_BYTES};
+use super::framing::{self, FOOTER_BYTES, HEADER_BYTES};
 use crate::error::DataError;
 
 /// The most bytes of a record: more than the largest images have. A damaged or malicious file may claim any length.
@@ -21,7 +21,8 @@ const WRONG_CHECKSUM: &str = "its checksum is wrong: the file is damaged; fetch 
 pub(super) struct Records {
     files: Vec<ByteFile>,
     places: Vec<Place>,
-    classes: usize,
+    /// Labels that are not below it are refused.
+    pub(super) classes: usize,
 }
 
 /// The location of a record.
@@ -37,11 +38,6 @@ struct Place {
 }
 
 impl Records {
-    /// Refuses labels that are not below the number of classes from now on.
-    pub(super) fn set_classes(&mut self, classes: usize) {
-        self.classes = classes;
-    }
-
     /// Finds the records of another file, and returns their indices. A file that TensorFlow compressed is unpacked, and its records are
     /// verified on the way: those that do not match their checksums are errors unless damaged ones may be skipped.
     pub(super) fn add(&mut self, path: PathBuf, skips_damaged: bool) -> Result<Range<usize>, DataError> {
@@ -50,7 +46,14 @@ impl Records {
         let is_plain = start.first_chunk().is_some_and(|&header| framing::length(header).is_some());
         let (file, frames) = match Compression::of(&start).filter(|_| !is_plain) {
             Some(compression) => {
-                file.unpacked(compression, |content| frames(&path, content, verified, skips_damaged))?
+                let mut record = vec![];
+                let pass = |content: &mut Unpacking<'_>, length| {
+                    record.clear();
+                    let framed = length + FOOTER_BYTES as u64;
+                    let read = content.take(framed).read_to_end(&mut record)? as u64;
+                    Ok((read == framed).then(|| framing::record(&record).is_some()))
+                };
+                file.unpacked(compression, |content| frames(&path, content, pass, skips_damaged))?
             }
             None => {
                 // Its records are verified when they are read.
@@ -99,10 +102,7 @@ impl Records {
     fn example(&self, index: usize) -> Result<Example, DataError> {
         let place = self.places[index];
         let bytes = self.files[place.file].read(place.offset, place.length + FOOTER_BYTES)?;
-        let (record, sum) = bytes.split_at(place.length);
-        if framing::checksum(record).to_le_bytes() != sum {
-            return Err(self.damaged(index, WRONG_CHECKSUM.into()));
-        }
+        let record = framing::record(&bytes).ok_or_else(|| self.damaged(index, WRONG_CHECKSUM.into()))?;
         Example::read(record).map_err(|problem| self.damaged(index, problem))
     }
 
@@ -121,16 +121,8 @@ impl Records {
     }
 }
 
-/// Reads a record and its checksum. Returns whether they match; `None` if the content ends before.
-fn verified(content: &mut Unpacking<'_>, length: u64) -> io::Result<Option<bool>> {
-    let (mut sum, mut footer) = (Checksum::default(), vec![]);
-    let read = io::copy(&mut content.take(length), &mut sum)?;
-    content.take(FOOTER_BYTES as u64).read_to_end(&mut footer)?;
-    let is_whole = read == length && footer.len() == FOOTER_BYTES;
-    Ok(is_whole.then(|| sum.value().to_le_bytes() == *footer))
-}
-
-/// Offset and length of each record; `pass` passes over one as [`verified`] does.
+/// Offset and length of each record. `pass` passes over one and its checksum: it returns whether they match, as far as it knows, or `None`
+/// if the content ends before.
 fn frames<R: Read>(
     path: &Path,
     content: &mut R,

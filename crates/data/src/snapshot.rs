@@ -9,7 +9,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
@@ -104,21 +103,6 @@ pub(crate) struct Plan<'a> {
     pub(crate) record_bytes: usize,
 }
 
-/// The work of a process for a snapshot.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Work {
-    /// Records that it wrote.
-    pub(crate) written: u64,
-    pub(crate) took: Duration,
-}
-
-impl Work {
-    /// Both, one after the other.
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self { written: self.written + other.written, took: self.took + other.took }
-    }
-}
-
 /// Records on disk, by number.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
@@ -126,6 +110,8 @@ pub(crate) struct Snapshot {
     shards: Vec<Shard>,
     /// The number of the first record of each.
     starts: Vec<usize>,
+    /// The number of the records that this process wrote.
+    pub(crate) written: u64,
 }
 
 impl Plan<'_> {
@@ -158,9 +144,9 @@ impl Plan<'_> {
     pub(crate) fn make(
         &self,
         make: impl Fn(usize) -> Result<Vec<u8>, DataError> + Sync,
-    ) -> Result<(Snapshot, Work), DataError> {
+    ) -> Result<Snapshot, DataError> {
         fs::create_dir_all(self.directory).map_err(DataError::write(self.directory))?;
-        let (began, written, paths) = (Instant::now(), AtomicU64::new(0), self.paths());
+        let (written, paths) = (AtomicU64::new(0), self.paths());
         let shards = make_all(
             &paths,
             |shard, path| Shard::found(path, self.key, Some(self.of_shard(shard).len())),
@@ -172,9 +158,8 @@ impl Plan<'_> {
                 shard::write(file, &paths[shard], about, records.into_iter().map(Ok))
             },
         )?;
-        let work = Work { written: written.into_inner(), took: began.elapsed() };
         let starts = (0..shards.len()).map(|shard| self.of_shard(shard).start).collect();
-        Ok((Snapshot { directory: self.directory.to_owned(), shards, starts }, work))
+        Ok(Snapshot { directory: self.directory.to_owned(), shards, starts, written: written.into_inner() })
     }
 }
 

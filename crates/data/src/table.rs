@@ -1,5 +1,6 @@
 //! Tables of numbers, in CSV, Parquet and Arrow files.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,7 +23,6 @@ mod header;
 mod labels;
 #[cfg(feature = "parquet")]
 mod parquet;
-mod parts;
 
 use self::header::Layout;
 use self::labels::Names;
@@ -54,11 +54,12 @@ pub(super) fn read(
 ) -> Result<Dataset, DataError> {
     let files = files::named(path)?;
     let target = options.target.as_deref();
-    let layout = |header: &[String]| match known {
-        Some((schema, _)) => Layout::by(header, schema),
-        None => Layout::of(header, target),
+    let layout = |header: &[String]| match (header::problem(header), known) {
+        (Some(problem), _) => Err(problem),
+        (None, Some((schema, _))) => Layout::by(header, schema),
+        (None, None) => Layout::of(header, target),
     };
-    let table = table(format, path, &files, options, layout)?;
+    let table = Table::read(format, path, &files, options.in_memory_bytes, layout)?;
     if let Some((schema, classes)) = known {
         return table.dataset_as(path, schema, classes);
     }
@@ -68,21 +69,49 @@ pub(super) fn read(
     table.dataset(path, target.is_some())
 }
 
-/// Returns the table in these files.
-fn table(
-    format: Format,
-    path: &Path,
-    files: &[PathBuf],
-    options: &Options,
-    layout: impl Fn(&[String]) -> Result<Layout, String>,
-) -> Result<Table, DataError> {
-    match format {
-        Format::Csv => parts::read::<csv::Part>(path, files, options, layout),
-        #[cfg(feature = "parquet")]
-        Format::Parquet => parts::read::<parquet::Part>(path, files, options, layout),
-        #[cfg(feature = "arrow")]
-        Format::Arrow => parts::read::<arrow::Part>(path, files, options, layout),
+impl Format {
+    /// Opens a file, and finds out what its columns are.
+    fn open(self, path: &Path) -> Result<Part<'_>, DataError> {
+        guarded(path, || match self {
+            Self::Csv => csv::open(path),
+            #[cfg(feature = "parquet")]
+            Self::Parquet => parquet::open(path),
+            #[cfg(feature = "arrow")]
+            Self::Arrow => arrow::open(path),
+        })
     }
+
+    /// Returns the error of a file whose header has this problem.
+    fn refused(self, path: &Path, problem: String) -> DataError {
+        if self == Self::Csv { DataError::line(path, 1, problem) } else { DataError::file(path, problem) }
+    }
+}
+
+/// One of the files of a table, opened.
+struct Part<'a> {
+    /// The names of its columns.
+    header: Vec<String>,
+    /// Adds its rows to a table with this header.
+    read: Read<'a>,
+}
+
+type Read<'a> = Box<dyn FnOnce(&mut Filling) -> Result<(), DataError> + 'a>;
+
+/// Guards the work on a file. A damaged one may make the library of its format panic, which is an error like others:
+/// the partly filled value is dropped.
+fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, DataError>) -> Result<T, DataError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(DataError::file(path, "is damaged, or of a kind that cannot be read: write it again"))
+    })
+}
+
+/// A table that is being read.
+struct Filling<'a> {
+    header: Vec<String>,
+    columns: Layout,
+    rows: RowWriter<'a>,
+    /// If there is a column for them.
+    labels: Option<Names>,
 }
 
 fn names(names: &[String]) -> impl Iterator<Item = &str> {
@@ -100,6 +129,40 @@ struct Table {
 }
 
 impl Table {
+    /// Reads the columns that `layout` selects from the header that `files` have in common; `path` names these.
+    fn read(
+        format: Format,
+        path: &Path,
+        files: &[PathBuf],
+        in_memory_bytes: u64,
+        layout: impl Fn(&[String]) -> Result<Layout, String>,
+    ) -> Result<Self, DataError> {
+        let (first, others) = files.split_first().expect("a name means a file");
+        let part = format.open(first)?;
+        let columns = layout(&part.header).map_err(|problem| format.refused(first, problem))?;
+        let mut table = Filling {
+            header: part.header,
+            rows: RowWriter::new(path, columns.features.len(), in_memory_bytes),
+            labels: columns.label.map(|_| Names::default()),
+            columns,
+        };
+        guarded(first, || (part.read)(&mut table))?;
+        for file in others {
+            let part = format.open(file)?;
+            if part.header != table.header {
+                let (found, expected) = (list(names(&part.header)), list(names(&table.header)));
+                let first = first.display();
+                let problem = format!("has the columns {found}: expected {expected}, as in `{first}`");
+                return Err(format.refused(file, problem));
+            }
+            guarded(file, || (part.read)(&mut table))?;
+        }
+        let Filling { header, columns, rows, labels } = table;
+        let name = |column: usize| header[column].clone();
+        let features = columns.features.into_iter().map(name).collect();
+        Ok(Self { features, rows: rows.finish()?, label: columns.label.map(name), labels })
+    }
+
     fn label_name(&self) -> &str {
         self.label.as_deref().unwrap_or_default()
     }
@@ -113,7 +176,6 @@ impl Table {
             return Err(DataError::too_short(path, "rows", rows, 10));
         }
         let columns = self.rows.statistics(&self.features, &train)?;
-        let features = columns.len();
         let (target, classes, numbers) = if is_regression {
             let target = self.target(path, labels, &train)?;
             let numbers = labels.numbered_by(|label| self.standardised(path, &target, label))?;
@@ -124,10 +186,9 @@ impl Table {
             (None, classes, numbers)
         };
         // A regression has one output.
-        let kind = Kind::Table { features, classes: classes.len().max(1) };
+        let outputs = classes.len().max(1);
         let schema = Schema { classes, columns, label: self.label, target, normalization: None };
-        let [train, test] = splits(self.rows, &schema.columns, numbers, [train, test]);
-        Ok(Dataset { kind, train, test, schema })
+        Ok(dataset(self.rows, schema, outputs, numbers, [train, test]))
     }
 
     /// Returns the table as data for a model that knows other data.
@@ -151,9 +212,7 @@ impl Table {
             None => (vec![0; rows], ((0..rows).collect(), vec![])),
         };
         let schema = Schema { label: self.label, ..known.clone() };
-        let kind = Kind::Table { features: schema.columns.len(), classes };
-        let [train, test] = splits(self.rows, &schema.columns, numbers, [train, test]);
-        Ok(Dataset { kind, train, test, schema })
+        Ok(dataset(self.rows, schema, classes, numbers, [train, test]))
     }
 
     /// Returns the target of a regression, with its statistics over the training rows.
@@ -184,17 +243,13 @@ impl Table {
     }
 }
 
-/// Parts of a table, given by the indices of their rows, as the input of a model.
-fn splits(
-    rows: Rows,
-    columns: &[Column],
-    labels: Vec<u32>,
-    parts: [Vec<usize>; 2],
-) -> [Arc<StoredSamples>; 2] {
-    let (rows, columns) = rows.standardised(columns);
+/// Returns the data set of these parts of a table, given by the indices of their rows.
+fn dataset(rows: Rows, schema: Schema, classes: usize, labels: Vec<u32>, parts: [Vec<usize>; 2]) -> Dataset {
+    let (rows, columns) = rows.standardised(&schema.columns);
     let content = Content::Rows(Arc::new(rows), columns.into());
     let labels = Arc::new(Labels::Words(labels));
-    parts.map(|part| StoredSamples::new(content.clone(), &labels, part))
+    let [train, test] = parts.map(|part| StoredSamples::new(content.clone(), &labels, part));
+    Dataset { kind: Kind::Table { features: schema.columns.len(), classes }, train, test, schema }
 }
 
 fn finite(cell: &str) -> Option<f32> {

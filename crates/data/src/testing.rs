@@ -1,9 +1,14 @@
-//! Temporary files for tests, deleted at the end of the test.
+//! Values that several tests need, and temporary files, deleted at the end of the test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
+
+use crate::augment::Transform;
+use crate::normalization::Normalization;
+use crate::pixels::Image;
+use crate::random::Random;
 
 /// A temporary directory for one test.
 pub(super) struct TestDirectory(TempDir);
@@ -24,4 +29,19 @@ impl TestDirectory {
         fs::write(&path, contents).unwrap();
         path
     }
+}
+
+/// Normalises a level as MNIST's.
+pub(super) fn normalise(level: u8) -> f32 {
+    Normalization::default().apply(&[level])[0]
+}
+
+/// Returns a grey image whose levels differ.
+pub(super) fn slope() -> Image {
+    Image::new([6, 9, 1], (0..54).map(|at| 20 * (at % 9) + 3 * (at / 9)).collect())
+}
+
+/// Variants of the slope.
+pub(super) fn variants(transform: &impl Transform) -> Vec<Image> {
+    (0..20).map(|sample| transform.apply(slope(), &mut Random::new([1, 2, 3, sample]))).collect()
 }

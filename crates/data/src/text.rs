@@ -21,11 +21,11 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
         return Err(DataError::zero("the context"));
     }
     let files = files::named(path)?.into_iter().map(ByteFile::open).collect::<Result<Vec<_>, _>>()?;
-    let mut seen = Seen::default();
+    let mut is_seen = vec![false; char::MAX as usize + 1];
     let mut marks = Marks::default();
     for file in &files {
         each_character(file, |character| {
-            seen.add(character);
+            is_seen[character as usize] = true;
             marks.pass(character);
         })?;
     }
@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError>
         let expected = context.saturating_mul(20);
         return Err(DataError::too_short(path, "characters", found, expected));
     }
-    let vocabulary = seen.sorted();
+    let vocabulary: Vec<_> = ('\0'..=char::MAX).filter(|&character| is_seen[character as usize]).collect();
     let bytes = found as u64 * size_of::<u32>() as u64;
     let size = vocabulary.len();
     let characters = if bytes > options.in_memory_bytes {
@@ -81,28 +81,6 @@ fn each_character(file: &ByteFile, mut each: impl FnMut(char)) -> Result<(), Dat
         block.drain(..valid);
     }
     Ok(())
-}
-
-/// A set of characters.
-#[derive(Default)]
-struct Seen {
-    /// A bit for each, as far as one was seen.
-    bits: Vec<u64>,
-}
-
-impl Seen {
-    fn add(&mut self, character: char) {
-        let (word, bit) = (character as usize / 64, character as usize % 64);
-        if word >= self.bits.len() {
-            self.bits.resize(word + 1, 0);
-        }
-        self.bits[word] |= 1 << bit;
-    }
-
-    fn sorted(&self) -> Vec<char> {
-        let is_in = |&character: &u32| self.bits[character as usize / 64] >> (character % 64) & 1 == 1;
-        (0..64 * self.bits.len() as u32).filter(is_in).filter_map(char::from_u32).collect()
-    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::encoded::Store;
+use super::encoded::{EncodedImages, Store};
+use super::held_out;
 use super::records::Records;
-use super::{files, held_out, image_files};
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::schema::Schema;
@@ -14,16 +14,16 @@ use crate::source::Options;
 /// those of a directory.
 pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let (mut records, skips_damaged) = (Records::default(), options.on_bad_sample.skips());
-    let files = files::named_or_in(path, |name| name.contains("tfrec"), "file with `tfrec` in its name")?;
-    let parts = held_out::divided(path, files, "records", |file| records.add(file, skips_damaged))?;
+    let wanted = (|name: &str| name.contains("tfrec"), "file with `tfrec` in its name");
+    let parts = held_out::divided(path, wanted, "records", |file| records.add(file, skips_damaged))?;
     let classes = match options.classes {
         Some(0) => return Err(DataError::zero("the number of classes")),
         Some(classes) => classes,
         None => records.count_classes(skips_damaged)?,
     };
-    records.set_classes(classes);
+    records.classes = classes;
     // The classes are numbered by the writer of the records.
-    image_files::dataset(Store::Records(records), parts, options, (classes, Schema::default()), None)
+    EncodedImages::dataset(Store::Records(records), parts, options, (classes, Schema::default()), None)
 }
 
 #[cfg(test)]

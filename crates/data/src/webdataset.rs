@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::encoded::Store;
+use super::encoded::{EncodedImages, Store};
+use super::held_out;
 use super::members::Members;
-use super::{files, held_out, image_files};
 use crate::dataset::Dataset;
 use crate::error::DataError;
 use crate::schema::Schema;
@@ -13,10 +13,10 @@ use crate::source::Options;
 /// Reads the headers of the tar files that `path` names, or of those in its directories.
 pub(super) fn read(path: &Path, options: &Options) -> Result<Dataset, DataError> {
     let is_shard = |name: &str| [".tar", ".tar.gz", ".tgz"].iter().any(|end| name.ends_with(end));
-    let files = files::named_or_in(path, is_shard, "file whose name ends in .tar, .tar.gz or .tgz")?;
+    let wanted = (is_shard, "file whose name ends in .tar, .tar.gz or .tgz");
     let mut members = Members::default();
-    let parts = held_out::divided(path, files, "samples", |file| members.add(file))?;
+    let parts = held_out::divided(path, wanted, "samples", |file| members.add(file))?;
     let classes = members.classes(options.classes)?;
     // The classes are numbered by the writer of the files.
-    image_files::dataset(Store::Members(members), parts, options, (classes, Schema::default()), None)
+    EncodedImages::dataset(Store::Members(members), parts, options, (classes, Schema::default()), None)
 }

@@ -59,8 +59,8 @@ fn rounded(level: f32) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{slope, variants};
     use super::*;
+    use crate::testing::{slope, variants};
 
     #[test]
     fn variants_follow_from_the_key_and_stay_near() {

@@ -43,8 +43,8 @@ fn moved(image: &Image, [right, down]: [i64; 2]) -> Image {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{slope, variants};
     use super::*;
+    use crate::testing::{slope, variants};
 
     #[test]
     fn a_crop_of_a_padded_image_is_a_shift_by_whole_pixels() {

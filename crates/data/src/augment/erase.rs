@@ -38,8 +38,8 @@ impl Transform for Erase {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{slope, variants};
     use super::*;
+    use crate::testing::{slope, variants};
 
     #[test]
     fn a_rectangle_within_the_bounds_changes() {

@@ -45,8 +45,8 @@ fn grey(pixel: &[u8]) -> f32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::variants;
     use super::*;
+    use crate::testing::variants;
 
     #[test]
     fn levels_change_within_the_bounds_and_nothing_moves() {

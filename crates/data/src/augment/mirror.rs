@@ -32,8 +32,8 @@ impl Transform for Mirror {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{slope, variants};
     use super::*;
+    use crate::testing::{slope, variants};
 
     #[test]
     fn some_images_are_mirrored_exactly_and_the_others_stay() {

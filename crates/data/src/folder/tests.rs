@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use image::{GrayImage, ImageFormat, Luma, Rgb, RgbImage};
 
-use super::super::normalization::normalise;
-use super::super::testing::TestDirectory;
+use super::super::testing::{TestDirectory, normalise};
 use super::super::{Batch, Inputs, Pass, Pipeline, Threads};
 use super::*;
 use crate::dataset::Kind;

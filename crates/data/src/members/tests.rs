@@ -7,11 +7,10 @@ use image::{GrayImage, ImageFormat, Luma};
 use proptest::prelude::*;
 use tar::{Builder, Header};
 
-use super::super::testing::TestDirectory;
+use super::super::testing::{TestDirectory, normalise};
 use super::super::webdataset::read;
 use super::*;
 use crate::batch::Pass;
-use crate::normalization::normalise;
 use crate::{Dataset, Inputs, Kind, OnBadSample, Options};
 
 fn picture(grey: u8, format: ImageFormat) -> Vec<u8> {

@@ -2,10 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::super::testing::TestDirectory;
+use super::super::testing::{TestDirectory, normalise};
 use super::*;
 use crate::batch::{Inputs, Pass};
-use crate::normalization::normalise;
 use crate::{Source, load, load_as};
 
 /// Returns an array as NumPy writes it, version 1.

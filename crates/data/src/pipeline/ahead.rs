@@ -81,14 +81,29 @@ where
         assert!(count > 0, "a map needs at least one thread");
         let governor = (!matches!(threads, Threads::Fixed(_))).then(|| Governor::new(most));
         counters.most_threads.store(most, Ordering::Relaxed);
-        let reserve = Reserve::fixed(room(count));
-        let shared = Shared::new(source, make, count, reserve, counters);
-        Self::start(shared, count, governor)
+        Self::start(source, make, count, (Reserve::fixed(room(count)), governor), counters)
     }
 
-    fn start(shared: Shared<T, U, F>, count: usize, governor: Option<Governor>) -> Self {
-        let mut this = Self { shared: Arc::new(shared), threads: vec![], failure: None, governor };
-        this.spawn_workers(count);
+    fn start(
+        source: Pipeline<T>,
+        make: F,
+        active: usize,
+        (reserve, governor): (Reserve, Option<Governor>),
+        counters: Arc<Counters>,
+    ) -> Self {
+        counters.threads.store(active, Ordering::Relaxed);
+        let ready = BTreeMap::new();
+        let state = State { ready, begun: 0, taken: 0, end: None, active, reserve, is_stopped: false };
+        let shared = Arc::new(Shared {
+            source: Mutex::new(Source { elements: source, pulled: 0, numbered: 0 }),
+            make,
+            state: Mutex::new(state),
+            counters,
+            has_room: Condvar::new(),
+            has_next: Condvar::new(),
+        });
+        let mut this = Self { shared, threads: vec![], failure: None, governor };
+        this.spawn_workers(active);
         this
     }
 
@@ -129,8 +144,7 @@ impl<T: Send + 'static> Ahead<T, T, fn(u64, T) -> Result<T, DataError>> {
             Depth::Fixed(depth) => Reserve::fixed(depth),
         };
         assert!(reserve.room() > 0, "at least one element is prefetched");
-        let shared = Shared::new(source, (|_, element| Ok(element)) as fn(u64, T) -> _, 1, reserve, counters);
-        Self::start(shared, 1, None)
+        Self::start(source, |_, element| Ok(element), 1, (reserve, None), counters)
     }
 }
 
@@ -190,27 +204,6 @@ impl<T, U, F> Drop for Ahead<T, U, F> {
 }
 
 impl<T, U, F: Fn(u64, T) -> Result<U, DataError>> Shared<T, U, F> {
-    fn new(source: Pipeline<T>, make: F, active: usize, reserve: Reserve, counters: Arc<Counters>) -> Self {
-        counters.threads.store(active, Ordering::Relaxed);
-        let state = State {
-            ready: BTreeMap::new(),
-            begun: 0,
-            taken: 0,
-            end: None,
-            active,
-            reserve,
-            is_stopped: false,
-        };
-        Self {
-            source: Mutex::new(Source { elements: source, pulled: 0, numbered: 0 }),
-            make,
-            state: Mutex::new(state),
-            counters,
-            has_room: Condvar::new(),
-            has_next: Condvar::new(),
-        }
-    }
-
     /// The loop of a thread.
     fn work(&self, thread: usize) {
         while self.begin(thread) {

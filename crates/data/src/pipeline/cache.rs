@@ -1,9 +1,9 @@
 //! Elements that are made once, and kept in memory for all epochs.
 
 use std::iter;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use super::{DataError, Pipeline};
+use super::{DataError, Pipeline, lock};
 
 /// The elements of a pipeline, each of which is made when it is first asked for and kept in memory. Copies share them.
 ///
@@ -16,7 +16,7 @@ use super::{DataError, Pipeline};
 /// assert_eq!(all.len(), 15);
 /// # Ok::<(), DataError>(())
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Cached<T>(Arc<Mutex<State<T>>>);
 
 #[derive(Debug)]
@@ -24,12 +24,6 @@ struct State<T> {
     made: Vec<T>,
     source: Pipeline<T>,
     has_failed: bool,
-}
-
-impl<T> Clone for Cached<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
 }
 
 impl<T: Clone + Send + 'static> Pipeline<T> {
@@ -55,7 +49,7 @@ impl<T: Clone + Send + 'static> Cached<T> {
 
     fn get(&self, index: usize) -> Option<Result<T, DataError>> {
         // A panic of the source ends it, and what was made is whole.
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
         if state.has_failed {
             return Some(Err(DataError::other("an element could not be made in an earlier epoch")));
         }

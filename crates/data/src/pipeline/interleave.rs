@@ -60,17 +60,9 @@ where
     /// Opens `file` on a new thread, and returns its elements.
     fn stream(&self, file: P) -> Pipeline<U> {
         let open = Arc::clone(&self.open);
-        let (mut file, mut opened) = (Some(file), None);
-        let elements = Pipeline::new(iter::from_fn(move || {
-            if let Some(file) = file.take() {
-                match open(file) {
-                    Ok(elements) => opened = Some(elements),
-                    Err(error) => return Some(Err(error)),
-                }
-            }
-            opened.as_mut()?.next()
-        }));
-        let ahead = Ahead::prefetch(elements, Depth::Auto, Arc::clone(&self.counters));
+        let opened = iter::once_with(move || open(file));
+        let elements = opened.flat_map(|file| file.unwrap_or_else(|error| Pipeline::new([Err(error)])));
+        let ahead = Ahead::prefetch(Pipeline::new(elements), Depth::Auto, Arc::clone(&self.counters));
         Pipeline::stage(ahead, Watch::default())
     }
 }

@@ -64,7 +64,7 @@ impl Sharding {
     pub fn of(self, files: &[PathBuf], rank: usize, ranks: usize) -> Result<Shard, DataError> {
         assert!(rank < ranks, "rank {rank} of {ranks} ranks");
         let whole = |kept, told| Ok(Shard { files: files.to_vec(), kept, told });
-        let division = match self {
+        let (owners, above) = match self {
             Self::Off => return whole((0, 1), "off: every rank reads and keeps all samples".to_owned()),
             Self::Data => return whole((rank, ranks), kept_by_each(ranks, "as asked")),
             Self::Auto if files.len() < ranks => {
@@ -77,14 +77,13 @@ impl Sharding {
                     files.len()
                 )));
             }
-            Self::Auto | Self::File => Division::of(files, ranks)?,
+            Self::Auto | Self::File => divided(files, ranks)?,
         };
-        let above = division.above_mean_percent();
         if self == Self::Auto && above > MOST_ABOVE_MEAN_PERCENT {
             let why = format!("with files of its own, a rank would read {above} % more than the mean");
             return whole((rank, ranks), kept_by_each(ranks, &why));
         }
-        let own = files.iter().zip(&division.owners).filter(|&(_, &owner)| owner == rank);
+        let own = files.iter().zip(&owners).filter(|&(_, &owner)| owner == rank);
         let files = own.map(|(file, _)| file.clone()).collect();
         let told = format!(
             "files: each of {ranks} ranks reads files of its own, at most {above} % more than the mean"
@@ -113,42 +112,23 @@ impl fmt::Display for Shard {
     }
 }
 
-/// Files, divided among ranks.
-struct Division {
-    /// The rank of each.
-    owners: Vec<usize>,
-    /// The bytes of each rank.
-    loads: Vec<u64>,
-}
-
-impl Division {
-    /// Gives the largest file that is left to the rank that has least (R. L. Graham, Bounds on Multiprocessing Timing Anomalies, 1969).
-    fn of(files: &[PathBuf], ranks: usize) -> Result<Self, DataError> {
-        let size = |path: &PathBuf| {
-            let found = fs::metadata(path).map_err(DataError::read(path))?;
-            Ok(found.len())
-        };
-        let sizes = files.iter().map(size).collect::<Result<Vec<_>, DataError>>()?;
-        let mut largest_first: Vec<_> = (0..files.len()).collect();
-        largest_first.sort_by_key(|&file| std::cmp::Reverse(sizes[file]));
-        let (mut owners, mut loads) = (vec![0; files.len()], vec![0; ranks]);
-        // The rank with the fewest files of those with as many bytes, so that every rank has one.
-        let mut counts = vec![0; ranks];
-        for file in largest_first {
-            let least = (0..ranks).min_by_key(|&rank| (loads[rank], counts[rank]));
-            let owner = least.expect("there are ranks");
-            owners[file] = owner;
-            loads[owner] += sizes[file];
-            counts[owner] += 1;
-        }
-        Ok(Self { owners, loads })
+/// Divides files among ranks: the largest that is left goes to the rank that has least (R. L. Graham, Bounds on Multiprocessing Timing
+/// Anomalies, 1969). Returns the rank of each, and the percentage above the mean that the rank with most has, rounded up.
+fn divided(files: &[PathBuf], ranks: usize) -> Result<(Vec<usize>, u64), DataError> {
+    let size = |path: &PathBuf| fs::metadata(path).map(|found| found.len()).map_err(DataError::read(path));
+    let sizes = files.iter().map(size).collect::<Result<Vec<_>, _>>()?;
+    let mut largest_first: Vec<_> = (0..files.len()).collect();
+    largest_first.sort_by_key(|&file| std::cmp::Reverse(sizes[file]));
+    // The bytes and the files of each rank: of those with as many bytes the one with the fewest files, so that every rank has one.
+    let (mut owners, mut loads) = (vec![0; files.len()], vec![(0_u64, 0_u64); ranks]);
+    for file in largest_first {
+        let owner = (0..ranks).min_by_key(|&rank| loads[rank]).expect("there are ranks");
+        owners[file] = owner;
+        loads[owner] = (loads[owner].0 + sizes[file], loads[owner].1 + 1);
     }
-
-    /// Returns the percentage above the mean that the rank with most has, rounded up.
-    fn above_mean_percent(&self) -> u64 {
-        let (most, sum) = (self.loads.iter().max().copied().unwrap_or(0), self.loads.iter().sum::<u64>());
-        (100 * most * self.loads.len() as u64).div_ceil(sum.max(1)).saturating_sub(100)
-    }
+    let (most, sum) = (loads.iter().map(|load| load.0).max().unwrap_or(0), sizes.iter().sum::<u64>());
+    let above_mean = (100 * most * ranks as u64).div_ceil(sum.max(1)).saturating_sub(100);
+    Ok((owners, above_mean))
 }
 
 #[cfg(test)]

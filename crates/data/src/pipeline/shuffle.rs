@@ -58,17 +58,6 @@ impl<T: Send + 'static> Shuffle<T> {
         }
         Ok(())
     }
-
-    /// Returns the end of an epoch, unless it is that of the pipeline.
-    fn end_epoch(&mut self) -> Option<Item<T>> {
-        if self.current.rest == Rest::Nothing {
-            return None;
-        }
-        self.current = mem::replace(&mut self.next, Held::new());
-        self.epoch += 1;
-        self.rng = keyed_rng(self.seed, SHUFFLE, self.epoch);
-        Some(Item::EndOfEpoch)
-    }
 }
 
 impl<T: Send + 'static> Held<T> {
@@ -95,7 +84,13 @@ impl<T: Send + 'static> Iterator for Shuffle<T> {
         }
         let held = &mut self.current.elements;
         if held.is_empty() {
-            return self.end_epoch().map(Ok);
+            if self.current.rest == Rest::Nothing {
+                return None;
+            }
+            self.current = mem::replace(&mut self.next, Held::new());
+            self.epoch += 1;
+            self.rng = keyed_rng(self.seed, SHUFFLE, self.epoch);
+            return Some(Ok(Item::EndOfEpoch));
         }
         Some(Ok(Item::Element(held.swap_remove(self.rng.random_range(0..held.len())))))
     }

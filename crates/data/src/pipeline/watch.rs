@@ -318,7 +318,8 @@ fn processor_time() -> Duration {
 }
 
 /// Locks a mutex. No thread panics while it holds the lock.
-pub(crate) fn lock<S>(mutex: &Mutex<S>) -> MutexGuard<'_, S> {
+#[doc(hidden)]
+pub fn lock<S>(mutex: &Mutex<S>) -> MutexGuard<'_, S> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

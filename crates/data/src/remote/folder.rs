@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cache::Cache;
-use crate::patience::Patience;
+use crate::once::Patience;
 
 /// The longest time without progress of the process that fetches before others give up.
 const STALLED: Duration = Duration::from_secs(120);

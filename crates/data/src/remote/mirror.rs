@@ -234,14 +234,11 @@ impl Mirror<'_> {
             .filter_map(|version| Some(files.join(&version.path).parent()?.to_owned()))
             .collect();
         for folder in folders {
-            sync(&folder).map_err(|error| cannot("write", &folder, &error))?;
+            let synced = File::open(&folder).and_then(|folder| folder.sync_all());
+            synced.map_err(|error| cannot("write", &folder, &error))?;
         }
         manifest.add(versions).map_err(|error| cannot("write", &self.folder.manifest(), &error))
     }
-}
-
-fn sync(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
 }
 
 /// Removes all files below a folder but these, and folders that are empty then: what an earlier process left behind, and what the

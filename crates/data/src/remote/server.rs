@@ -1,6 +1,5 @@
 //! Connects to buckets and servers, and says what is wrong with them.
 
-use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use object_store::http::HttpBuilder;
 use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, Error, ObjectStore, RetryConfig};
 
 use super::address::Place;
+use crate::error::with_causes;
 
 /// The limits for a connection, and then for the silence of a server. The whole of an object may take as long as it takes.
 const SILENCE: [(ClientConfigKey, &str); 3] = [
@@ -17,7 +17,7 @@ const SILENCE: [(ClientConfigKey, &str); 3] = [
     (ClientConfigKey::Timeout, "7 days"),
 ];
 
-/// Returns a failed request is repeated after pauses that double, five times at most.
+/// Repeats a failed request after pauses that double, five times at most.
 fn retries() -> RetryConfig {
     let backoff = BackoffConfig {
         init_backoff: Duration::from_millis(100),
@@ -53,7 +53,7 @@ pub(super) fn connect(place: &Place) -> Result<Arc<dyn ObjectStore>, String> {
 
 /// Describes the problem and the remedy.
 pub(super) fn describe(error: &Error) -> String {
-    let text = chain(error);
+    let text = with_causes(error);
     // A list that is refused is an error like any other.
     let is_refused = matches!(error, Error::PermissionDenied { .. } | Error::Unauthenticated { .. });
     match error {
@@ -70,19 +70,4 @@ pub(super) fn describe(error: &Error) -> String {
 /// Describes an object that differs from the listed one.
 pub(super) fn changed() -> String {
     "was changed while it was fetched: start again once nothing is written there".into()
-}
-
-/// Returns an error and its causes, as far as each says something new.
-fn chain(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text += ": ";
-            text += &more;
-        }
-        cause = error.source();
-    }
-    text
 }

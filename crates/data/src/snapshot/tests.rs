@@ -31,17 +31,17 @@ fn what_is_written_is_read_by_all() {
         let written: Vec<u64> = thread::scope(|scope| {
             let threads = [(); 3].map(|()| {
                 scope.spawn(|| {
-                    let (snapshot, work) = plan.make(record).unwrap();
+                    let snapshot = plan.make(record).unwrap();
                     check(&snapshot);
-                    work.written
+                    snapshot.written
                 })
             });
             threads.map(|thread| thread.join().unwrap()).to_vec()
         });
         assert_eq!(written.into_iter().sum::<u64>(), 100, "each record once");
         assert_eq!(plan.missing_bytes(), 0);
-        let (again, work) = plan.make(|_| panic!("it is there")).unwrap();
-        assert_eq!(work.written, 0);
+        let again = plan.make(|_| panic!("it is there")).unwrap();
+        assert_eq!(again.written, 0);
         check(&again);
         assert!(again.bytes() > 0);
     }
@@ -52,21 +52,21 @@ fn shards_of_another_snapshot_and_damaged_ones_are_written_anew() {
     let folder = tempfile::tempdir().unwrap();
     plan(folder.path(), "old", Compression::None).make(|_| Ok(vec![0])).unwrap();
     let plan = plan(folder.path(), "new", Compression::None);
-    let (snapshot, work) = plan.make(record).unwrap();
-    assert_eq!(work.written, 100);
+    let snapshot = plan.make(record).unwrap();
+    assert_eq!(snapshot.written, 100);
     check(&snapshot);
     let paths = plan.paths();
     for (path, length) in paths.iter().zip([0, 1, 8, 100, 300]) {
         fs::OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap();
     }
     let counted = AtomicUsize::new(0);
-    let (snapshot, work) = plan
+    let snapshot = plan
         .make(|number| {
             counted.fetch_add(1, Ordering::Relaxed);
             record(number)
         })
         .unwrap();
-    assert_eq!((work.written, counted.into_inner()), (35, 35), "five shards of seven records");
+    assert_eq!((snapshot.written, counted.into_inner()), (35, 35), "five shards of seven records");
     check(&snapshot);
 }
 
@@ -75,7 +75,7 @@ fn a_flipped_byte_is_named_by_its_record() {
     for compression in [Compression::None, Compression::Lz4] {
         let folder = tempfile::tempdir().unwrap();
         let plan = plan(folder.path(), "a", compression);
-        let (snapshot, _) = plan.make(record).unwrap();
+        let snapshot = plan.make(record).unwrap();
         let last = plan.paths().pop().unwrap();
         let mut file = fs::OpenOptions::new().write(true).open(&last).unwrap();
         // The end and the checksum of each record follow the records, in 16 bytes.
@@ -100,7 +100,7 @@ fn a_record_that_cannot_be_made_ends_it_and_leaves_whole_shards() {
     assert_eq!(plan.make(fails).unwrap_err().to_string(), "no 40");
     let there = fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(there, 5, "those before");
-    let (snapshot, work) = plan.make(record).unwrap();
-    assert_eq!(work.written, 100 - 35);
+    let snapshot = plan.make(record).unwrap();
+    assert_eq!(snapshot.written, 100 - 35);
     check(&snapshot);
 }

@@ -9,51 +9,38 @@ use arrow_ipc::reader::{read_dictionary, read_record_batch};
 use arrow_schema::SchemaRef;
 
 use self::messages::{Message, Messages};
-use super::parts::{self, Filling};
+use super::batches::undecodable;
+use super::{Filling, Part};
 use crate::error::DataError;
 
 mod messages;
 
-/// One of the files.
-pub(super) struct Part<'a> {
-    path: &'a Path,
+pub(super) fn open(path: &Path) -> Result<Part<'_>, DataError> {
+    let (schema, mut messages) = Messages::open(path)?;
+    let header = schema.fields().iter().map(|field| field.name().clone()).collect();
+    let mut batches = Batches { schema: Arc::new(schema), dictionaries: HashMap::new() };
+    let read = Box::new(move |table: &mut Filling| {
+        let (columns, mut before) = (table.used(), 0);
+        while let Some(message) = messages.next()? {
+            let batch = batches.decoded(message, &columns);
+            if let Some(batch) = batch.map_err(|problem| undecodable(path, before, &problem))? {
+                table.push_batch(path, before, &batch)?;
+                before += batch.num_rows();
+            }
+        }
+        Ok(())
+    });
+    Ok(Part { header, read })
+}
+
+/// The facts that messages refer to.
+struct Batches {
     schema: SchemaRef,
-    header: Vec<String>,
-    messages: Messages,
     /// By their numbers, as far as they have been read.
     dictionaries: HashMap<i64, ArrayRef>,
 }
 
-impl<'a> parts::Part<'a> for Part<'a> {
-    fn open(path: &'a Path) -> Result<Self, DataError> {
-        let (schema, messages) = Messages::open(path)?;
-        let header = schema.fields().iter().map(|field| field.name().clone()).collect();
-        Ok(Self { path, schema: Arc::new(schema), header, messages, dictionaries: HashMap::new() })
-    }
-
-    fn header(&self) -> &[String] {
-        &self.header
-    }
-
-    fn refused(&self, problem: String) -> DataError {
-        DataError::file(self.path, problem)
-    }
-
-    fn read(mut self, table: &mut Filling) -> Result<(), DataError> {
-        let (columns, mut before) = (table.used(), 0);
-        while let Some(message) = self.messages.next()? {
-            let batch = self.decoded(message, &columns).map_err(|problem| {
-                self.refused(format!("cannot be decoded from row {before} on: {problem}; write it again"))
-            })?;
-            let Some(batch) = batch else { continue };
-            table.push_batch((self.path, &self.header), before, &batch)?;
-            before += batch.num_rows();
-        }
-        Ok(())
-    }
-}
-
-impl Part<'_> {
+impl Batches {
     /// Returns these columns of the rows in a message; `None` if it is a dictionary, to which later rows
     /// refer.
     fn decoded(&mut self, message: Message, columns: &[usize]) -> Result<Option<RecordBatch>, String> {

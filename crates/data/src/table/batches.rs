@@ -1,5 +1,6 @@
 //! Record batches: rows in formats that keep the values of a column together.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use arrow_array::cast::AsArray;
@@ -7,7 +8,7 @@ use arrow_array::types::{Float16Type, Float32Type, Float64Type};
 use arrow_array::{Array, ArrowPrimitiveType, RecordBatch, downcast_integer_array};
 use arrow_schema::DataType;
 
-use super::parts::Filling;
+use super::Filling;
 use crate::error::DataError;
 
 impl Filling<'_> {
@@ -18,16 +19,16 @@ impl Filling<'_> {
         used
     }
 
-    /// Adds a batch of rows of the file at `path`, with the [used](Self::used) columns of its `header`. `before` rows of the file precede it.
+    /// Adds a batch of rows of the file at `path`, with its [used](Self::used) columns. `before` rows of the file precede it.
     pub(super) fn push_batch(
         &mut self,
-        (path, header): (&Path, &[String]),
+        path: &Path,
         before: usize,
         batch: &RecordBatch,
     ) -> Result<(), DataError> {
         let used = self.used();
         let array = |column: usize| &**batch.column(used.partition_point(|&other| other < column));
-        let refused = |column: usize, problem: String| DataError::column(path, &header[column], problem);
+        let refused = |column: usize, problem: String| DataError::column(path, &self.header[column], problem);
         let numbers = |&column: &usize| {
             let values = values(array(column), before, "numbers", numbers);
             values.and_then(|values| finite(&values, before)).map_err(|problem| refused(column, problem))
@@ -45,6 +46,11 @@ impl Filling<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the error of a file that cannot be decoded after this many rows.
+pub(super) fn undecodable(path: &Path, before: usize, error: &dyn Display) -> DataError {
+    DataError::file(path, format!("cannot be decoded from row {before} on: {error}; write it again"))
 }
 
 /// Returns the values of a column, as `plain` makes them, all of which must be there; the error describes the

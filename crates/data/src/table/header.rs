@@ -5,8 +5,7 @@ use std::path::Path;
 
 use super::{Table, finite, names};
 use crate::error::DataError;
-use crate::schema::Column;
-use crate::schema::{Schema, list};
+use crate::schema::{Column, Schema, list};
 
 /// The problem of a first line that looks like the other lines.
 const IS_ROW: &str =
@@ -27,15 +26,11 @@ impl Layout {
             return Err(format!("has {} columns: expected features and a label", header.len()));
         }
         let label = header.iter().position(|name| name == target.unwrap_or("label"));
-        let label = match (label, target) {
-            (None, Some(target)) => {
-                return Err(format!(
-                    "has no column `{target}` to predict: expected one of {}",
-                    list(names(header))
-                ));
-            }
-            (label, _) => label.unwrap_or(header.len() - 1),
-        };
+        if let (None, Some(target)) = (label, target) {
+            let expected = list(names(header));
+            return Err(format!("has no column `{target}` to predict: expected one of {expected}"));
+        }
+        let label = label.unwrap_or(header.len() - 1);
         Ok(Self {
             features: (0..header.len()).filter(|&column| column != label).collect(),
             label: Some(label),

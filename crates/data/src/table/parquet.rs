@@ -1,6 +1,5 @@
 //! Reads Parquet files, a batch of rows at a time.
 
-use std::fmt::Display;
 use std::io::BufReader;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,52 +10,30 @@ use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::reader::{ChunkReader, Length};
 use prost::bytes::Bytes;
 
-use super::parts::{self, Filling};
+use super::batches::undecodable;
+use super::{Filling, Part};
 use crate::byte_file::{ByteFile, Reader};
 use crate::error::DataError;
 
-/// One of the files.
-pub(super) struct Part<'a> {
-    path: &'a Path,
-    reader: ParquetRecordBatchReaderBuilder<Chunks>,
-    header: Vec<String>,
-}
-
-impl<'a> parts::Part<'a> for Part<'a> {
-    fn open(path: &'a Path) -> Result<Self, DataError> {
-        let file = Chunks(Arc::new(ByteFile::open(path.into())?));
-        // The types that Parquet knows suffice.
-        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-        let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)
-            .map_err(|error| DataError::file(path, format!("is not a Parquet file, or damaged: {error}")))?;
-        let header = reader.schema().fields().iter().map(|field| field.name().clone()).collect();
-        Ok(Self { path, reader, header })
-    }
-
-    fn header(&self) -> &[String] {
-        &self.header
-    }
-
-    fn refused(&self, problem: String) -> DataError {
-        DataError::file(self.path, problem)
-    }
-
-    fn read(self, table: &mut Filling) -> Result<(), DataError> {
-        let Self { path, reader, header } = self;
+pub(super) fn open(path: &Path) -> Result<Part<'_>, DataError> {
+    let file = Chunks(Arc::new(ByteFile::open(path.into())?));
+    // The types that Parquet knows suffice.
+    let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+    let reader = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)
+        .map_err(|error| DataError::file(path, format!("is not a Parquet file, or damaged: {error}")))?;
+    let header = reader.schema().fields().iter().map(|field| field.name().clone()).collect();
+    let read = Box::new(move |table: &mut Filling| {
         let mut before = 0;
-        let refused = |before: usize, error: &dyn Display| {
-            let problem = format!("cannot be decoded from row {before} on: {error}; write it again");
-            DataError::file(path, problem)
-        };
         let used = ProjectionMask::roots(reader.parquet_schema(), table.used());
-        let batches = reader.with_projection(used).build().map_err(|error| refused(before, &error))?;
+        let batches = reader.with_projection(used).build().map_err(|error| undecodable(path, 0, &error))?;
         for batch in batches {
-            let batch = batch.map_err(|error| refused(before, &error))?;
-            table.push_batch((path, &header), before, &batch)?;
+            let batch = batch.map_err(|error| undecodable(path, before, &error))?;
+            table.push_batch(path, before, &batch)?;
             before += batch.num_rows();
         }
         Ok(())
-    }
+    });
+    Ok(Part { header, read })
 }
 
 /// A file that Parquet's reader reads. What a damaged file claims is compared with its length before anything is allocated.

@@ -10,8 +10,7 @@ use prost::Message;
 
 use super::super::example::{BytesList, Example, Feature, Features, Int64List, Values};
 use super::super::framing::{self, HEADER_BYTES};
-use super::super::normalization::normalise;
-use super::super::testing::TestDirectory;
+use super::super::testing::{TestDirectory, normalise};
 use super::*;
 use crate::bad::OnBadSample;
 use crate::batch::{Inputs, Pass};

@@ -47,7 +47,12 @@ impl Messages {
         let mut messages = Self { file: ByteFile::open(path.into())?, next: Next::Stream(0) };
         let schema = match messages.file.start()?.starts_with(MAGIC) {
             true => messages.read_footer()?,
-            false => messages.read_schema()?,
+            // The first message of a stream.
+            false => {
+                let first = messages.next()?;
+                let schema = first.as_ref().and_then(|message| message.header.as_ref().header_as_schema());
+                converted(schema).map_err(|problem| messages.refused(problem))?
+            }
         };
         Ok((schema, messages))
     }
@@ -71,13 +76,6 @@ impl Messages {
             *at = end;
         }
         Ok(message)
-    }
-
-    /// Reads the first message of a stream.
-    fn read_schema(&mut self) -> Result<Schema, DataError> {
-        let first = self.next()?;
-        let schema = first.as_ref().and_then(|message| message.header.as_ref().header_as_schema());
-        converted(schema).map_err(|problem| self.refused(problem))
     }
 
     /// Reads the footer, which has the schema too, and says where the other messages are: dictionaries first.
