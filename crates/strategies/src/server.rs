@@ -18,15 +18,11 @@ use unisono_train::{
     BucketSize, Event, RandomAccessFeed, Replica, Resumed, RunSettings, Summary, TrainError, agree,
 };
 
-mod attend;
 mod coordinator;
 mod dispatcher;
-mod held;
 mod holdings;
 mod join;
-mod lane;
 mod layout;
-mod meeting;
 mod message;
 mod pushing;
 mod queue;
@@ -35,13 +31,12 @@ mod settings;
 mod shard;
 mod worker;
 
-use lane::SharePrefetcher;
 use layout::Layout;
 use message::Link;
 use settings::refusal;
-pub use settings::{ServerSettings, Staleness, UnknownStaleness};
+pub use settings::{ServerSettings, Staleness};
 use shard::Shard;
-use worker::Worker;
+use worker::{SharePrefetcher, Worker};
 
 /// One rank's part of a run with parameter servers.
 ///
@@ -166,7 +161,6 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         let loaded = resumed.as_ref().map_or(Ok(()), |resumed| resumed.load(&mut replica));
         agree(comm, loaded)?;
         let (links, between_servers) = connect(comm, servers.servers)?;
-        let folder = None;
         let part = Part {
             rank,
             ranks,
@@ -178,7 +172,7 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
             resumed,
             links,
             between_servers,
-            folder,
+            folder: None,
         };
         Ok(Self { comm, part })
     }
@@ -280,7 +274,7 @@ fn connect(comm: &mut Communicator, servers: usize) -> Result<(Vec<Link>, Vec<Li
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let mut link = |server: Rank, client: Rank| -> Result<Option<Link>, TrainError> {
         let is_mine = rank == server || rank == client;
-        Ok(is_mine.then(|| meeting::link(comm, server, client)).transpose()?)
+        Ok(is_mine.then(|| message::link(comm, server, client)).transpose()?)
     };
     let (mut links, mut between_servers) = (Vec::new(), Vec::new());
     for server in 1..servers {

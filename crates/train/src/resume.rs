@@ -250,7 +250,7 @@ impl Resumed {
         let unsent: Vec<Moment> = unsent.collect();
         let state = state.iter().map(|(moment, index, values)| (&**moment, *index, &values[..]));
         mirror.restore_optimizer(self.progress.updates, state)?;
-        mirror.restore_unsent(comm, &unsent)
+        Ok(mirror.buckets().restore_unsent(comm, &unsent)?)
     }
 
     fn explain(&self, error: TrainError) -> TrainError {

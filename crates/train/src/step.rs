@@ -84,7 +84,7 @@ impl<R: Replica> Mirror<R> {
             .map(|local| Rounds::new(local, count, &mut values(&mut replica)))
             .transpose()?;
         // A norm needs all buckets.
-        let is_across = backend.buckets().is_across() && clip_norm.is_none() && replica.brings_values();
+        let is_across = backend.buckets().is_across && clip_norm.is_none() && replica.brings_values();
         let (is_tree, never_put) = (buckets.order == Order::Tree, BTreeSet::new());
         Ok(Self { replica, backend, clip_norm, rounds, is_across, is_averaged, is_tree, steps: 0, never_put })
     }
@@ -328,15 +328,6 @@ impl<R: Replica> Mirror<R> {
         Ok(all)
     }
 
-    /// Restores what compressors had not sent, from rank 0's. Called by all ranks.
-    pub(super) fn restore_unsent(
-        &mut self,
-        comm: &mut Communicator,
-        unsent: &[Moment],
-    ) -> Result<(), TrainError> {
-        Ok(self.backend.buckets().restore_unsent(comm, unsent)?)
-    }
-
     /// Returns whether the replica is on a GPU, and gradients are reduced there.
     pub fn is_on_device(&self) -> bool {
         self.backend.is_gpu()
@@ -353,6 +344,6 @@ impl<R: Replica> Mirror<R> {
     /// [`TrainError::Replica`].
     pub fn hash(&mut self) -> Result<u64, TrainError> {
         self.settle()?;
-        Ok(compare::Values::of(&mut self.replica)?.trained)
+        Ok(compare::Values::of(&mut self.replica)?.trained())
     }
 }

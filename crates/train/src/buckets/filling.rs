@@ -16,7 +16,8 @@ pub struct Filling<'a> {
 }
 
 impl<'a> Filling<'a> {
-    pub(super) fn new(buckets: &'a mut Buckets, comm: &'a mut Communicator, pass: Pass) -> Self {
+    /// As [`Buckets::fill`], but buckets of the step before may be on their way until the pass is weighed.
+    pub(crate) fn new(buckets: &'a mut Buckets, comm: &'a mut Communicator, pass: Pass) -> Self {
         assert!(
             buckets.tree.is_none() || pass.of.is_power_of_two(),
             "a step of {} passes: to be added up in a balanced tree they must be a power of two",

@@ -235,6 +235,7 @@ fn the_state_of_something_else_is_refused_and_changes_nothing() {
 #[test]
 fn passes_give_the_same_bits_at_every_level() {
     let adam = Adam::new([0.9, 0.999], 1e-8, 3);
+    let info = StepInfo { number: 3, scale: 0.3, rate: 0.01, decay: 0.1 };
     for count in COUNTS {
         let gradient = noise(count, 1);
         let results = Level::available().map(|level| {
@@ -246,10 +247,8 @@ fn passes_give_the_same_bits_at_every_level() {
                 let step = SgdStep {
                     gradient: &gradient,
                     velocity: &mut first,
-                    scale: 0.3,
                     momentum: 0.7,
-                    decay: 0.1,
-                    rate: 0.01,
+                    step: info,
                     largest: &mut largest,
                 };
                 pass(bytemuck::cast_slice_mut(&mut values), step);
@@ -261,9 +260,7 @@ fn passes_give_the_same_bits_at_every_level() {
                     square: &mut second,
                     most: &mut third,
                     adam,
-                    scale: 0.3,
-                    decay: 0.1,
-                    rate: 0.01,
+                    step: info,
                     largest: &mut largest,
                 };
                 pass(bytemuck::cast_slice_mut(&mut values), step);

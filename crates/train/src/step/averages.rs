@@ -20,14 +20,10 @@ impl<R: Replica> Mirror<R> {
         let own = self.backend.optimizer()?.state().filter(|(name, ..)| *name == AVERAGE);
         let own: Vec<_> = own.map(|(_, index, values)| (index, values.to_vec())).collect();
         for (index, mut values) in own {
-            let parameter = &self.replica.parameters()[index];
-            if !parameter.is_trained {
+            if !self.replica.parameters()[index].is_trained {
                 continue;
             }
-            if self.backend.buckets().is_divided() {
-                // As bits: the sum of numbers would lose the sign of a zero.
-                let mut bits = vec![0_u32; parameter.count()];
-                bits[self.own(index)].copy_from_slice(bytemuck::cast_slice(&values));
+            if let Some(mut bits) = self.backend.buckets().bits(index, &values) {
                 comm.all_reduce(&mut bits, ReduceOp::Sum)?;
                 values = cast_vec(bits);
             }

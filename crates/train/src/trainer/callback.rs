@@ -34,17 +34,14 @@ use unisono::Communicator;
 /// any step, at the request of any rank.
 pub trait Callback {
     /// Receives an event of the run. Every rank has its own callback, which receives the events of its rank.
-    fn on_event(&mut self, event: Event) {
-        let _ = event;
-    }
+    fn on_event(&mut self, _event: Event) {}
 
     /// Decides how the run goes on after an epoch, of which [`Event::Epoch`] has been received. All ranks must decide the same, which
     /// they do if they decide by the report: it is the same on all ranks, except for times.
     ///
     /// # Errors
     /// Any error ends the run on all ranks.
-    fn on_epoch_end(&mut self, report: &EpochReport) -> Result<Flow, TrainError> {
-        let _ = report;
+    fn on_epoch_end(&mut self, _report: &EpochReport) -> Result<Flow, TrainError> {
         Ok(Flow::Continue)
     }
 }
