@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use unisono::{Communicator, Rank};
 
-use unisono_train::internals::{OutputPaths, parameters};
+use unisono_train::internals::{check_outputs, parameters};
 use unisono_train::{
     BucketSize, Event, RandomAccessFeed, Replica, Resumed, RunSettings, Summary, TrainError, agree,
 };
@@ -145,12 +145,8 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         servers: ServerSettings,
         resumed: Option<Resumed>,
     ) -> Result<Self, TrainError> {
-        let places = OutputPaths {
-            checkpoints: settings.checkpoints.as_ref(),
-            resumes: resumed.is_some(),
-            log_directory: settings.log_directory.as_deref(),
-        };
-        places.check(comm)?;
+        let RunSettings { checkpoints, log_directory, .. } = &settings;
+        check_outputs(comm, checkpoints.as_ref(), resumed.is_some(), log_directory.as_deref())?;
         resumed.as_ref().map_or(Ok(()), |resumed| resumed.check_batch(settings.global_batch))?;
         parameters(comm, replica.parameters())?;
         let layout = Layout::new(replica.parameters(), &settings.buckets, servers.servers.max(1));

@@ -14,7 +14,6 @@ use unisono_compress::Compressor;
 
 mod compressed;
 mod filling;
-mod finite;
 mod ledger;
 mod parcel;
 mod parts;

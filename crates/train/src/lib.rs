@@ -15,7 +15,6 @@
 // A step: gradients, averaged in buckets, update a model.
 mod backend;
 mod buckets;
-mod device;
 mod gradients;
 mod local;
 mod means;

@@ -84,7 +84,7 @@ impl fmt::Display for LocalSteps {
 pub struct Rounds {
     pub(super) settings: LocalSteps,
     /// The steps made in this round.
-    made: u64,
+    pub(super) made: u64,
     /// The state of the outer step, by the index of the parameter; empty if it only averages.
     outer: Vec<Remembered>,
 }
@@ -130,11 +130,6 @@ impl Rounds {
     /// Returns whether no step was made since the last round.
     pub(super) fn is_between(&self) -> bool {
         self.made == 0
-    }
-
-    /// Ends a round, once every parameter is the outer step's.
-    pub(super) fn end(&mut self) {
-        self.made = 0;
     }
 
     /// The outer step of a parameter, from the sums of its values over this many ranks.

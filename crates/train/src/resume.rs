@@ -223,7 +223,12 @@ impl Resumed {
         let is_local = mirror.rounds().is_some();
         let saved = self.arrays.take().map_or(Vec::new(), |(_, saved)| saved);
         let filled = match comm.rank() {
-            0 => fill(&mut state, &saved, &names).map_err(|error| self.explain(error)),
+            0 => state.iter_mut().try_for_each(|(moment, index, values)| {
+                let found = find(&saved, &moment_name(&names[*index], moment));
+                let found = found.and_then(|found| sized(found, values.len()));
+                values.copy_from_slice(found.map_err(|error| self.explain(error))?);
+                Ok(())
+            }),
             _ => Ok(()),
         };
         agree(comm, filled)?;
@@ -286,15 +291,6 @@ pub fn load(replica: &mut impl Replica, arrays: &[Tensor]) -> Result<(), TrainEr
 
 fn not_here(name: &str) -> TrainError {
     TrainError::Setting(format!("there is a parameter called {name}, and none here"))
-}
-
-fn fill(state: &mut [Moment], saved: &[Tensor], names: &[String]) -> Result<(), TrainError> {
-    for (moment, index, values) in state {
-        let saved = find(saved, &moment_name(&names[*index], moment))?;
-        let saved = sized(saved, values.len())?;
-        values.copy_from_slice(saved);
-    }
-    Ok(())
 }
 
 /// Returns the values of an array, if it has this many.

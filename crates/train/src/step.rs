@@ -8,14 +8,14 @@ use std::time::Instant;
 use super::backend::{self, Backend};
 use super::buckets::{BucketSettings, Buckets, Moment, Order, Sums};
 use super::local::Rounds;
+use super::optimizer::averaged::AVERAGE;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::{Replica, values};
 use super::share::{Share, StepReport};
 use crate::compare;
 use crate::error::TrainError;
-use unisono::{Communicator, trace};
+use unisono::{Communicator, ReduceOp, trace};
 
-mod averages;
 mod passes;
 
 /// The name of the velocity of an outer step, to save it.
@@ -242,7 +242,7 @@ impl<R: Replica> Mirror<R> {
     pub fn end_round(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
         if let Some(rounds) = self.rounds.as_mut().filter(|rounds| !rounds.is_between()) {
             self.backend.average(comm, &mut values(&mut self.replica), rounds)?;
-            rounds.end();
+            rounds.made = 0;
         }
         Ok(())
     }
@@ -326,6 +326,37 @@ impl<R: Replica> Mirror<R> {
         }
         all.extend(self.backend.buckets().unsent(comm)?);
         Ok(all)
+    }
+
+    /// Returns the [averages](crate::optimizer::Averaged) of all trained parameters, with their indices, once a step is made; none if the
+    /// optimizer keeps none. Called by all ranks.
+    pub(crate) fn averages(&mut self, comm: &mut Communicator) -> Result<Vec<(usize, Vec<f32>)>, TrainError> {
+        self.settle()?;
+        let mut averages = Vec::new();
+        if !self.is_averaged || self.backend.optimizer()?.steps() == 0 {
+            return Ok(averages);
+        }
+        let own = self.backend.optimizer()?.state().filter(|(name, ..)| *name == AVERAGE);
+        let own: Vec<_> = own.map(|(_, index, values)| (index, values.to_vec())).collect();
+        for (index, mut values) in own {
+            if !self.replica.parameters()[index].is_trained {
+                continue;
+            }
+            if let Some(mut bits) = self.backend.buckets().bits(index, &values) {
+                comm.all_reduce(&mut bits, ReduceOp::Sum)?;
+                values = bytemuck::cast_vec(bits);
+            }
+            averages.push((index, values));
+        }
+        Ok(averages)
+    }
+
+    /// Exchanges the values of these parameters with these arrays.
+    pub(crate) fn exchange(&mut self, arrays: &mut [(usize, Vec<f32>)]) -> Result<(), TrainError> {
+        for (index, array) in arrays {
+            self.replica.with_values(*index, &mut |values| values.swap_with_slice(array))?;
+        }
+        Ok(())
     }
 
     /// Returns whether the replica is on a GPU, and gradients are reduced there.

@@ -186,12 +186,8 @@ impl Pushing {
         Ok(report)
     }
 
-    /// Ends all links.
-    pub(super) fn leave(mut self) -> Result<(), TrainError> {
-        self.tell_all(Message::new(Kind::Leave))
-    }
-
-    fn tell_all(&mut self, message: Message) -> Result<(), TrainError> {
+    /// Tells all servers something.
+    pub(super) fn tell_all(&mut self, message: Message) -> Result<(), TrainError> {
         let mut links = self.links.iter_mut().enumerate();
         links.try_for_each(|(server, link)| link.tell(message).map_err(lost(server)))
     }

@@ -52,7 +52,7 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
                     }
                     pushing.tell(Message { kind: Kind::Evaluated, tally, ..task })?;
                 }
-                Kind::Done => return pushing.leave(),
+                Kind::Done => return pushing.tell_all(Message::new(Kind::Leave)),
                 kind => unreachable!("the coordinator answers with no {kind:?}"),
             }
         }

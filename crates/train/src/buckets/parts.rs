@@ -161,38 +161,24 @@ impl Buckets {
     /// by all ranks.
     pub(crate) fn gathered(&self, comm: &mut Communicator, own: Vec<Moment>) -> Result<Vec<Moment>, Error> {
         let mut gathered = Vec::new();
-        for (name, index, own) in own {
-            let mut values = own;
+        for (name, index, mut values) in own {
             if let Some(mut bits) = self.bits(index, &values) {
                 comm.reduce(&mut bits, ReduceOp::Sum, 0)?;
                 values = bytemuck::cast_vec(bits);
             }
-            if self.is_local && !values.is_empty() {
-                self.gather_each(comm, (&name, index, &values), &mut gathered)?;
-            }
+            let remembers_own = self.is_local && !values.is_empty();
             if comm.rank() == 0 {
+                for rank in 1..if remembers_own { comm.ranks() } else { 1 } {
+                    let mut theirs = vec![0.0; values.len()];
+                    comm.receive(&mut theirs, rank)?;
+                    gathered.push((of_rank(&name, rank), index, theirs));
+                }
                 gathered.push((name, index, values));
+            } else if remembers_own {
+                comm.send(&values, 0)?;
             }
         }
         Ok(gathered)
-    }
-
-    /// Gathers on rank 0 what the optimizers of the other ranks remember, under [names](of_rank) of theirs.
-    fn gather_each(
-        &self,
-        comm: &mut Communicator,
-        (name, index, own): (&str, usize, &[f32]),
-        gathered: &mut Vec<Moment>,
-    ) -> Result<(), Error> {
-        if comm.rank() != 0 {
-            return comm.send(own, 0);
-        }
-        for rank in 1..comm.ranks() {
-            let mut theirs = vec![0.0; own.len()];
-            comm.receive(&mut theirs, rank)?;
-            gathered.push((of_rank(name, rank), index, theirs));
-        }
-        Ok(())
     }
 }
 
