@@ -340,20 +340,16 @@ pub(super) fn snapshot<R: Replica>(
     let mut parameters = Vec::new();
     let replica = mirror.replica();
     for index in 0..replica.parameters().len() {
-        let (name, shape) =
-            (replica.parameters()[index].name.clone(), replica.parameters()[index].shape.clone());
-        let mut copy = Vec::new();
+        let (Parameter { name, shape, .. }, mut copy) = (replica.parameters()[index].clone(), Vec::new());
         replica.with_values(index, &mut |values| copy = values.to_vec())?;
         parameters.push(Tensor { name, shape, values: copy });
     }
-    let names: Vec<_> = parameters.iter().map(|tensor| tensor.name.clone()).collect();
-    let updates = mirror.optimizer()?.steps();
     let optimizer = moments.into_iter().map(|(moment, index, values)| Tensor {
-        name: moment_name(&names[index], &moment),
+        name: moment_name(&parameters[index].name, &moment),
         shape: vec![values.len()],
         values,
     });
     let optimizer = optimizer.collect();
-    let state = Progress { updates, ..progress.clone() };
+    let state = Progress { updates: mirror.optimizer()?.steps(), ..progress.clone() };
     Ok(Checkpoint { step: progress.step, state, parameters, optimizer })
 }

@@ -211,14 +211,18 @@ mod tests {
         let read = read(&path);
         assert_eq!(read.iter().map(|event| event.step).collect::<Vec<_>>(), [0, 7, 8, 9]);
         assert!(read.iter().all(|event| event.wall_time_s > 1.7e9), "seconds since 1970");
-        assert_eq!(read[0].what, Some(What::FileVersion("brain.Event:2".to_owned())));
-        assert_eq!(read[1].what, Some(What::SessionLog(SessionLog { status: 1 })));
-        let values = |event: &Event| match &event.what {
-            Some(What::Summary(summary)) => summary.values.clone(),
+        let Event { file_version, summary, session_log, .. } = &read[0];
+        assert_eq!((file_version.as_deref(), summary, session_log), (Some("brain.Event:2"), &None, &None));
+        let Event { file_version, summary, session_log, .. } = &read[1];
+        assert_eq!((file_version, summary, session_log), (&None, &None, &Some(SessionLog { status: 1 })));
+        let values = |event: &Event| match event {
+            Event { file_version: None, summary: Some(summary), session_log: None, .. } => {
+                summary.values.clone()
+            }
             other => panic!("{other:?} is no summary"),
         };
-        let value = |value: &Value| match value.kind {
-            Some(Kind::SimpleValue(number)) => (value.tag.clone(), number),
+        let value = |value: &Value| match value.simple_value {
+            Some(number) => (value.tag.clone(), number),
             None => panic!("{} has no value", value.tag),
         };
         assert_eq!(values(&read[2]).iter().map(value).collect::<Vec<_>>(), [("loss".to_owned(), 0.0)]);

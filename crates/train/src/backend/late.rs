@@ -83,7 +83,7 @@ impl Gradients for Bringing<'_> {
         if !self.late.is_left[index] {
             return Ok(());
         }
-        let (began, buckets) = (Instant::now(), self.filling.buckets());
+        let (began, buckets) = (Instant::now(), &mut *self.filling.buckets);
         let exposed = buckets.hidden_and_exposed().1;
         let brought = self.late.wait_for_param(buckets, self.optimizer, index, values);
         let waited = buckets.hidden_and_exposed().1 - exposed;
@@ -100,7 +100,7 @@ impl Gradients for Bringing<'_> {
     /// If a replica that says that it brings values has not brought those of a parameter.
     fn record_loss(&mut self, tally: LossSums) {
         if let Some(index) = self.late.first() {
-            let name = &self.filling.buckets().ledger().parameters[index].name;
+            let name = &self.filling.buckets.ledger().parameters[index].name;
             panic!("the pass was weighed before it brought the values of {name}");
         }
         self.filling.record_loss(tally);

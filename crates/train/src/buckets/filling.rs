@@ -10,7 +10,7 @@ use unisono::{Communicator, Error};
 #[derive(Debug)]
 #[must_use = "a pass that does not end sends nothing, and the other ranks wait"]
 pub struct Filling<'a> {
-    buckets: &'a mut Buckets,
+    pub(crate) buckets: &'a mut Buckets,
     comm: &'a mut Communicator,
     failure: Option<Error>,
 }
@@ -40,11 +40,6 @@ impl<'a> Filling<'a> {
     pub fn end(mut self) -> Result<Vec<usize>, Error> {
         let without = end_pass(&mut self, |filling| &filling.buckets.ledger);
         self.failure.map_or(Ok(without), Err)
-    }
-
-    /// Returns the buckets that the pass fills.
-    pub(crate) fn buckets(&mut self) -> &mut Buckets {
-        self.buckets
     }
 
     fn attempt(&mut self, act: impl FnOnce(&mut Buckets, &mut Communicator) -> Result<(), Error>) {

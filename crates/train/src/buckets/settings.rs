@@ -7,7 +7,7 @@ use super::Wire;
 use super::wire::HalfBytes;
 use crate::error::TrainError;
 use crate::local::LocalSteps;
-use unisono::{Communicator, DType, Vendor, size};
+use unisono::{Communicator, Vendor, size};
 use unisono_collectives::named;
 
 /// The settings of buckets and their all-reduces.
@@ -59,11 +59,7 @@ impl BucketSettings {
     /// Returns the format to which gradients are rounded, if the wire format rounds.
     #[doc(hidden)]
     pub fn half_bytes(&self) -> Option<HalfBytes> {
-        match self.wire {
-            Wire::F32 | Wire::Compressed(_) => None,
-            Wire::Bf16 => Some(HalfBytes::new(DType::BF16, 1.0)),
-            Wire::F16 => Some(HalfBytes::new(DType::F16, self.f16_scale)),
-        }
+        HalfBytes::of(self.wire, self.f16_scale)
     }
 
     /// Returns the reason why these settings contradict each other, if they do: for ranks that step alone.
