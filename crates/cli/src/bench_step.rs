@@ -2,7 +2,6 @@
 //! time without communicating.
 
 use std::num::NonZeroU64;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args as ClapArgs;
@@ -13,7 +12,7 @@ use unisono::{Call, Choice, Collective as _, Communicator, DType, ReduceOp, Vend
 use unisono_candle::model::{self, ModelKind};
 use unisono_candle::{MemoryEstimate, Parameters};
 use unisono_data::{Batch, Inputs, Kind};
-use unisono_train::optimizer::{self, UpdateRule};
+use unisono_train::optimizer::{self, NamedRule};
 use unisono_train::{
     BucketBytes, BucketSettings, LocalSteps, Mirror, OptimizerSettings, Outer, Overlap, Parameter, Replica,
     Share, Times, TrainError, Wire,
@@ -60,8 +59,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "N")]
     local_steps: Option<NonZeroU64>,
     /// Optimizer, as for train
-    #[arg(long, default_value = "sgd", value_parser = named(optimizer::names(), optimizer::by_name))]
-    optimizer: Arc<dyn UpdateRule>,
+    #[arg(long, default_value = "sgd", value_parser = named(optimizer::names(), str::parse::<NamedRule>))]
+    optimizer: NamedRule,
     /// All-reduce algorithm, as for train
     #[arg(long, value_parser = named(Choice::names(), str::parse::<Choice>))]
     algorithm: Option<Choice>,
@@ -160,7 +159,8 @@ fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), Trai
         comm.set_choice(choice).map_err(|error| TrainError::Setting(error.to_string()))?;
     }
     let size = model::size(args.model, args.hidden(), kind).expect("data of its kind");
-    let mut needs = MemoryEstimate::of(&size, args.batch_size, args.optimizer.state_names().len(), args.wire);
+    let mut needs =
+        MemoryEstimate::of(&size, args.batch_size, args.optimizer.0.state_names().len(), args.wire);
     if args.shard_optimizer {
         needs.optimizer /= comm.ranks() as f64;
     }
@@ -179,7 +179,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
     let classifier = || model::classifier(args.model, args.hidden(), 0.0, &kind, &Parameters::new(0));
     let replica = classifier()?;
     let parameters = replica.parameters().iter().filter(|array| array.is_trained).map(Parameter::count).sum();
-    let optimizer = OptimizerSettings::from(args.optimizer.clone());
+    let optimizer = OptimizerSettings::from(args.optimizer.0.clone());
     let buckets = BucketSettings {
         overlap: args.overlap,
         wire: args.wire,

@@ -81,14 +81,6 @@ impl Gradients for Turns<'_> {
     }
 }
 
-impl Turns<'_> {
-    /// Ends the pass: a gradient that it has not put counts as zero. Returns their indices.
-    fn end(mut self) -> Result<Vec<usize>, Error> {
-        let without = end_pass(&mut self, |turns| turns.central.buckets.ledger());
-        self.failure.map_or(Ok(without), Err)
-    }
-}
-
 impl Central {
     fn place(&self, index: usize) -> Place {
         self.buckets.ledger().place(index).clone()
@@ -120,11 +112,10 @@ impl Backend for Central {
         }
         self.buckets.ledger_mut().begin(pass);
         let mut turns = Turns { central: self, comm, failure: None };
-        let without = match run(&mut turns) {
-            Ok(()) => turns.end()?,
-            // The cause that kept a gradient from being put is more precise than the end of the pass.
-            Err(error) => return Err(turns.failure.map_or_else(|| error.into(), TrainError::from)),
-        };
+        let ran = run(&mut turns).map(|()| end_pass(&mut turns, |turns| turns.central.buckets.ledger()));
+        // The cause that kept a gradient from being put is more precise than the end of the pass.
+        turns.failure.map_or(Ok(()), Err)?;
+        let without = ran?;
         if pass.is_last() {
             self.add_up(comm)?;
         }

@@ -206,12 +206,6 @@ impl<S: Stage> Pipeline<S> {
         };
         Ok(())
     }
-
-    /// Returns the stage of this index, and the index within it.
-    fn of_parameter(&self, index: usize) -> (usize, usize) {
-        let stage = self.first.partition_point(|&first| first <= index) - 1;
-        (stage, index - self.first[stage])
-    }
 }
 
 impl<S: Stage> Replica for Pipeline<S> {
@@ -269,7 +263,7 @@ impl<S: Stage> Replica for Pipeline<S> {
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
-        let (stage, index) = self.of_parameter(index);
-        self.stages[stage].with_values(index, see)
+        let stage = self.first.partition_point(|&first| first <= index) - 1;
+        self.stages[stage].with_values(index - self.first[stage], see)
     }
 }

@@ -13,20 +13,16 @@ use std::path::{Path, PathBuf};
 
 use unisono::{Communicator, Rank};
 
-use unisono_train::internals::{OutputPaths, parameters};
+use unisono_train::internals::{check_outputs, parameters};
 use unisono_train::{
     BucketSize, Event, RandomAccessFeed, Replica, Resumed, RunSettings, Summary, TrainError, agree,
 };
 
-mod attend;
 mod coordinator;
 mod dispatcher;
-mod held;
 mod holdings;
 mod join;
-mod lane;
 mod layout;
-mod meeting;
 mod message;
 mod pushing;
 mod queue;
@@ -35,13 +31,12 @@ mod settings;
 mod shard;
 mod worker;
 
-use lane::SharePrefetcher;
 use layout::Layout;
 use message::Link;
 use settings::refusal;
-pub use settings::{ServerSettings, Staleness, UnknownStaleness};
+pub use settings::{ServerSettings, Staleness};
 use shard::Shard;
-use worker::Worker;
+use worker::{SharePrefetcher, Worker};
 
 /// One rank's part of a run with parameter servers.
 ///
@@ -150,12 +145,8 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         servers: ServerSettings,
         resumed: Option<Resumed>,
     ) -> Result<Self, TrainError> {
-        let places = OutputPaths {
-            checkpoints: settings.checkpoints.as_ref(),
-            resumes: resumed.is_some(),
-            log_directory: settings.log_directory.as_deref(),
-        };
-        places.check(comm)?;
+        let RunSettings { checkpoints, log_directory, .. } = &settings;
+        check_outputs(comm, checkpoints.as_ref(), resumed.is_some(), log_directory.as_deref())?;
         resumed.as_ref().map_or(Ok(()), |resumed| resumed.check_batch(settings.global_batch))?;
         parameters(comm, replica.parameters())?;
         let layout = Layout::new(replica.parameters(), &settings.buckets, servers.servers.max(1));
@@ -166,7 +157,6 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
         let loaded = resumed.as_ref().map_or(Ok(()), |resumed| resumed.load(&mut replica));
         agree(comm, loaded)?;
         let (links, between_servers) = connect(comm, servers.servers)?;
-        let folder = None;
         let part = Part {
             rank,
             ranks,
@@ -178,7 +168,7 @@ impl<'a, R: Replica, F: RandomAccessFeed<Batch = R::Batch>> ParameterServer<'a, 
             resumed,
             links,
             between_servers,
-            folder,
+            folder: None,
         };
         Ok(Self { comm, part })
     }
@@ -280,7 +270,7 @@ fn connect(comm: &mut Communicator, servers: usize) -> Result<(Vec<Link>, Vec<Li
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let mut link = |server: Rank, client: Rank| -> Result<Option<Link>, TrainError> {
         let is_mine = rank == server || rank == client;
-        Ok(is_mine.then(|| meeting::link(comm, server, client)).transpose()?)
+        Ok(is_mine.then(|| message::link(comm, server, client)).transpose()?)
     };
     let (mut links, mut between_servers) = (Vec::new(), Vec::new());
     for server in 1..servers {

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use unisono_train::optimizer::{Factors, Optimizer, OptimizerSettings, by_name, square_sum};
+use unisono_train::optimizer::{Factors, NamedRule, Optimizer, OptimizerSettings, square_sum};
 
 /// The size of an array: all of them together fit the caches, or do not.
 const SIZES_BYTES: [(usize, &str); 2] = [(1 << 20, "1 MiB"), (64 << 20, "64 MiB")];
@@ -21,7 +21,7 @@ fn optimizers(criterion: &mut Criterion) {
         let count = size_bytes / size_of::<f32>();
         let gradient = vec![0.125_f32; count];
         for name in ["sgd", "adamw"] {
-            let rule = by_name(name).expect("it is in the catalogue");
+            let NamedRule(rule) = name.parse().expect("it is in the catalogue");
             // The values and the state are read and written, the gradient is read.
             let moved_bytes = (3 + 2 * rule.state_names().len()) * size_bytes;
             group.throughput(Throughput::Bytes(moved_bytes as u64));

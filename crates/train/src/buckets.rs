@@ -13,10 +13,7 @@ use unisono::{Algorithm, Call, Communicator, DType, Error, Method, Operation, Ra
 use unisono_compress::Compressor;
 
 mod compressed;
-mod elsewhere;
 mod filling;
-mod finite;
-mod half_bytes;
 mod ledger;
 mod parcel;
 mod parts;
@@ -37,14 +34,14 @@ pub use unisono_compress::{UnknownWire, Wire};
 pub use wires::Wires;
 
 use compressed::compressors;
-pub use half_bytes::HalfBytes;
 pub use ledger::{Ledger, Pass, end_pass};
 use parcel::CommBuffer;
+use parts::Parts;
 pub(super) use parts::{Moment, of_rank};
-use parts::{Parts, parts};
 pub use plan::{Place, Plan};
 use sums::Tree;
-use wire::{HalfBuffer, narrow};
+pub use wire::HalfBytes;
+use wire::{Narrow, dtype};
 
 /// The all-reduce across ranks for a tree of additions: it adds at distances 1, 2, 4, ….
 pub const IN_TREE: Algorithm = Algorithm::RecursiveDoubling;
@@ -77,18 +74,20 @@ pub struct Buckets {
     /// The sums, if they cannot travel with the gradients because these are rounded.
     aside: Option<CommBuffer<f32>>,
     tree: Option<Tree>,
+    /// The element type of gradients on their way.
+    dtype: DType,
     has_others: bool,
     /// Whether gradients stay on their rank.
     is_local: bool,
     /// Whether buckets may be on their way while the next step begins.
-    is_across: bool,
+    pub(crate) is_across: bool,
     /// The execution of all-reduces.
     way: CollectiveSpec,
     /// Set if the optimizer is sharded.
     parts: Option<Parts>,
     flights: Vec<Flight>,
     /// The time that this thread waited for parameters in this step.
-    waited: Duration,
+    pub(crate) waited: Duration,
     /// The number of updates after which compressors are used.
     uncompressed_steps: u64,
     /// The parameter with the first gradient of this step that is not finite, if a compressor found one, and its largest magnitude.
@@ -100,7 +99,7 @@ pub struct Buckets {
 #[derive(Debug)]
 struct Bucket {
     gradients: CommBuffer<f32>,
-    narrow: Option<Box<dyn HalfBuffer>>,
+    narrow: Option<Narrow>,
     compressor: Option<Compressor>,
     /// The execution of its all-reduce.
     way: CollectiveSpec,
@@ -156,7 +155,7 @@ impl Buckets {
             (0..).zip(&ledger.plan.counts).zip(compressors).map(|((bucket, &count), compressor)| {
                 Ok(Bucket {
                     gradients: CommBuffer::new(comm, Some(bucket), elements(bucket, count))?,
-                    narrow: narrow(comm, (settings.wire, settings.f16_scale), bucket, count)?,
+                    narrow: Narrow::new(comm, (settings.wire, settings.f16_scale), bucket, count)?,
                     compressor,
                     way,
                     is_back: true,
@@ -166,6 +165,7 @@ impl Buckets {
             buckets: buckets.collect::<Result<_, Error>>()?,
             aside: if rides_along { None } else { Some(CommBuffer::new(comm, None, Sums::COUNT)?) },
             tree: (settings.order == Order::Tree).then(Tree::default),
+            dtype: dtype(settings.wire),
             has_others: ranks > 1,
             is_local,
             is_across: settings.overlap == Overlap::Across && has_several && ranks > 1 && !is_local,
@@ -211,8 +211,7 @@ impl Buckets {
             return Ran { method: Method::Algorithm(IN_TREE), why, link: comm.transport() };
         }
         let largest = self.buckets.iter().map(|bucket| bucket.gradients.count()).max().unwrap_or(0);
-        let dtype = self.buckets.first().map_or(DType::F32, Bucket::dtype);
-        comm.selection(&Call::all_reduce(dtype, ReduceOp::Sum, largest))
+        comm.selection(&Call::all_reduce(self.dtype, ReduceOp::Sum, largest))
     }
 
     /// Returns the indices of the parameters in each bucket, in the order in which buckets are launched.

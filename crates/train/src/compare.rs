@@ -12,8 +12,8 @@ use crate::error::TrainError;
 use crate::optimizer::Exploded;
 use unisono::{Choice, Communicator, ReduceOp};
 
-/// The number of differences between two models that are listed; further ones are counted.
-const MOST_TOLD: usize = 8;
+/// The number of texts of one kind in a message; further ones are counted.
+pub(super) const MOST_TOLD: usize = 8;
 
 /// Compares this rank's parameters with rank 0's. Called by all ranks.
 ///
@@ -58,23 +58,15 @@ fn differences(theirs: &[Described], own: &[Described], rank: Rank) -> String {
         });
         told.push(place.unwrap_or_else(|| "a name occurs more than once".to_owned()));
     }
-    let more = told.len().saturating_sub(MOST_TOLD);
-    told.truncate(MOST_TOLD);
-    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-    told.join("; ") + &more
+    let count = told.len();
+    listed(told, count)
 }
 
-/// Returns the hash of each trained parameter's values; 0 for buffers.
-fn hash_each(replica: &mut impl Replica) -> Result<Vec<u64>, ReplicaError> {
-    let mut hashes = vec![0; replica.parameters().len()];
-    for (index, hash) in hashes.iter_mut().enumerate() {
-        if replica.parameters()[index].is_trained {
-            replica.with_values(index, &mut |values| {
-                *hash = xxh3_64(bytemuck::cast_slice(values));
-            })?;
-        }
-    }
-    Ok(hashes)
+/// Joins the first of these texts, and counts the others of `count`.
+pub(super) fn listed(mut texts: Vec<String>, count: usize) -> String {
+    texts.truncate(MOST_TOLD);
+    let more = count - texts.len();
+    texts.join("; ") + &if more > 0 { format!("; and {more} more") } else { String::new() }
 }
 
 /// Returns the hash of all values of a replica, buffers included: as `replicas` returns it.
@@ -87,8 +79,8 @@ pub fn hash_with_buffers(replica: &mut impl Replica) -> Result<u64, ReplicaError
 
 /// The findings of one pass over the values of a replica.
 pub(super) struct Values {
-    /// The hash of all trained values: the same on all ranks.
-    pub(super) trained: u64,
+    /// The hash of the values of each trained parameter, the same on all ranks; 0 for buffers.
+    each: Vec<u64>,
     /// The hash of all values, buffers included, which may differ between ranks.
     all: u64,
     /// The first trained parameter that is not finite, or too large.
@@ -97,19 +89,24 @@ pub(super) struct Values {
 
 impl Values {
     pub(super) fn of(replica: &mut impl Replica) -> Result<Self, ReplicaError> {
-        let (mut trained, mut all) = (Xxh3::new(), Xxh3::new());
+        let (mut each, mut all) = (vec![0; replica.parameters().len()], Xxh3::new());
         let mut exploded = None;
-        for index in 0..replica.parameters().len() {
+        for (index, hash) in each.iter_mut().enumerate() {
             let is_trained = replica.parameters()[index].is_trained;
             replica.with_values(index, &mut |values| {
                 all.update(bytemuck::cast_slice(values));
                 if is_trained {
-                    trained.update(bytemuck::cast_slice(values));
+                    *hash = xxh3_64(bytemuck::cast_slice(values));
                     exploded = exploded.or(Exploded::check(values).err().map(|error| (index, error)));
                 }
             })?;
         }
-        Ok(Self { trained: trained.digest(), all: all.digest(), exploded })
+        Ok(Self { each, all: all.digest(), exploded })
+    }
+
+    /// Returns the hash of all trained values: the same on all ranks.
+    pub(super) fn trained(&self) -> u64 {
+        xxh3_64(bytemuck::cast_slice(&self.each))
     }
 }
 
@@ -131,37 +128,39 @@ pub(super) fn replicas(
     replica: &mut impl Replica,
     step: u64,
 ) -> Result<u64, TrainError> {
-    let Values { trained: own, all, exploded } = Values::of(replica)?;
-    let mut hashes = vec![0; comm.ranks()];
-    hashes[comm.rank()] = own;
-    comm.call().algorithm(Choice::Auto).all_reduce(&mut hashes, ReduceOp::Max)?;
+    let found = Values::of(replica)?;
+    let own = found.trained();
+    let hashes = gather(comm, own)?;
     let count = |hash: u64| hashes.iter().filter(|&&other| other == hash).count();
     let usual = hashes.iter().copied().max_by_key(|&hash| (count(hash), hash == hashes[0])).unwrap_or(own);
     let ranks: Vec<Rank> = (0..hashes.len()).filter(|&rank| hashes[rank] != usual).collect();
     if ranks.is_empty() {
-        let Some((index, Exploded { largest: found })) = exploded else { return Ok(all) };
+        let Some((index, Exploded { largest: found })) = found.exploded else { return Ok(found.all) };
         let (parameter, rank) = (replica.parameters()[index].name.clone(), comm.rank());
         return Err(TrainError::NotFinite { of: "largest value", parameter, found, rank, step });
     }
     // The hashes of one rank of the majority, parameter by parameter.
     let root = hashes.iter().position(|&hash| hash == usual).unwrap_or(0);
-    let own_each = hash_each(replica)?;
-    let mut each = own_each.clone();
+    let mut each = found.each.clone();
     comm.broadcast(&mut each, root)?;
-    let differs = own_each.iter().zip(&each).position(|(own, usual)| own != usual).unwrap_or(0);
-    let mut places = vec![0; comm.ranks()];
-    places[comm.rank()] = differs as u64;
-    comm.call().algorithm(Choice::Auto).all_reduce(&mut places, ReduceOp::Max)?;
+    let differs = found.each.iter().zip(&each).position(|(own, usual)| own != usual).unwrap_or(0);
+    let places = gather(comm, differs as u64)?;
     let name = |&rank: &Rank| replica.parameters()[places[rank] as usize].name.clone();
     let parameters = ranks.iter().map(name).collect();
     Err(TrainError::ReplicasDiffer { step, ranks, parameters })
 }
 
+/// Returns the numbers of all ranks. Called by all ranks.
+pub(super) fn gather(comm: &mut Communicator, own: u64) -> Result<Vec<u64>, TrainError> {
+    let mut all = vec![0; comm.ranks()];
+    all[comm.rank()] = own;
+    comm.call().algorithm(Choice::Auto).all_reduce(&mut all, ReduceOp::Max)?;
+    Ok(all)
+}
+
 /// Returns all ranks for which a condition holds. Called by all ranks.
 pub(super) fn all_where(comm: &mut Communicator, is_so: bool) -> Result<Vec<Rank>, TrainError> {
-    let mut found = vec![0_u8; comm.ranks()];
-    found[comm.rank()] = u8::from(is_so);
-    comm.call().algorithm(Choice::Auto).all_reduce(&mut found, ReduceOp::Max)?;
+    let found = gather(comm, u64::from(is_so))?;
     Ok((0..found.len()).filter(|&rank| found[rank] == 1).collect())
 }
 

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use unisono::{Communicator, Error, ReduceOp};
+use unisono::{Communicator, ReduceOp};
 use unisono_data::Skipped;
 
-/// The number of samples that a notice names; further ones are counted.
-const MOST_NAMED: usize = 8;
+use crate::compare::{MOST_TOLD, gather, listed};
+use crate::error::TrainError;
 
 /// The damaged samples of a run that were reported. Ranks see others in each epoch, so several may find the
 /// same.
@@ -22,14 +22,14 @@ impl Damage {
         &mut self,
         comm: &mut Communicator,
         own: &Skipped,
-    ) -> Result<(u64, Option<String>), Error> {
+    ) -> Result<(u64, Option<String>), TrainError> {
         let mut sums = [own.count, own.problems.len() as u64];
         comm.all_reduce(&mut sums, ReduceOp::Sum)?;
         let [count, found] = sums;
         if found == 0 {
             return Ok((count, None));
         }
-        let lines = own.problems.iter().take(MOST_NAMED).map(|problem| problem.replace('\n', " ") + "\n");
+        let lines = own.problems.iter().take(MOST_TOLD).map(|problem| problem.replace('\n', " ") + "\n");
         let lines = gather_text(comm, &lines.collect::<String>())?;
         Ok((count, if comm.rank() == 0 { self.name(found as usize, &lines) } else { None }))
     }
@@ -42,26 +42,17 @@ impl Damage {
         if count == 0 {
             return None;
         }
-        let names: Vec<_> = new.iter().take(MOST_NAMED).copied().collect();
-        let more = count - names.len();
-        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-        let said = format!(
-            "{count} damaged sample{} skipped: {}{more}",
-            if count == 1 { "" } else { "s" },
-            names.join("; ")
-        );
-        self.named.extend(new.into_iter().map(str::to_owned));
-        Some(said)
+        let new: Vec<_> = new.into_iter().map(str::to_owned).collect();
+        self.named.extend(new.iter().cloned());
+        let plural = if count == 1 { "" } else { "s" };
+        Some(format!("{count} damaged sample{plural} skipped: {}", listed(new, count)))
     }
 }
 
 /// Returns the texts of all ranks, one after the other. Called by all ranks.
-fn gather_text(comm: &mut Communicator, own: &str) -> Result<String, Error> {
-    let (rank, mut lengths) = (comm.rank(), vec![0; comm.ranks()]);
-    lengths[rank] = own.len() as u64;
-    comm.all_gather(&mut lengths)?;
-    let lengths: Vec<_> = lengths.into_iter().map(|length| length as usize).collect();
-    let before: usize = lengths[..rank].iter().sum();
+fn gather_text(comm: &mut Communicator, own: &str) -> Result<String, TrainError> {
+    let lengths: Vec<_> = gather(comm, own.len() as u64)?.into_iter().map(|length| length as usize).collect();
+    let before: usize = lengths[..comm.rank()].iter().sum();
     let mut bytes = vec![0; lengths.iter().sum()];
     bytes[before..][..own.len()].copy_from_slice(own.as_bytes());
     comm.call().counts(&lengths).all_gather(&mut bytes)?;

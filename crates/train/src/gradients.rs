@@ -126,7 +126,18 @@ impl<'a> Outputs<'a> {
 }
 
 /// Sums over targets: images, or characters of a text.
-#[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Default,
+    serde::Serialize,
+    serde::Deserialize,
+    bytemuck::Pod,
+    bytemuck::Zeroable,
+)]
+#[repr(C)]
 pub struct LossSums {
     /// The number of targets: the weight of a gradient in the mean.
     pub targets: f64,

@@ -15,9 +15,9 @@ pub use crate::optimizer::adamw::Adam;
 
 /// Settings are checked before a model is built: for an order of additions that does not depend on the number of ranks, for what a GPU
 /// does not support, and for the directories of the run.
+pub use crate::backend::refusal;
 pub use crate::buckets::IN_TREE;
-pub use crate::device::refusal;
-pub use crate::places::OutputPaths;
+pub use crate::places::check_outputs;
 
 /// Ranks compare and exchange what they found, so that all know of an error of one.
 pub use crate::compare::{broadcast, hash_with_buffers, lowest, parameters};

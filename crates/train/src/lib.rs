@@ -15,7 +15,6 @@
 // A step: gradients, averaged in buckets, update a model.
 mod backend;
 mod buckets;
-mod device;
 mod gradients;
 mod local;
 mod means;
@@ -63,7 +62,7 @@ pub use compare::agree;
 pub use error::TrainError;
 pub use feed::{Batches, Feed, OutOfData, RandomAccessFeed, Shares, Steps};
 pub use gradients::{Fill, Gradients, LossSums, Parameter, ReplicaError};
-pub use local::{LocalSteps, Outer, UnknownOuter};
+pub use local::{LocalSteps, Outer};
 pub use means::Means;
 pub use optimizer::{AdamW, Lamb, Lion, NamedRule, OptimizerSettings, Sgd};
 pub use replica::{Parts, Replica};

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::error::TrainError;
 use crate::gradients::{ReplicaError, Values};
 
 /// The time that ranks step alone, and the treatment of their parameters then.
@@ -17,7 +18,7 @@ use crate::gradients::{ReplicaError, Values};
 /// let diloco = LocalSteps { steps: 100, outer: "nesterov:0.7,0.9".parse()? };
 /// let settings = BucketSettings { local_steps: Some(diloco), ..BucketSettings::default() };
 /// assert_eq!(diloco.to_string(), "100 steps, then nesterov:0.7,0.9");
-/// # Ok::<(), unisono_train::UnknownOuter>(())
+/// # Ok::<(), unisono_train::TrainError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LocalSteps {
@@ -42,13 +43,6 @@ pub enum Outer {
     },
 }
 
-/// The text names no outer step.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no outer step is called `{0}`; there are average, and nesterov:RATE,MOMENTUM, such as nesterov:0.7,0.9"
-)]
-pub struct UnknownOuter(String);
-
 impl fmt::Display for Outer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -59,9 +53,9 @@ impl fmt::Display for Outer {
 }
 
 impl FromStr for Outer {
-    type Err = UnknownOuter;
+    type Err = TrainError;
 
-    fn from_str(text: &str) -> Result<Self, UnknownOuter> {
+    fn from_str(text: &str) -> Result<Self, TrainError> {
         let nesterov = || {
             let (rate, momentum) = text.strip_prefix("nesterov:")?.split_once(',')?;
             let (rate, momentum) = (rate.parse::<f32>().ok()?, momentum.parse::<f32>().ok()?);
@@ -70,7 +64,11 @@ impl FromStr for Outer {
         };
         match text {
             "average" => Ok(Self::Average),
-            _ => nesterov().ok_or_else(|| UnknownOuter(text.to_owned())),
+            _ => nesterov().ok_or_else(|| {
+                TrainError::Setting(format!(
+                    "no outer step is called `{text}`; there are average, and nesterov:RATE,MOMENTUM, such as nesterov:0.7,0.9"
+                ))
+            }),
         }
     }
 }
@@ -86,7 +84,7 @@ impl fmt::Display for LocalSteps {
 pub struct Rounds {
     pub(super) settings: LocalSteps,
     /// The steps made in this round.
-    made: u64,
+    pub(super) made: u64,
     /// The state of the outer step, by the index of the parameter; empty if it only averages.
     outer: Vec<Remembered>,
 }
@@ -132,11 +130,6 @@ impl Rounds {
     /// Returns whether no step was made since the last round.
     pub(super) fn is_between(&self) -> bool {
         self.made == 0
-    }
-
-    /// Ends a round, once every parameter is the outer step's.
-    pub(super) fn end(&mut self) {
-        self.made = 0;
     }
 
     /// The outer step of a parameter, from the sums of its values over this many ranks.

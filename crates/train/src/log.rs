@@ -1,7 +1,7 @@
 //! TensorBoard files.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::compare::agree;
@@ -26,13 +26,15 @@ impl Log {
         settings: &RunSettings,
         resumed: Option<u64>,
     ) -> Result<Self, TrainError> {
-        let file = match &settings.log_directory {
-            Some(directory) if comm.rank() == 0 => {
-                open(directory, resumed).map(Some).map_err(|error| cannot_write(directory, error))
-            }
-            _ => Ok(None),
+        let open = |directory: &PathBuf| {
+            let opened = EventFile::create(directory).and_then(|mut file| {
+                resumed.map_or(Ok(()), |steps| file.resume(steps + 1))?;
+                Ok(file)
+            });
+            opened.map_err(|error| cannot_write(directory, error))
         };
-        let file = agree(comm, file)?;
+        let directory = settings.log_directory.as_ref().filter(|_| comm.rank() == 0);
+        let file = agree(comm, directory.map(open).transpose())?;
         Ok(Self { file, last_step: Instant::now() })
     }
 
@@ -90,14 +92,6 @@ fn tested(group: &str, loss: f64, accuracy: f64, metrics: &Measured, mut curve: 
         curve(&format!("{group}/test accuracy"), accuracy);
     }
     metrics.iter().for_each(|(name, &value)| curve(&format!("{group}/{name}"), value));
-}
-
-fn open(directory: &Path, resumed: Option<u64>) -> io::Result<EventFile> {
-    let mut file = EventFile::create(directory)?;
-    if let Some(steps) = resumed {
-        file.resume(steps + 1)?;
-    }
-    Ok(file)
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> TrainError {

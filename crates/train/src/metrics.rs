@@ -43,7 +43,7 @@ mod regression;
 
 use crate::error::TrainError;
 pub use crate::gradients::Outputs;
-pub use named::{Named, UnknownMetric};
+pub use named::Named;
 pub use regression::Regression;
 
 /// The ways to combine the figures of batches.

@@ -11,12 +11,6 @@ use crate::replica::Parts;
 type Described = (usize, String, Vec<usize>);
 
 impl Parts<'_> {
-    /// Returns the stage of the model that a parameter of this rank belongs to.
-    fn stage(&self, index: usize) -> usize {
-        let number = self.first.partition_point(|&first| first <= index) - 1;
-        number * self.comm.ranks() + self.comm.rank()
-    }
-
     /// Returns the sum of a number over all parts. Called by all their ranks.
     pub(crate) fn sum(&mut self, own: f64) -> Result<f64, TrainError> {
         let mut sum = [own];
@@ -27,8 +21,9 @@ impl Parts<'_> {
     /// Returns the parameters of all parts on rank 0, in the order of the model, from those of each, in their order. Called by
     /// all their ranks; empty on the others.
     pub(crate) fn gather_parameters(&mut self, own: Vec<Tensor>) -> Result<Vec<Tensor>, TrainError> {
-        let staged = own.into_iter().enumerate().map(|(index, tensor)| (self.stage(index), tensor)).collect();
-        self.gather(staged)
+        let (first, rank, ranks) = (self.first, self.comm.rank(), self.comm.ranks());
+        let stage = |index| (first.partition_point(|&first| first <= index) - 1) * ranks + rank;
+        self.gather(own.into_iter().enumerate().map(|(index, tensor)| (stage(index), tensor)).collect())
     }
 
     /// Returns the arrays of all parts on rank 0, sorted by the stage that each is given with. Called by all their ranks; empty on the

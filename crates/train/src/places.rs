@@ -12,30 +12,20 @@ use crate::resume::Progress;
 use crate::run::Checkpoints;
 use unisono::Communicator;
 
-/// The files that rank 0 writes.
-#[derive(Debug, Clone, Copy)]
-pub struct OutputPaths<'a> {
-    /// The place and the settings of checkpoints.
-    pub checkpoints: Option<&'a Checkpoints>,
-    /// Whether the run resumes from the checkpoints there.
-    pub resumes: bool,
-    /// The directory of its TensorBoard files.
-    pub log_directory: Option<&'a Path>,
-}
-
-impl OutputPaths<'_> {
-    /// Checks all of them, and leaves nothing behind. Called by all ranks.
-    ///
-    /// # Errors
-    /// [`TrainError::Occupied`] if another run's checkpoints are there, [`TrainError::Setting`] if a file or directory cannot be
-    /// written to.
-    pub fn check(&self, comm: &mut Communicator) -> Result<(), TrainError> {
-        let looked = if comm.rank() == 0 { self.look() } else { Ok(()) };
-        agree(comm, looked)
-    }
-
-    fn look(&self) -> Result<(), TrainError> {
-        if let Some(Checkpoints { directory, overwrites, .. }) = self.checkpoints {
+/// Checks the files that rank 0 writes, and leaves nothing behind: checkpoints, from which the run may resume, and TensorBoard files. Called
+/// by all ranks.
+///
+/// # Errors
+/// [`TrainError::Occupied`] if another run's checkpoints are there, [`TrainError::Setting`] if a file or directory cannot be
+/// written to.
+pub fn check_outputs(
+    comm: &mut Communicator,
+    checkpoints: Option<&Checkpoints>,
+    resumes: bool,
+    log_directory: Option<&Path>,
+) -> Result<(), TrainError> {
+    let look = || {
+        if let Some(Checkpoints { directory, overwrites, .. }) = checkpoints {
             if checkpoint::is_one(directory) {
                 let directory = directory.display();
                 let why = format!(
@@ -43,24 +33,23 @@ impl OutputPaths<'_> {
                 );
                 return Err(TrainError::Setting(why));
             }
-            if !self.resumes
+            if !resumes
                 && !overwrites
                 && let Some(run) = run_in(directory)?
             {
                 return Err(TrainError::Occupied { directory: directory.clone(), run });
             }
         }
-        if let Some(directory) = self.log_directory {
-            let writable = is_writable(directory);
-            writable.map_err(|error| {
-                let directory = directory.display();
-                TrainError::Setting(format!(
-                    "cannot write curves to `{directory}`: {error}; expected a directory that this user may write to"
-                ))
-            })?;
-        }
-        Ok(())
-    }
+        let Some(directory) = log_directory else { return Ok(()) };
+        is_writable(directory).map_err(|error| {
+            let directory = directory.display();
+            TrainError::Setting(format!(
+                "cannot write curves to `{directory}`: {error}; expected a directory that this user may write to"
+            ))
+        })
+    };
+    let looked = if comm.rank() == 0 { look() } else { Ok(()) };
+    agree(comm, looked)
 }
 
 /// Describes the run whose checkpoints are in a directory, if there are any.

@@ -223,7 +223,12 @@ impl Resumed {
         let is_local = mirror.rounds().is_some();
         let saved = self.arrays.take().map_or(Vec::new(), |(_, saved)| saved);
         let filled = match comm.rank() {
-            0 => fill(&mut state, &saved, &names).map_err(|error| self.explain(error)),
+            0 => state.iter_mut().try_for_each(|(moment, index, values)| {
+                let found = find(&saved, &moment_name(&names[*index], moment));
+                let found = found.and_then(|found| sized(found, values.len()));
+                values.copy_from_slice(found.map_err(|error| self.explain(error))?);
+                Ok(())
+            }),
             _ => Ok(()),
         };
         agree(comm, filled)?;
@@ -250,7 +255,7 @@ impl Resumed {
         let unsent: Vec<Moment> = unsent.collect();
         let state = state.iter().map(|(moment, index, values)| (&**moment, *index, &values[..]));
         mirror.restore_optimizer(self.progress.updates, state)?;
-        mirror.restore_unsent(comm, &unsent)
+        Ok(mirror.buckets().restore_unsent(comm, &unsent)?)
     }
 
     fn explain(&self, error: TrainError) -> TrainError {
@@ -286,15 +291,6 @@ pub fn load(replica: &mut impl Replica, arrays: &[Tensor]) -> Result<(), TrainEr
 
 fn not_here(name: &str) -> TrainError {
     TrainError::Setting(format!("there is a parameter called {name}, and none here"))
-}
-
-fn fill(state: &mut [Moment], saved: &[Tensor], names: &[String]) -> Result<(), TrainError> {
-    for (moment, index, values) in state {
-        let saved = find(saved, &moment_name(&names[*index], moment))?;
-        let saved = sized(saved, values.len())?;
-        values.copy_from_slice(saved);
-    }
-    Ok(())
 }
 
 /// Returns the values of an array, if it has this many.
@@ -344,20 +340,16 @@ pub(super) fn snapshot<R: Replica>(
     let mut parameters = Vec::new();
     let replica = mirror.replica();
     for index in 0..replica.parameters().len() {
-        let (name, shape) =
-            (replica.parameters()[index].name.clone(), replica.parameters()[index].shape.clone());
-        let mut copy = Vec::new();
+        let (Parameter { name, shape, .. }, mut copy) = (replica.parameters()[index].clone(), Vec::new());
         replica.with_values(index, &mut |values| copy = values.to_vec())?;
         parameters.push(Tensor { name, shape, values: copy });
     }
-    let names: Vec<_> = parameters.iter().map(|tensor| tensor.name.clone()).collect();
-    let updates = mirror.optimizer()?.steps();
     let optimizer = moments.into_iter().map(|(moment, index, values)| Tensor {
-        name: moment_name(&names[index], &moment),
+        name: moment_name(&parameters[index].name, &moment),
         shape: vec![values.len()],
         values,
     });
     let optimizer = optimizer.collect();
-    let state = Progress { updates, ..progress.clone() };
+    let state = Progress { updates: mirror.optimizer()?.steps(), ..progress.clone() };
     Ok(Checkpoint { step: progress.step, state, parameters, optimizer })
 }

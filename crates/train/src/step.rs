@@ -8,14 +8,14 @@ use std::time::Instant;
 use super::backend::{self, Backend};
 use super::buckets::{BucketSettings, Buckets, Moment, Order, Sums};
 use super::local::Rounds;
+use super::optimizer::averaged::AVERAGE;
 use super::optimizer::{Optimizer, OptimizerSettings, clip_factor};
 use super::replica::{Replica, values};
 use super::share::{Share, StepReport};
 use crate::compare;
 use crate::error::TrainError;
-use unisono::{Communicator, trace};
+use unisono::{Communicator, ReduceOp, trace};
 
-mod averages;
 mod passes;
 
 /// The name of the velocity of an outer step, to save it.
@@ -84,7 +84,7 @@ impl<R: Replica> Mirror<R> {
             .map(|local| Rounds::new(local, count, &mut values(&mut replica)))
             .transpose()?;
         // A norm needs all buckets.
-        let is_across = backend.buckets().is_across() && clip_norm.is_none() && replica.brings_values();
+        let is_across = backend.buckets().is_across && clip_norm.is_none() && replica.brings_values();
         let (is_tree, never_put) = (buckets.order == Order::Tree, BTreeSet::new());
         Ok(Self { replica, backend, clip_norm, rounds, is_across, is_averaged, is_tree, steps: 0, never_put })
     }
@@ -242,7 +242,7 @@ impl<R: Replica> Mirror<R> {
     pub fn end_round(&mut self, comm: &mut Communicator) -> Result<(), TrainError> {
         if let Some(rounds) = self.rounds.as_mut().filter(|rounds| !rounds.is_between()) {
             self.backend.average(comm, &mut values(&mut self.replica), rounds)?;
-            rounds.end();
+            rounds.made = 0;
         }
         Ok(())
     }
@@ -328,13 +328,35 @@ impl<R: Replica> Mirror<R> {
         Ok(all)
     }
 
-    /// Restores what compressors had not sent, from rank 0's. Called by all ranks.
-    pub(super) fn restore_unsent(
-        &mut self,
-        comm: &mut Communicator,
-        unsent: &[Moment],
-    ) -> Result<(), TrainError> {
-        Ok(self.backend.buckets().restore_unsent(comm, unsent)?)
+    /// Returns the [averages](crate::optimizer::Averaged) of all trained parameters, with their indices, once a step is made; none if the
+    /// optimizer keeps none. Called by all ranks.
+    pub(crate) fn averages(&mut self, comm: &mut Communicator) -> Result<Vec<(usize, Vec<f32>)>, TrainError> {
+        self.settle()?;
+        let mut averages = Vec::new();
+        if !self.is_averaged || self.backend.optimizer()?.steps() == 0 {
+            return Ok(averages);
+        }
+        let own = self.backend.optimizer()?.state().filter(|(name, ..)| *name == AVERAGE);
+        let own: Vec<_> = own.map(|(_, index, values)| (index, values.to_vec())).collect();
+        for (index, mut values) in own {
+            if !self.replica.parameters()[index].is_trained {
+                continue;
+            }
+            if let Some(mut bits) = self.backend.buckets().bits(index, &values) {
+                comm.all_reduce(&mut bits, ReduceOp::Sum)?;
+                values = bytemuck::cast_vec(bits);
+            }
+            averages.push((index, values));
+        }
+        Ok(averages)
+    }
+
+    /// Exchanges the values of these parameters with these arrays.
+    pub(crate) fn exchange(&mut self, arrays: &mut [(usize, Vec<f32>)]) -> Result<(), TrainError> {
+        for (index, array) in arrays {
+            self.replica.with_values(*index, &mut |values| values.swap_with_slice(array))?;
+        }
+        Ok(())
     }
 
     /// Returns whether the replica is on a GPU, and gradients are reduced there.
@@ -353,6 +375,6 @@ impl<R: Replica> Mirror<R> {
     /// [`TrainError::Replica`].
     pub fn hash(&mut self) -> Result<u64, TrainError> {
         self.settle()?;
-        Ok(compare::Values::of(&mut self.replica)?.trained)
+        Ok(compare::Values::of(&mut self.replica)?.trained())
     }
 }

@@ -53,7 +53,7 @@ impl EventFile {
         fs::create_dir_all(directory).map_err(|error| naming("make", directory, &error))?;
         let (path, file) = new_file(directory)?;
         let mut events = Self { path, file: BufWriter::new(file) };
-        events.write(0, What::FileVersion(VERSION.to_owned()))?;
+        events.write(0, Event { file_version: Some(VERSION.to_owned()), ..Event::default() })?;
         Ok(events)
     }
 
@@ -71,7 +71,8 @@ impl EventFile {
     /// # Panics
     /// As [`scalars`](Self::scalars).
     pub fn resume(&mut self, step: u64) -> io::Result<()> {
-        self.write(step, What::SessionLog(SessionLog { status: SessionLog::START }))
+        let session_log = Some(SessionLog { status: SessionLog::START });
+        self.write(step, Event { session_log, ..Event::default() })
     }
 
     /// Adds a point at `step` to one curve or several: tags and values, which are stored as `f32`.
@@ -84,11 +85,12 @@ impl EventFile {
     /// # Panics
     /// If the step is above 2^63 - 1, which the format does not support.
     pub fn scalars(&mut self, step: u64, scalars: &[(impl AsRef<str>, f64)]) -> io::Result<()> {
-        let values = scalars.iter().map(|(tag, value)| {
-            let kind = Some(Kind::SimpleValue(*value as f32));
-            Value { tag: tag.as_ref().to_owned(), kind }
-        });
-        self.write(step, What::Summary(Summary { values: values.collect() }))
+        let value = |(tag, value): &(_, f64)| {
+            let tag: &str = AsRef::as_ref(tag);
+            Value { tag: tag.to_owned(), simple_value: Some(*value as f32) }
+        };
+        let summary = Some(Summary { values: scalars.iter().map(value).collect() });
+        self.write(step, Event { summary, ..Event::default() })
     }
 
     /// Writes what is still in memory, so that TensorBoard sees it.
@@ -99,12 +101,13 @@ impl EventFile {
         self.file.flush().map_err(|error| naming("write", &self.path, &error))
     }
 
-    fn write(&mut self, step: u64, what: What) -> io::Result<()> {
+    /// Writes an event with this step, and the time.
+    fn write(&mut self, step: u64, event: Event) -> io::Result<()> {
         let step = i64::try_from(step)
             .unwrap_or_else(|_| panic!("step {step} is above {}, the last that an event can have", i64::MAX));
         // A clock before 1970 is no reason to end a run: its curves start at 0.
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let event = Event { wall_time_s: time.as_secs_f64(), step, what: Some(what) };
+        let event = Event { wall_time_s: time.as_secs_f64(), step, ..event };
         framing::write(&mut self.file, &event.encode_to_vec())
             .map_err(|error| naming("write", &self.path, &error))
     }
@@ -131,26 +134,19 @@ fn naming(verb: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot {verb} `{}`: {error}", path.display()))
 }
 
-/// TensorFlow's message `Event`.
+/// TensorFlow's message `Event`, with one of its optional fields.
 #[derive(Clone, PartialEq, Message)]
 struct Event {
     #[prost(double, tag = "1")]
     wall_time_s: f64,
     #[prost(int64, tag = "2")]
     step: i64,
-    #[prost(oneof = "What", tags = "3, 5, 7")]
-    what: Option<What>,
-}
-
-/// The content of an event.
-#[derive(Clone, PartialEq, prost::Oneof)]
-enum What {
-    #[prost(string, tag = "3")]
-    FileVersion(String),
-    #[prost(message, tag = "5")]
-    Summary(Summary),
-    #[prost(message, tag = "7")]
-    SessionLog(SessionLog),
+    #[prost(string, optional, tag = "3")]
+    file_version: Option<String>,
+    #[prost(message, optional, tag = "5")]
+    summary: Option<Summary>,
+    #[prost(message, optional, tag = "7")]
+    session_log: Option<SessionLog>,
 }
 
 /// TensorFlow's message `Summary`.
@@ -166,15 +162,8 @@ struct Value {
     #[prost(string, tag = "1")]
     tag: String,
     // Optional in the format, so written even if it is 0; a plain field would be omitted.
-    #[prost(oneof = "Kind", tags = "2")]
-    kind: Option<Kind>,
-}
-
-/// The kind of a value.
-#[derive(Clone, PartialEq, prost::Oneof)]
-enum Kind {
-    #[prost(float, tag = "2")]
-    SimpleValue(f32),
+    #[prost(float, optional, tag = "2")]
+    simple_value: Option<f32>,
 }
 
 /// TensorFlow's message `SessionLog`.
@@ -222,14 +211,18 @@ mod tests {
         let read = read(&path);
         assert_eq!(read.iter().map(|event| event.step).collect::<Vec<_>>(), [0, 7, 8, 9]);
         assert!(read.iter().all(|event| event.wall_time_s > 1.7e9), "seconds since 1970");
-        assert_eq!(read[0].what, Some(What::FileVersion("brain.Event:2".to_owned())));
-        assert_eq!(read[1].what, Some(What::SessionLog(SessionLog { status: 1 })));
-        let values = |event: &Event| match &event.what {
-            Some(What::Summary(summary)) => summary.values.clone(),
+        let Event { file_version, summary, session_log, .. } = &read[0];
+        assert_eq!((file_version.as_deref(), summary, session_log), (Some("brain.Event:2"), &None, &None));
+        let Event { file_version, summary, session_log, .. } = &read[1];
+        assert_eq!((file_version, summary, session_log), (&None, &None, &Some(SessionLog { status: 1 })));
+        let values = |event: &Event| match event {
+            Event { file_version: None, summary: Some(summary), session_log: None, .. } => {
+                summary.values.clone()
+            }
             other => panic!("{other:?} is no summary"),
         };
-        let value = |value: &Value| match value.kind {
-            Some(Kind::SimpleValue(number)) => (value.tag.clone(), number),
+        let value = |value: &Value| match value.simple_value {
+            Some(number) => (value.tag.clone(), number),
             None => panic!("{} has no value", value.tag),
         };
         assert_eq!(values(&read[2]).iter().map(value).collect::<Vec<_>>(), [("loss".to_owned(), 0.0)]);

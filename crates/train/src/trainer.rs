@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::buckets::BucketSize;
 use super::checkpoint::{PassedOver, Store};
 use super::feed::{Feed, OutOfData, Steps};
 use super::gradients::LossSums;
@@ -15,14 +16,13 @@ use crate::damage::Damage;
 use crate::error::TrainError;
 use crate::log::Log;
 use crate::metrics;
-use crate::places::OutputPaths;
+use crate::places::check_outputs;
 use crate::starvation::Starvation;
 use crate::step::Mirror;
 use crate::straggler::Stragglers;
-use crate::{compare, device};
-use unisono::{Communicator, ReduceOp};
+use crate::{backend, compare};
+use unisono::{Communicator, Ran, ReduceOp};
 
-mod about;
 mod callback;
 mod evaluation;
 mod keep;
@@ -76,12 +76,8 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         settings: RunSettings,
         mut resumed: Option<Resumed>,
     ) -> Result<Self, TrainError> {
-        let places = OutputPaths {
-            checkpoints: settings.checkpoints.as_ref(),
-            resumes: resumed.is_some(),
-            log_directory: settings.log_directory.as_deref(),
-        };
-        places.check(comm)?;
+        let RunSettings { checkpoints, log_directory, .. } = &settings;
+        check_outputs(comm, checkpoints.as_ref(), resumed.is_some(), log_directory.as_deref())?;
         agree(comm, metrics::check(&settings.metrics, None))?;
         if settings.early_stopping.is_some() && feed.held_out() == 0 {
             return Err(TrainError::Setting(
@@ -97,7 +93,7 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
         let mirror = Mirror::new(world.replicas(), replica, optimizer.clone(), buckets, clip_norm);
         let mut mirror = world.settle(mirror)?;
         if mirror.is_on_device()
-            && let Some(why) = device::refusal(buckets)
+            && let Some(why) = backend::refusal(buckets)
         {
             return Err(TrainError::Setting(why));
         }
@@ -105,7 +101,10 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             let restored = resumed.restore(world.replicas(), &mut mirror);
             world.settle(restored)?;
         }
-        let parameters = count_parameters(mirror.replica())?;
+        let mut parameters = mirror.replica().parameters().iter().map(super::Parameter::count).sum();
+        if let Some(mut parts) = mirror.replica().parts() {
+            parameters = parts.sum(parameters as f64)? as usize;
+        }
         let comm = &mut *world.all;
         let store = match &settings.checkpoints {
             Some(kept) if comm.rank() == 0 => kept.open(resumed.is_some()).map(Some),
@@ -156,6 +155,23 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
     /// Returns the settings of the run.
     pub fn settings(&self) -> &RunSettings {
         &self.settings
+    }
+
+    /// Returns the method that will all-reduce the largest bucket, and why; `None` if gradients are reduced on GPUs,
+    /// where each call decides.
+    pub fn all_reduce(&mut self) -> Option<Ran> {
+        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().ran(self.world.replicas()))
+    }
+
+    /// Returns the size of buckets, and why; `None` if gradients are reduced on GPUs.
+    pub fn bucket_size(&self) -> Option<BucketSize> {
+        (!self.mirror.is_on_device()).then(|| self.mirror.buckets().size())
+    }
+
+    /// Returns the number of buckets, and of those that are reduce-scattered; `None` unless the optimizer is sharded.
+    pub fn sharded(&self) -> Option<(usize, usize)> {
+        let buckets = self.mirror.buckets();
+        buckets.is_divided().then(|| (buckets.len(), buckets.scattered()))
     }
 
     /// Trains to the end, or until a rank is [asked to stop](RunSettings::stop) or the callback ends the run. In any case it
@@ -366,15 +382,5 @@ impl<'a, R: Replica, F: Feed<Batch = R::Batch>> Trainer<'a, R, F> {
             input_percent: 100.0 * input,
             input_stages: self.feed.stages(),
         })
-    }
-}
-
-/// Returns the number of parameters of the model that this replica is, or is a part of. Called by all ranks of
-/// its parts.
-fn count_parameters(replica: &mut impl Replica) -> Result<usize, TrainError> {
-    let own: usize = replica.parameters().iter().map(super::Parameter::count).sum();
-    match replica.parts() {
-        Some(mut parts) => Ok(parts.sum(own as f64)? as usize),
-        None => Ok(own),
     }
 }

@@ -12,10 +12,9 @@ use candle_core::Device;
 use unisono::{Communicator, Rank, Unisono};
 use unisono_data::{Batch, Dataset, SnapshotReport, Source};
 use unisono_strategies::{ParameterServer, ServerSettings, Strategy};
-use unisono_train::internals::{OutputPaths, refusal};
+use unisono_train::internals::{check_outputs, refusal};
 use unisono_train::{
-    Checkpoints, Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire, Wires,
-    agree,
+    Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire, Wires, agree,
 };
 
 /// A run that has not begun.
@@ -190,7 +189,7 @@ impl Config {
             agree(comm, chosen.map_err(|error| TrainError::Setting(error.to_string())))?;
         }
         let kept = self.checkpoints();
-        self.places(kept.as_ref()).check(comm)?;
+        check_outputs(comm, kept.as_ref(), self.resume, self.log_dir.as_deref())?;
         let resumed = match &self.checkpoint_dir {
             Some(directory) if self.resume => Resumed::find(comm, directory)?,
             _ => None,
@@ -245,10 +244,6 @@ impl Config {
         let of_model = || "on a GPU no batch norm computes over all ranks".to_owned();
         let refused = refusal(&self.buckets(global_batch));
         refused.or_else(|| (self.model == ModelKind::ResNet).then(of_model))
-    }
-
-    fn places<'a>(&'a self, checkpoints: Option<&'a Checkpoints>) -> OutputPaths<'a> {
-        OutputPaths { checkpoints, resumes: self.resume, log_directory: self.log_dir.as_deref() }
     }
 
     /// Returns the data set, if it suits these settings, and this many ranks that compute. Called by all ranks.

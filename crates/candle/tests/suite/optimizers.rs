@@ -9,8 +9,8 @@ use unisono_data::Source;
 use unisono_strategies::{ServerSettings, Staleness, StrategyKind};
 use unisono_testing::suite::Test;
 use unisono_testing::tests;
-use unisono_train::optimizer::{Averaged, UpdateRule, by_name};
-use unisono_train::{Event, NamedRule, Stop, Summary};
+use unisono_train::optimizer::{Averaged, NamedRule, UpdateRule};
+use unisono_train::{Event, Stop, Summary};
 
 fn settings(rule: Arc<dyn UpdateRule>) -> Config {
     let hidden = Some(vec![12]);
@@ -23,8 +23,12 @@ fn settings(rule: Arc<dyn UpdateRule>) -> Config {
     }
 }
 
+fn named(text: &str) -> Arc<dyn UpdateRule> {
+    text.parse::<NamedRule>().unwrap().0
+}
+
 fn averaged(decay: f32) -> Arc<dyn UpdateRule> {
-    Arc::new(Averaged::new(by_name("adamw").unwrap(), decay))
+    Arc::new(Averaged::new(named("adamw"), decay))
 }
 
 fn at(directory: &Path, settings: &Config) -> Config {
@@ -66,7 +70,7 @@ fn averages_are_evaluated_saved_and_resumed() {
 }
 
 fn what_does_not_go_with_an_optimizer_is_refused_by_name_on_all_ranks() {
-    let lamb = settings(by_name("lamb").unwrap());
+    let lamb = settings(named("lamb"));
     let average = settings(averaged(0.9));
     let central = Some(StrategyKind::CentralStorage);
     for (settings, said) in [
@@ -84,9 +88,7 @@ fn what_does_not_go_with_an_optimizer_is_refused_by_name_on_all_ranks() {
     }
     let staleness = Staleness::Steps(2);
     let servers = ServerSettings { servers: 1, staleness, damps: false };
-    for (rule, said) in
-        [(by_name("lion").unwrap(), "lion has no form for that"), (averaged(0.9), "remove --ema")]
-    {
+    for (rule, said) in [(named("lion"), "lion has no form for that"), (averaged(0.9), "remove --ema")] {
         let settings = settings(rule);
         let refused = unisono::threads(3, |mut comm| settings.parameter_server(&mut comm, servers).map(drop));
         let lowest = refused[0].as_ref().unwrap_err().to_string();
@@ -97,7 +99,7 @@ fn what_does_not_go_with_an_optimizer_is_refused_by_name_on_all_ranks() {
 
 fn learning_rates_and_decay_follow_the_rule_of_a_user() {
     use unisono_train::optimizer::Factors;
-    let usual = settings(by_name("sgd").unwrap());
+    let usual = settings(named("sgd"));
     let with = |factors: fn(&str, &[usize]) -> Factors| {
         let directory = tempfile::tempdir().unwrap();
         run(&at(directory.path(), &Config { factors: Some(factors), ..usual.clone() }), None);

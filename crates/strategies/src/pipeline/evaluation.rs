@@ -33,13 +33,11 @@ impl<S: Stage> Pipeline<S> {
         }
         self.links.wait()?;
         let last = self.comm.ranks() - 1;
-        let mut told = [tally.targets, tally.loss, tally.correct];
-        self.comm.broadcast(&mut told, last)?;
+        self.comm.broadcast::<f64>(bytemuck::cast_slice_mut(std::slice::from_mut(&mut tally)), last)?;
         if let Some(see) = &mut see {
             self.show(all, *see)?;
         }
-        let [targets, loss, correct] = told;
-        Ok(LossSums { targets, loss, correct })
+        Ok(tally)
     }
 
     /// Returns the tally of the last stage, on the rank that has it.

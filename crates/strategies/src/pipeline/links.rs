@@ -15,7 +15,7 @@ const HEAD: usize = 4 + DIMENSIONS;
 ///
 /// Each direction of each pair has a communicator of its own, since the calls in flight of one run in their order: a send that waits for
 /// its receiver must not delay a receive.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Links {
     /// Activations to the next rank, and from the one before.
     to_next: Option<Communicator>,
@@ -40,13 +40,7 @@ impl Links {
     /// All ranks call it.
     pub(super) fn of(comm: &mut Communicator) -> Result<Self, Error> {
         let (rank, ranks) = (comm.rank(), comm.ranks());
-        let mut links = Self {
-            to_next: None,
-            from_previous: None,
-            to_previous: None,
-            from_next: None,
-            in_flight: Vec::new(),
-        };
+        let mut links = Self::default();
         if ranks == 1 {
             return Ok(links);
         }
@@ -68,7 +62,7 @@ impl Links {
         let link = link.as_mut().expect("a pipeline of one rank sends nothing");
         let Activations { shape, values } = result;
         assert!(shape.len() <= DIMENSIONS, "stages pass on at most {DIMENSIONS} dimensions, not {shape:?}");
-        let mut head = [tally.targets, tally.loss, tally.correct].map(f64::to_bits).to_vec();
+        let mut head = bytemuck::cast::<_, [u64; 3]>(tally).to_vec();
         head.push(shape.len() as u64);
         head.extend(shape.iter().map(|&size| size as u64));
         head.resize(HEAD, 0);
@@ -84,11 +78,10 @@ impl Links {
         let mut head = [0_u64; HEAD];
         link.receive(&mut head, SENDER)?;
         let [targets, loss, correct, dimensions, sizes @ ..] = head;
-        let [targets, loss, correct] = [targets, loss, correct].map(f64::from_bits);
         let shape: Vec<_> = sizes[..dimensions as usize].iter().map(|&size| size as usize).collect();
         let mut values = vec![0.0; shape.iter().product()];
         link.receive(&mut values, SENDER)?;
-        Ok((Activations { shape, values }, LossSums { targets, loss, correct }))
+        Ok((Activations { shape, values }, bytemuck::cast([targets, loss, correct])))
     }
 
     /// Waits until everything that was sent is on its way.

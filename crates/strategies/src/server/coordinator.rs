@@ -102,7 +102,7 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Coordinator<'_, R, F> {
         let began = Instant::now();
         while self.progress.step_in_epoch < steps && !self.is_stopping && self.ended_early().is_none() {
             let until = self.next_pause(steps);
-            self.dispatcher.state().queue.open_until(until);
+            self.dispatcher.state().queue.until = until;
             self.dispatcher.wake();
             self.watch(steps, tell)?;
             self.pause(steps, tell)?;

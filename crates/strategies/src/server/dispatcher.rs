@@ -56,7 +56,8 @@ pub(super) struct State {
     /// The report of a share that has made a parameter infinite, NaN or too large.
     pub(super) spoiled: Option<Message>,
     pub(super) asks_to_stop: bool,
-    is_over: bool,
+    /// Whether the run is over: workers that ask are told so.
+    pub(super) is_over: bool,
 }
 
 /// The work of a worker in an epoch.
@@ -111,7 +112,7 @@ impl Dispatcher {
     pub(super) fn trained(&self, worker: Rank, report: &Message, missed: u64) {
         let mut state = self.state();
         let Some(share) = state.queue.done(worker) else { return };
-        let tally = report.tally();
+        let tally = report.tally;
         if !(tally.loss as f32).is_finite() {
             state.diverged = Some((worker, share.step, tally.mean_loss()));
         }
@@ -140,7 +141,7 @@ impl Dispatcher {
     pub(super) fn evaluated(&self, worker: Rank, report: &Message) {
         let mut state = self.state();
         if let Some(batch) = state.evaluating.remove(&worker) {
-            state.results[batch] = Some(report.tally());
+            state.results[batch] = Some(report.tally);
             self.wake();
         }
     }
@@ -211,10 +212,5 @@ impl State {
             total += (*result)?;
         }
         Some(total)
-    }
-
-    /// Ends the run: workers that ask are told so.
-    pub(super) fn end(&mut self) {
-        self.is_over = true;
     }
 }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use super::held::ShardState;
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
-use super::shard::Shard;
+use super::shard::{Shard, ShardState};
 use unisono_train::checkpoint::{Checkpoint, Tensor};
 use unisono_train::internals::{Plan, moment_name};
 use unisono_train::optimizer::UpdateRule;

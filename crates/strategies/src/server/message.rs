@@ -1,7 +1,10 @@
 //! The messages between a worker and a server. The worker asks, and the server answers; values and gradients follow.
 
+use std::sync::mpsc::channel;
+use std::thread;
+
 use bytemuck::{CheckedBitPattern, NoUninit, bytes_of, checked};
-use unisono::{Communicator, Result};
+use unisono::{Bootstrap, Communicator, Error, Rank, Result, Topology, Unisono};
 
 use unisono_train::LossSums;
 
@@ -55,9 +58,7 @@ pub(super) struct Message {
     /// In an evaluation: the shares applied before it.
     pub(super) applied: u64,
     pub(super) rate: f64,
-    pub(super) targets: f64,
-    pub(super) loss: f64,
-    pub(super) correct: f64,
+    pub(super) tally: LossSums,
     /// In an answer to gradients, and in the report of its share: the parameter that they have spoiled, from 1, or 0; its largest
     /// magnitude; and the server.
     pub(super) spoiled: u64,
@@ -71,15 +72,6 @@ pub(super) struct Message {
 impl Message {
     pub(super) fn new(kind: Kind) -> Self {
         Self { kind, ..Self::default() }
-    }
-
-    pub(super) fn with(self, LossSums { targets, loss, correct }: LossSums) -> Self {
-        Self { targets, loss, correct, ..self }
-    }
-
-    pub(super) fn tally(&self) -> LossSums {
-        let &Self { targets, loss, correct, .. } = self;
-        LossSums { targets, loss, correct }
     }
 }
 
@@ -108,6 +100,65 @@ impl Link {
     pub(super) fn ask(&mut self, message: Message) -> Result<Message> {
         self.tell(message)?;
         self.hear()
+    }
+}
+
+/// Returns a link between two ranks of a world, which both call it; the first one serves. What fails there fails
+/// nothing else.
+pub(super) fn link(comm: &mut Communicator, server: Rank, client: Rank) -> Result<Link> {
+    let (place, other) = if comm.rank() == server { (SERVER, client) } else { (CLIENT, server) };
+    let topology = comm.topology();
+    let share_a_node = topology.node_of(server) == topology.node_of(client);
+    let nodes: &[usize] = if share_a_node { &[2] } else { &[1, 1] };
+    thread::scope(|scope| {
+        let ((asks, asked), (answers, answered)) = (channel(), channel());
+        let gone = || Error::Launch("the world that should connect two ranks is lost".to_owned());
+        let over_world = move |own: &[u8]| {
+            asks.send(own.to_vec()).map_err(|_| gone())?;
+            answered.recv().map_err(|_| gone())?
+        };
+        let (bootstrap, nodes) = (Between { place, exchange: over_world }, Topology::from_node_sizes(nodes));
+        let begun = scope.spawn(move || Unisono::builder().bootstrap(bootstrap).nodes(nodes).processes());
+        // The set-up of the link asks, on its thread; the world is here.
+        while let Ok(own) = asked.recv() {
+            let answer = exchange(comm, other, own);
+            if answers.send(answer).is_err() {
+                break;
+            }
+        }
+        let comm = begun.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        Ok(Link { comm })
+    })
+}
+
+/// Returns the bytes of both sides, the server's first.
+fn exchange(comm: &mut Communicator, other: Rank, own: Vec<u8>) -> Result<Vec<u8>> {
+    let mut size = [0_u64];
+    comm.exchange(&[own.len() as u64], other, &mut size, other)?;
+    let mut theirs = vec![0; size[0] as usize];
+    comm.exchange(&own, other, &mut theirs, other)?;
+    Ok(theirs)
+}
+
+/// The bootstrap of two ranks.
+struct Between<F> {
+    place: Rank,
+    exchange: F,
+}
+
+impl<F: FnMut(&[u8]) -> Result<Vec<u8>>> Bootstrap for Between<F> {
+    fn rank(&self) -> Rank {
+        self.place
+    }
+
+    fn ranks(&self) -> usize {
+        2
+    }
+
+    fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut all = vec![(self.exchange)(own)?];
+        all.insert(self.place, own.to_vec());
+        Ok(all)
     }
 }
 

@@ -165,7 +165,8 @@ impl Pushing {
 
     /// Waits until all servers have taken the gradients; returns the report of the share: its sums, and what it has spoiled.
     pub(super) fn acknowledged(&mut self) -> Result<Message, TrainError> {
-        let (began, mut report) = (Instant::now(), Message::new(Kind::Trained));
+        let (began, tally) = (Instant::now(), self.ledger.own.tally);
+        let mut report = Message { tally, ..Message::new(Kind::Trained) };
         if self.is_finite {
             for (number, bucket) in self.buckets.iter_mut().enumerate() {
                 let arrived = match &mut bucket.encoded {
@@ -182,15 +183,11 @@ impl Pushing {
             }
         }
         self.waited += began.elapsed();
-        Ok(report.with(self.ledger.own.tally))
+        Ok(report)
     }
 
-    /// Ends all links.
-    pub(super) fn leave(mut self) -> Result<(), TrainError> {
-        self.tell_all(Message::new(Kind::Leave))
-    }
-
-    fn tell_all(&mut self, message: Message) -> Result<(), TrainError> {
+    /// Tells all servers something.
+    pub(super) fn tell_all(&mut self, message: Message) -> Result<(), TrainError> {
         let mut links = self.links.iter_mut().enumerate();
         links.try_for_each(|(server, link)| link.tell(message).map_err(lost(server)))
     }
@@ -204,9 +201,7 @@ impl Pushing {
     /// Tells all servers that the gradients of a share follow.
     fn announce(&mut self) -> Result<(), TrainError> {
         let task = self.task.expect("a share has begun");
-        let Message { epoch, step, number, rate, .. } = task;
-        let push = Message { epoch, step, number, rate, ..Message::new(Kind::Push) };
-        self.tell_all(push.with(self.ledger.own.tally))
+        self.tell_all(Message { kind: Kind::Push, tally: self.ledger.own.tally, ..task })
     }
 
     /// Sends all buckets that are full, in order.

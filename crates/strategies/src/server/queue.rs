@@ -21,7 +21,7 @@ pub(super) struct Queue {
     /// The next step of each lane.
     lanes: Vec<usize>,
     /// The first step that does not begin yet.
-    until: usize,
+    pub(super) until: usize,
     /// Shares of workers that were lost.
     returned: VecDeque<ShareId>,
     in_work: BTreeMap<usize, InWork>,
@@ -55,11 +55,6 @@ impl Queue {
         self.lanes.fill(skipped);
         self.until = skipped;
         self.applied = skipped * self.lanes.len();
-    }
-
-    /// Lets the steps before this one begin.
-    pub(super) fn open_until(&mut self, step: usize) {
-        self.until = step;
     }
 
     /// Lets no further step begin than those of which a share has; returns the first that does not.
@@ -151,7 +146,7 @@ mod tests {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut queue = Queue::new(shares, staleness);
         queue.begin(3);
-        queue.open_until(40);
+        queue.until = 40;
         let mut applied = BTreeSet::new();
         let mut since = BTreeMap::new();
         let (mut updates, mut most) = (0_u64, 0);
@@ -202,7 +197,7 @@ mod tests {
     fn without_staleness_a_step_begins_after_the_one_before() {
         let mut queue = Queue::new(2, Staleness::Steps(0));
         queue.begin(0);
-        queue.open_until(2);
+        queue.until = 2;
         let first = [queue.take(0, 0), queue.take(1, 1)].map(Option::unwrap);
         assert_eq!(first.map(|share| (share.step, share.number)), [(0, 0), (0, 1)]);
         queue.done(0);
@@ -217,7 +212,7 @@ mod tests {
     fn a_worker_stays_in_its_lane_and_then_helps_where_most_is_left() {
         let mut queue = Queue::new(3, Staleness::Unbounded);
         queue.begin(0);
-        queue.open_until(4);
+        queue.until = 4;
         let take = |queue: &mut Queue, worker: usize| {
             let share = queue.take(worker, worker).unwrap();
             queue.done(worker).unwrap();
@@ -235,7 +230,7 @@ mod tests {
     fn a_queue_that_closes_ends_the_steps_that_have_begun() {
         let mut queue = Queue::new(2, Staleness::Unbounded);
         queue.begin(0);
-        queue.open_until(9);
+        queue.until = 9;
         for _ in 0..2 {
             queue.take(0, 0).unwrap();
             queue.done(0).unwrap();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::layout::Layout;
-use unisono_train::{RandomAccessFeed, Replica, RunSettings, Wire};
+use unisono_train::{RandomAccessFeed, Replica, RunSettings, TrainError, Wire};
 
 /// The number of updates that a gradient may miss: those that servers make between the worker's pull and its
 /// push.
@@ -26,19 +26,16 @@ impl fmt::Display for Staleness {
     }
 }
 
-/// A text that is no [`Staleness`].
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no staleness: expected a number of steps, 0 for synchronous training, or unbounded")]
-pub struct UnknownStaleness(String);
-
 impl FromStr for Staleness {
-    type Err = UnknownStaleness;
+    type Err = TrainError;
 
-    fn from_str(text: &str) -> Result<Self, UnknownStaleness> {
+    fn from_str(text: &str) -> Result<Self, TrainError> {
         if text == "unbounded" {
             return Ok(Self::Unbounded);
         }
-        text.parse().map(Self::Steps).map_err(|_| UnknownStaleness(text.to_owned()))
+        let expected = "expected a number of steps, 0 for synchronous training, or unbounded";
+        let unknown = |_| TrainError::Setting(format!("`{text}` is no staleness: {expected}"));
+        text.parse().map(Self::Steps).map_err(unknown)
     }
 }
 

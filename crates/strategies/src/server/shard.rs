@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use unisono::Registered;
 
-use super::held::ShardState;
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::queue::ShareId;
@@ -86,6 +85,38 @@ pub(super) struct Bucket {
     arrived: Arrived,
     /// Gradients that wait for those of the other shares of their step, with their targets.
     waiting: Vec<Option<(f64, Vec<f32>)>>,
+}
+
+/// The content of a bucket. All arrays have the bucket's layout.
+#[derive(Debug, Clone)]
+pub(super) struct ShardState {
+    pub(super) values: Vec<f32>,
+    /// By the optimizer's names.
+    pub(super) moments: Vec<Vec<f32>>,
+    /// The updates that the optimizer has made.
+    pub(super) updates: u64,
+}
+
+impl ShardState {
+    /// Returns a bucket of zeros.
+    pub(super) fn zeros(count: usize, moments: usize) -> Self {
+        Self { values: vec![0.0; count], moments: vec![vec![0.0; count]; moments], updates: 0 }
+    }
+
+    pub(super) fn send(&self, link: &mut Link) -> unisono::Result<()> {
+        let other = link.other();
+        link.comm.send(&[self.updates], other)?;
+        [&self.values].into_iter().chain(&self.moments).try_for_each(|array| link.comm.send(array, other))
+    }
+
+    /// Receives what the other side [sends](ShardState::send), of the same sizes.
+    pub(super) fn receive(&mut self, link: &mut Link) -> unisono::Result<()> {
+        let (other, mut updates) = (link.other(), [0_u64]);
+        link.comm.receive(&mut updates, other)?;
+        [self.updates] = updates;
+        let mut arrays = [&mut self.values].into_iter().chain(&mut self.moments);
+        arrays.try_for_each(|array| link.comm.receive(array, other))
+    }
 }
 
 /// An update after which all parameters are finite; otherwise the index of the first that is not.
@@ -239,16 +270,16 @@ impl Bucket {
             return Ok(());
         }
         if rules.staleness == Staleness::Steps(0) {
-            self.waiting[share.number] = Some((push.targets, gradient.to_vec()));
+            self.waiting[share.number] = Some((push.tally.targets, gradient.to_vec()));
             if self.waiting.iter().all(Option::is_some) {
                 return self.update_by_step(push.rate);
             }
-        } else if push.targets > 0.0 {
+        } else if push.tally.targets > 0.0 {
             // All shares of a step together move parameters as far as one update with their mean.
             let steps_missed = (missed / rules.shares as u64) as f64;
             let damping = if rules.damps { 1.0 / (1.0 + steps_missed) } else { 1.0 };
             let rate = push.rate * damping / rules.shares as f64;
-            return self.update(gradient, rules.scale / push.targets, rate);
+            return self.update(gradient, rules.scale / push.tally.targets, rate);
         }
         Ok(())
     }

@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::lane::SharePrefetcher;
 use super::layout::Layout;
 use super::message::{Kind, Link, Message};
 use super::pushing::Pushing;
-use unisono_data::Stop;
-use unisono_train::{LossSums, Pass, RandomAccessFeed, Replica, TrainError};
+use unisono_data::{DataError, Stop};
+use unisono_train::{LossSums, Pass, RandomAccessFeed, Replica, Steps, TrainError};
 
 /// One worker of a run.
 pub(super) struct Worker<R: Replica, F> {
@@ -51,10 +50,9 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
                     for batch in self.feed.evaluation(batch..batch + 1)? {
                         tally += self.replica.evaluate(&batch?)?;
                     }
-                    let report = Message { number: task.number, ..Message::new(Kind::Evaluated) };
-                    pushing.tell(report.with(tally))?;
+                    pushing.tell(Message { kind: Kind::Evaluated, tally, ..task })?;
                 }
-                Kind::Done => return pushing.leave(),
+                Kind::Done => return pushing.tell_all(Message::new(Kind::Leave)),
                 kind => unreachable!("the coordinator answers with no {kind:?}"),
             }
         }
@@ -85,5 +83,53 @@ impl<R: Replica, F: RandomAccessFeed<Batch = R::Batch>> Worker<R, F> {
         let waited = std::mem::take(&mut pushing.waited);
         let seconds = |time: Duration| time.as_secs_f64();
         Ok(Message { waited: seconds(waited), input: seconds(input), ..report })
+    }
+}
+
+/// The shares of one number, of which a worker usually takes one after the other.
+pub(super) struct SharePrefetcher<B> {
+    /// The number of its shares, and how many a step has.
+    number: usize,
+    of: usize,
+    ahead: Option<Prefetched<B>>,
+}
+
+struct Prefetched<B> {
+    epoch: usize,
+    /// The step of the next share.
+    step: usize,
+    shares: Steps<B>,
+}
+
+impl<B: Send + 'static> SharePrefetcher<B> {
+    pub(super) fn new(number: usize, of: usize) -> Self {
+        Self { number, of, ahead: None }
+    }
+
+    /// Returns the batches of a share, of this lane or another.
+    ///
+    /// # Errors
+    /// An error of the data.
+    pub(super) fn share(
+        &mut self,
+        feed: &mut impl RandomAccessFeed<Batch = B>,
+        (epoch, step, number): (usize, usize, usize),
+    ) -> Result<Vec<Option<B>>, DataError> {
+        let of = self.of;
+        if number != self.number {
+            return feed.share(epoch, step, number, of);
+        }
+        let follows = |ahead: &Prefetched<B>| ahead.epoch == epoch && ahead.step <= step;
+        if !self.ahead.as_ref().is_some_and(follows) {
+            let shares = feed.lane(epoch, step, number, of)?;
+            self.ahead = shares.map(|shares| Prefetched { epoch, step, shares });
+        }
+        let Some(ahead) = &mut self.ahead else { return feed.share(epoch, step, number, of) };
+        // Others may have taken some in between.
+        let passed = step - std::mem::replace(&mut ahead.step, step + 1);
+        match ahead.shares.nth(passed) {
+            Some(share) => share,
+            None => feed.share(epoch, step, number, of),
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::late::{Bringing, Late};
 use super::{Backend, Run, State};
-use crate::buckets::{Buckets, Pass, Sums};
+use crate::buckets::{Buckets, Filling, Pass, Sums};
 use crate::error::TrainError;
 use crate::gradients::Values;
 use crate::local::Rounds;
@@ -26,12 +26,13 @@ impl Backend for Host {
         if pass.number == 0 {
             late.begin();
         }
-        let mut filling = Bringing::new(buckets.fill_across(comm, pass), optimizer, late);
-        match run(&mut filling) {
-            Ok(()) => filling.end(),
-            // The cause that kept an update from its parameter is more precise than the end of the pass.
-            Err(error) => Err(filling.into_failure().unwrap_or_else(|| error.into())),
-        }
+        let filling = Filling::new(buckets, comm, pass);
+        let mut bringing = Bringing { filling, optimizer, late, failure: None };
+        let ran = run(&mut bringing);
+        // The cause that kept an update from its parameter is more precise than the end of the pass.
+        bringing.failure.map_or(Ok(()), Err)?;
+        ran?;
+        Ok(bringing.filling.end()?)
     }
 
     fn sums(&mut self) -> Result<Sums, TrainError> {
@@ -144,9 +145,8 @@ impl Backend for Host {
         let (hidden, exposed) = self.buckets.hidden_and_exposed();
         // In turn, gradients travel during a pass; otherwise they are waited for during the update, as updated parameters always
         // are.
-        let for_parameters = self.buckets.exposed_for_parameters();
         let beside = exposed.saturating_sub(self.late.waited);
-        let during_rest = if self.buckets.is_beside() { beside } else { for_parameters };
+        let during_rest = if self.buckets.is_beside() { beside } else { self.buckets.waited };
         let during_passes = exposed - during_rest;
         Times {
             input: Duration::ZERO,

@@ -8,7 +8,7 @@ use crate::gradients::{Fill, Gradients, LossSums, ReplicaError};
 use crate::optimizer::Optimizer;
 
 /// The updates that were left.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Late {
     /// By the index of the parameter.
     is_left: Vec<bool>,
@@ -21,8 +21,7 @@ pub(super) struct Late {
 
 impl Late {
     pub(super) fn new(parameters: usize) -> Self {
-        let (waited, updated) = (Duration::ZERO, Duration::ZERO);
-        Self { is_left: vec![false; parameters], scale: 0.0, rate: 0.0, waited, updated }
+        Self { is_left: vec![false; parameters], ..Self::default() }
     }
 
     /// Starts a step.
@@ -56,7 +55,7 @@ impl Late {
             return Ok(());
         }
         if buckets.is_divided() {
-            buckets.land_parameters(index)?;
+            buckets.land_sent(buckets.ledger().place(index).bucket)?;
             buckets.copy_others(index, values);
         } else {
             buckets.late_gradient(index)?;
@@ -72,29 +71,11 @@ impl Late {
 
 /// Receives the gradients of a pass, once it has made the updates that were left.
 pub(super) struct Bringing<'a> {
-    filling: Filling<'a>,
-    optimizer: &'a mut Optimizer,
-    late: &'a mut Late,
-    failure: Option<TrainError>,
-}
-
-impl<'a> Bringing<'a> {
-    pub(super) fn new(filling: Filling<'a>, optimizer: &'a mut Optimizer, late: &'a mut Late) -> Self {
-        Self { filling, optimizer, late, failure: None }
-    }
-
-    /// Ends the pass: [`Filling::end`].
-    pub(super) fn end(self) -> Result<Vec<usize>, TrainError> {
-        match self.failure {
-            Some(failure) => Err(failure),
-            None => Ok(self.filling.end()?),
-        }
-    }
-
-    /// Returns the error that kept an update from its parameter, if there was one.
-    pub(super) fn into_failure(self) -> Option<TrainError> {
-        self.failure
-    }
+    pub(super) filling: Filling<'a>,
+    pub(super) optimizer: &'a mut Optimizer,
+    pub(super) late: &'a mut Late,
+    /// The error that kept an update from its parameter.
+    pub(super) failure: Option<TrainError>,
 }
 
 impl Gradients for Bringing<'_> {
@@ -102,7 +83,7 @@ impl Gradients for Bringing<'_> {
         if !self.late.is_left[index] {
             return Ok(());
         }
-        let (began, buckets) = (Instant::now(), self.filling.buckets());
+        let (began, buckets) = (Instant::now(), &mut *self.filling.buckets);
         let exposed = buckets.hidden_and_exposed().1;
         let brought = self.late.wait_for_param(buckets, self.optimizer, index, values);
         let waited = buckets.hidden_and_exposed().1 - exposed;
@@ -119,7 +100,7 @@ impl Gradients for Bringing<'_> {
     /// If a replica that says that it brings values has not brought those of a parameter.
     fn record_loss(&mut self, tally: LossSums) {
         if let Some(index) = self.late.first() {
-            let name = &self.filling.buckets().ledger().parameters[index].name;
+            let name = &self.filling.buckets.ledger().parameters[index].name;
             panic!("the pass was weighed before it brought the values of {name}");
         }
         self.filling.record_loss(tally);

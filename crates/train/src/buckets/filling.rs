@@ -10,13 +10,14 @@ use unisono::{Communicator, Error};
 #[derive(Debug)]
 #[must_use = "a pass that does not end sends nothing, and the other ranks wait"]
 pub struct Filling<'a> {
-    buckets: &'a mut Buckets,
+    pub(crate) buckets: &'a mut Buckets,
     comm: &'a mut Communicator,
     failure: Option<Error>,
 }
 
 impl<'a> Filling<'a> {
-    pub(super) fn new(buckets: &'a mut Buckets, comm: &'a mut Communicator, pass: Pass) -> Self {
+    /// As [`Buckets::fill`], but buckets of the step before may be on their way until the pass is weighed.
+    pub(crate) fn new(buckets: &'a mut Buckets, comm: &'a mut Communicator, pass: Pass) -> Self {
         assert!(
             buckets.tree.is_none() || pass.of.is_power_of_two(),
             "a step of {} passes: to be added up in a balanced tree they must be a power of two",
@@ -39,11 +40,6 @@ impl<'a> Filling<'a> {
     pub fn end(mut self) -> Result<Vec<usize>, Error> {
         let without = end_pass(&mut self, |filling| &filling.buckets.ledger);
         self.failure.map_or(Ok(without), Err)
-    }
-
-    /// Returns the buckets that the pass fills.
-    pub(crate) fn buckets(&mut self) -> &mut Buckets {
-        self.buckets
     }
 
     fn attempt(&mut self, act: impl FnOnce(&mut Buckets, &mut Communicator) -> Result<(), Error>) {

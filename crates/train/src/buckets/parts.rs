@@ -11,7 +11,8 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::{Buckets, CollectiveSpec, Flight};
+use super::{BucketSettings, Buckets, CollectiveSpec, Flight, Overlap};
+use crate::gradients::Parameter;
 use unisono::{Algorithm, Call, Communicator, Error, Method, Operation, Rank, ReduceOp, copy};
 
 /// An optimizer's state for a parameter: its name, the index of the parameter, and a number for each element.
@@ -21,11 +22,29 @@ pub(crate) type Moment = (String, usize, Vec<f32>);
 pub(super) type Parts = Vec<Range<usize>>;
 
 /// Returns this rank's own parts of buckets with this many elements.
-pub(super) fn parts(comm: &Communicator, counts: impl Iterator<Item = usize>) -> Parts {
+fn parts(comm: &Communicator, counts: impl Iterator<Item = usize>) -> Parts {
     counts.map(|count| comm.own_part(count)).collect()
 }
 
 impl Buckets {
+    /// Buckets whose gradients lie elsewhere, and are divided among the ranks: they only say which gradient lies where.
+    ///
+    /// # Errors
+    /// If there is no memory for them.
+    #[doc(hidden)]
+    pub fn elsewhere(
+        comm: &mut Communicator,
+        parameters: &[Parameter],
+        settings: &BucketSettings,
+    ) -> Result<Self, Error> {
+        let BucketSettings { first_bucket_bytes, bucket_bytes, .. } = *settings;
+        let overlap = Overlap::InTurn;
+        let plain = BucketSettings { first_bucket_bytes, bucket_bytes, overlap, ..BucketSettings::default() };
+        let mut buckets = Self::with_memory(comm, parameters, &plain, false)?;
+        buckets.parts = Some(parts(comm, buckets.ledger.plan.counts.iter().copied()));
+        Ok(buckets)
+    }
+
     /// Divides the buckets among the ranks. The first one is all-reduced if it carries sums, which all ranks need.
     pub(super) fn divide(&mut self, comm: &mut Communicator) {
         self.parts = Some(parts(comm, self.buckets.iter().map(|bucket| bucket.gradients.count())));
@@ -34,7 +53,7 @@ impl Buckets {
             if bucket.compressor.is_some() || self.way.algorithm.is_some() || !self.has_others {
                 continue;
             }
-            let all_reduce = Call::all_reduce(bucket.dtype(), ReduceOp::Sum, bucket.gradients.count());
+            let all_reduce = Call::all_reduce(self.dtype, ReduceOp::Sum, bucket.gradients.count());
             if let Some(algorithm) = begins_with_reduce_scatter(comm, &all_reduce) {
                 let operation = Operation::ReduceScatter;
                 bucket.way = CollectiveSpec { operation, algorithm: Some(algorithm), ..bucket.way };
@@ -110,11 +129,6 @@ impl Buckets {
         self.land_sent(bucket)
     }
 
-    /// Waits for the bucket of a parameter that other ranks have updated.
-    pub(crate) fn land_parameters(&mut self, index: usize) -> Result<(), Error> {
-        self.land_sent(self.ledger.place(index).bucket)
-    }
-
     /// Copies what other ranks have updated of a parameter, which has [come](Buckets::take), to its values.
     pub(crate) fn copy_others(&mut self, index: usize, values: &mut [f32]) {
         let own = self.own(index).expect("what is given has parts");
@@ -124,7 +138,8 @@ impl Buckets {
         }
     }
 
-    fn land_sent(&mut self, bucket: usize) -> Result<(), Error> {
+    /// Waits for the parameters of a bucket that were sent.
+    pub(crate) fn land_sent(&mut self, bucket: usize) -> Result<(), Error> {
         let bucket = &mut self.buckets[bucket];
         let flight = bucket.gradients.complete()?;
         bucket.is_back = true;
@@ -133,50 +148,37 @@ impl Buckets {
         Ok(())
     }
 
-    /// Returns the time that this thread waited for parameters in the last step.
-    pub(crate) fn exposed_for_parameters(&self) -> Duration {
-        self.waited
+    /// Returns the bits of this rank's own elements of a trained parameter, among zeros, if the optimizer is sharded. The sum over all
+    /// ranks is the whole; a sum of floating-point numbers would lose the sign of a zero.
+    pub(crate) fn bits(&self, index: usize, own: &[f32]) -> Option<Vec<u32>> {
+        let range = self.own(index).filter(|_| self.ledger.plan.place(index).is_some())?;
+        let mut bits = vec![0; self.ledger.parameters[index].count()];
+        copy(&mut bits[range], bytemuck::cast_slice(own));
+        Some(bits)
     }
 
     /// Gathers the optimizer's state on rank 0 from what each rank remembers of its own elements; nothing on the others. Called
     /// by all ranks.
     pub(crate) fn gathered(&self, comm: &mut Communicator, own: Vec<Moment>) -> Result<Vec<Moment>, Error> {
         let mut gathered = Vec::new();
-        for (name, index, own) in own {
-            let mut values = own;
-            if let Some(range) = self.own(index).filter(|_| self.ledger.plan.place(index).is_some()) {
-                // As bits, to which the other ranks add zeros: the sum of floating-point numbers would lose the sign of a zero.
-                let mut bits = vec![0_u32; self.ledger.parameters[index].count()];
-                copy(&mut bits[range], bytemuck::cast_slice(&values));
+        for (name, index, mut values) in own {
+            if let Some(mut bits) = self.bits(index, &values) {
                 comm.reduce(&mut bits, ReduceOp::Sum, 0)?;
                 values = bytemuck::cast_vec(bits);
             }
-            if self.is_local && !values.is_empty() {
-                self.gather_each(comm, (&name, index, &values), &mut gathered)?;
-            }
+            let remembers_own = self.is_local && !values.is_empty();
             if comm.rank() == 0 {
+                for rank in 1..if remembers_own { comm.ranks() } else { 1 } {
+                    let mut theirs = vec![0.0; values.len()];
+                    comm.receive(&mut theirs, rank)?;
+                    gathered.push((of_rank(&name, rank), index, theirs));
+                }
                 gathered.push((name, index, values));
+            } else if remembers_own {
+                comm.send(&values, 0)?;
             }
         }
         Ok(gathered)
-    }
-
-    /// Gathers on rank 0 what the optimizers of the other ranks remember, under [names](of_rank) of theirs.
-    fn gather_each(
-        &self,
-        comm: &mut Communicator,
-        (name, index, own): (&str, usize, &[f32]),
-        gathered: &mut Vec<Moment>,
-    ) -> Result<(), Error> {
-        if comm.rank() != 0 {
-            return comm.send(own, 0);
-        }
-        for rank in 1..comm.ranks() {
-            let mut theirs = vec![0.0; own.len()];
-            comm.receive(&mut theirs, rank)?;
-            gathered.push((of_rank(name, rank), index, theirs));
-        }
-        Ok(())
     }
 }
 

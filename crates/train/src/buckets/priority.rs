@@ -13,20 +13,10 @@
 
 use std::time::Duration;
 
-use super::{Buckets, Filling, Pass};
+use super::Buckets;
 use unisono::{Choice, Communicator, Error, ReduceOp};
 
 impl Buckets {
-    /// Returns whether buckets may be on their way while the next step begins.
-    pub(crate) fn is_across(&self) -> bool {
-        self.is_across
-    }
-
-    /// As [`Buckets::fill`], but buckets of the step before may be on their way until the pass is weighed.
-    pub(crate) fn fill_across<'a>(&'a mut self, comm: &'a mut Communicator, pass: Pass) -> Filling<'a> {
-        Filling::new(self, comm, pass)
-    }
-
     /// As [`Buckets::gradient`], also of the step before the one that has begun.
     pub(crate) fn late_gradient(&mut self, index: usize) -> Result<&[f32], Error> {
         let place = self.ledger.place(index).clone();

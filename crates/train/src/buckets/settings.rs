@@ -4,9 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::Wire;
-use super::half_bytes::HalfBytes;
+use super::wire::HalfBytes;
+use crate::error::TrainError;
 use crate::local::LocalSteps;
-use unisono::{Communicator, DType, Vendor, size};
+use unisono::{Communicator, Vendor, size};
 use unisono_collectives::named;
 
 /// The settings of buckets and their all-reduces.
@@ -58,35 +59,28 @@ impl BucketSettings {
     /// Returns the format to which gradients are rounded, if the wire format rounds.
     #[doc(hidden)]
     pub fn half_bytes(&self) -> Option<HalfBytes> {
-        match self.wire {
-            Wire::F32 | Wire::Compressed(_) => None,
-            Wire::Bf16 => Some(HalfBytes::new(DType::BF16, 1.0)),
-            Wire::F16 => Some(HalfBytes::new(DType::F16, self.f16_scale)),
-        }
+        HalfBytes::of(self.wire, self.f16_scale)
     }
 
     /// Returns the reason why these settings contradict each other, if they do: for ranks that step alone.
     pub fn conflict(&self) -> Option<String> {
         let local = self.local_steps?;
         let why = match self {
-            _ if local.steps == 0 => "the number of local steps is 0: it must be at least 1".to_owned(),
+            _ if local.steps == 0 => {
+                return Some("the number of local steps is 0: it must be at least 1".to_owned());
+            }
             Self { wire: Wire::F32, shard_optimizer: false, order: Order::Free, .. } => return None,
             Self { shard_optimizer: true, .. } => {
-                "with --local-steps every rank updates its whole replica: remove \
-                                                   --shard-optimizer, or --local-steps"
-                    .to_owned()
+                "every rank updates its whole replica: remove --shard-optimizer"
             }
             Self { order: Order::Tree, .. } => {
-                "with --local-steps the result depends on the number of ranks: remove \
-                                                --order world-invariant, or --local-steps"
-                    .to_owned()
+                "the result depends on the number of ranks: remove --order world-invariant"
             }
-            Self { wire, .. } => format!(
-                "with --local-steps no gradient is sent, and parameters are averaged as f32: remove --wire {wire}, or \
-                 --local-steps"
-            ),
+            Self { wire, .. } => {
+                &format!("no gradient is sent, and parameters are averaged as f32: remove --wire {wire}")
+            }
         };
-        Some(why)
+        Some(format!("with --local-steps {why}, or --local-steps"))
     }
 
     /// Returns the settings for a replica whose passes [communicate](crate::Replica::synchronizes) or do not. If they do, buckets
@@ -126,8 +120,9 @@ impl BucketSettings {
 /// ```
 /// use unisono_train::BucketBytes;
 ///
-/// assert_eq!("4M".parse(), Ok(BucketBytes::Fixed(4 << 20)));
-/// assert_eq!("auto".parse(), Ok(BucketBytes::default()));
+/// assert_eq!("4M".parse::<BucketBytes>()?, BucketBytes::Fixed(4 << 20));
+/// assert_eq!("auto".parse::<BucketBytes>()?, BucketBytes::default());
+/// # Ok::<(), unisono_train::TrainError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BucketBytes {
@@ -139,18 +134,14 @@ pub enum BucketBytes {
     Fixed(usize),
 }
 
-/// The text is no size of a bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("expected a number of bytes, such as 65536, 64K or 25M, or auto")]
-pub struct NoBucketBytes;
-
 impl FromStr for BucketBytes {
-    type Err = NoBucketBytes;
+    type Err = TrainError;
 
-    fn from_str(text: &str) -> Result<Self, NoBucketBytes> {
+    fn from_str(text: &str) -> Result<Self, TrainError> {
+        let expected = || "expected a number of bytes, such as 65536, 64K or 25M, or auto".to_owned();
         match text {
             "auto" => Ok(Self::Auto),
-            _ => size::bytes(text).map(Self::Fixed).ok_or(NoBucketBytes),
+            _ => size::bytes(text).map(Self::Fixed).ok_or_else(|| TrainError::Setting(expected())),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::fmt;
 
 use super::Wire;
 use super::settings::{BucketBytes, BucketSettings};
+use super::wire::dtype;
 use unisono::{Call, Choice, Communicator, DType, ReduceOp, Why, size};
 use unisono_steps::{USUAL_BUCKET_BYTES, bucket_bytes};
 
@@ -35,10 +36,8 @@ impl BucketSize {
                 Self::usual("no bucket overlaps the backward pass")
             }
             BucketBytes::Auto => match settings.wire {
-                Wire::F32 => Self::priced(comm, DType::F32),
-                Wire::Bf16 => Self::priced(comm, DType::BF16),
-                Wire::F16 => Self::priced(comm, DType::F16),
                 Wire::Compressed(_) => Self::usual("compressed gradients take few bytes, and many messages"),
+                wire => Self::priced(comm, dtype(wire)),
             },
         }
     }

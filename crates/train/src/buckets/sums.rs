@@ -3,7 +3,8 @@
 use crate::gradients::{Fill, LossSums};
 
 /// The sums over all ranks besides gradients.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
 pub struct Sums {
     /// The loss, and its number of targets.
     pub tally: LossSums,
@@ -23,17 +24,14 @@ impl Sums {
     /// Returns the sums that were sent as these numbers.
     #[doc(hidden)]
     pub fn read(sums: &[f32]) -> Self {
-        let [targets, loss, correct, ranks_out_of_data, ranks_to_stop, ranks_to_save] =
-            std::array::from_fn(|index| f64::from(sums[index]));
-        Self { tally: LossSums { targets, loss, correct }, ranks_out_of_data, ranks_to_stop, ranks_to_save }
+        let sums: [f64; Self::COUNT] = std::array::from_fn(|index| f64::from(sums[index]));
+        bytemuck::cast(sums)
     }
 
     /// Writes the numbers to send.
     #[doc(hidden)]
     pub fn write(self, target: &mut [f32]) {
-        let LossSums { targets, loss, correct } = self.tally;
-        let Self { ranks_out_of_data, ranks_to_stop, ranks_to_save, .. } = self;
-        let sums = [targets, loss, correct, ranks_out_of_data, ranks_to_stop, ranks_to_save];
+        let sums: [f64; Self::COUNT] = bytemuck::cast(self);
         target.iter_mut().zip(sums).for_each(|(target, sum)| *target = sum as f32);
     }
 

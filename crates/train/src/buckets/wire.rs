@@ -1,100 +1,140 @@
-//! Gradients in a narrower wire format.
+//! Gradients in half the bytes.
 
-use std::fmt;
 use std::ops::Range;
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use half::{bf16, f16};
 
-use super::half_bytes::HalfBytes;
+use super::CollectiveSpec;
 use super::parcel::{CommBuffer, Flight};
-use super::{Bucket, CollectiveSpec};
-use unisono::{Communicator, DType, Element, Error};
+use unisono::internals::Codec;
+use unisono::{Communicator, DType, Error};
 use unisono_compress::Wire;
 
+/// The number of gradients that are scaled and converted at a time: so many stay in the core's cache in
+/// between.
+const BLOCK: usize = 1024;
+/// The bytes of a number in a half-precision format.
+const BYTES: usize = 2;
+
+/// Scales gradients, and rounds them to a half-precision format.
+#[derive(Debug)]
+pub struct HalfBytes {
+    codec: Codec,
+    /// A power of two.
+    scale: f32,
+}
+
+impl HalfBytes {
+    /// Returns the format to which gradients are rounded, if this wire format rounds.
+    pub(super) fn of(wire: Wire, f16_scale: f32) -> Option<Self> {
+        let scale = match wire {
+            Wire::F32 | Wire::Compressed(_) => return None,
+            Wire::Bf16 => 1.0,
+            Wire::F16 => f16_scale,
+        };
+        Some(Self { codec: Codec::of(dtype(wire)).expect("a half-precision format has a codec"), scale })
+    }
+
+    /// Returns the bytes of this many gradients.
+    pub fn size_bytes(count: usize) -> usize {
+        count * BYTES
+    }
+
+    /// Rounds gradients to as many numbers.
+    pub fn encode(&self, gradients: &[f32], encoded: &mut [u8]) {
+        let mut scaled = [0.0; BLOCK];
+        for (values, encoded) in gradients.chunks(BLOCK).zip(encoded.chunks_mut(BLOCK * BYTES)) {
+            let scaled = &mut scaled[..values.len()];
+            scaled.iter_mut().zip(values).for_each(|(scaled, value)| *scaled = value * self.scale);
+            (self.codec.encode)(encoded, cast_slice(scaled));
+        }
+    }
+
+    /// Converts them back.
+    pub fn decode(&self, encoded: &[u8], gradients: &mut [f32]) {
+        for (values, encoded) in gradients.chunks_mut(BLOCK).zip(encoded.chunks(BLOCK * BYTES)) {
+            (self.codec.decode)(cast_slice_mut(values), encoded);
+            values.iter_mut().for_each(|value| *value /= self.scale);
+        }
+    }
+}
+
+/// Returns the element type of gradients on their way.
+pub(super) fn dtype(wire: Wire) -> DType {
+    match wire {
+        Wire::F32 | Wire::Compressed(_) => DType::F32,
+        Wire::Bf16 => DType::BF16,
+        Wire::F16 => DType::F16,
+    }
+}
+
 /// A bucket's gradients in half the bytes.
-pub(super) trait HalfBuffer: fmt::Debug + Send + Sync {
-    /// Returns its element type.
-    fn dtype(&self) -> DType;
+#[derive(Debug)]
+pub(super) struct Narrow {
+    half: HalfBytes,
+    parcel: Parcel,
+}
+
+#[derive(Debug)]
+enum Parcel {
+    Bf16(CommBuffer<bf16>),
+    F16(CommBuffer<f16>),
+}
+
+impl Parcel {
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Bf16(parcel) => cast_slice_mut(parcel.values_mut()),
+            Self::F16(parcel) => cast_slice_mut(parcel.values_mut()),
+        }
+    }
+}
+
+impl Narrow {
+    /// Returns the memory for this many gradients, if the wire format rounds them.
+    pub(super) fn new(
+        comm: &Communicator,
+        (wire, f16_scale): (Wire, f32),
+        bucket: usize,
+        count: usize,
+    ) -> Result<Option<Self>, Error> {
+        let Some(half) = HalfBytes::of(wire, f16_scale) else { return Ok(None) };
+        let parcel = match wire {
+            Wire::F16 => Parcel::F16(CommBuffer::new(comm, Some(bucket), count)?),
+            _ => Parcel::Bf16(CommBuffer::new(comm, Some(bucket), count)?),
+        };
+        Ok(Some(Self { half, parcel }))
+    }
 
     /// Rounds the gradients and sends them.
-    fn launch(
-        &mut self,
-        comm: &mut Communicator,
-        way: CollectiveSpec,
-        gradients: &[f32],
-    ) -> Result<(), Error>;
-
-    /// Waits for the sums and converts them back: all, or only this part.
-    fn complete(
-        &mut self,
-        gradients: &mut [f32],
-        part: Option<Range<usize>>,
-    ) -> Result<Option<Flight>, Error>;
-}
-
-impl Bucket {
-    /// Returns the element type of its gradients on their way.
-    pub(super) fn dtype(&self) -> DType {
-        self.narrow.as_ref().map_or(DType::F32, |narrow| narrow.dtype())
-    }
-}
-
-/// Returns the memory for this many gradients in this wire format, if it is not that of the gradients
-/// themselves.
-pub(super) fn narrow(
-    comm: &Communicator,
-    (wire, f16_scale): (Wire, f32),
-    bucket: usize,
-    count: usize,
-) -> Result<Option<Box<dyn HalfBuffer>>, Error> {
-    Ok(match wire {
-        Wire::F32 | Wire::Compressed(_) => None,
-        Wire::Bf16 => Some(Box::new(Encoded::<bf16>::new(comm, bucket, count, 1.0)?)),
-        Wire::F16 => Some(Box::new(Encoded::<f16>::new(comm, bucket, count, f16_scale)?)),
-    })
-}
-
-/// Scaled gradients in a half-precision format.
-#[derive(Debug)]
-struct Encoded<T: Element> {
-    parcel: CommBuffer<T>,
-    half: HalfBytes,
-}
-
-impl<T: Element> Encoded<T> {
-    fn new(comm: &Communicator, bucket: usize, count: usize, scale: f32) -> Result<Self, Error> {
-        Ok(Self {
-            parcel: CommBuffer::new(comm, Some(bucket), count)?,
-            half: HalfBytes::new(T::DTYPE, scale),
-        })
-    }
-}
-
-impl<T: Element> HalfBuffer for Encoded<T> {
-    fn dtype(&self) -> DType {
-        T::DTYPE
-    }
-
-    fn launch(
+    pub(super) fn launch(
         &mut self,
         comm: &mut Communicator,
         way: CollectiveSpec,
         gradients: &[f32],
     ) -> Result<(), Error> {
-        self.half.encode(gradients, cast_slice_mut(self.parcel.values_mut()));
-        self.parcel.launch(comm, way)
+        self.half.encode(gradients, self.parcel.bytes());
+        match &mut self.parcel {
+            Parcel::Bf16(parcel) => parcel.launch(comm, way),
+            Parcel::F16(parcel) => parcel.launch(comm, way),
+        }
     }
 
-    fn complete(
+    /// Waits for the sums and converts them back: all, or only this part.
+    pub(super) fn complete(
         &mut self,
         gradients: &mut [f32],
         part: Option<Range<usize>>,
     ) -> Result<Option<Flight>, Error> {
-        let flight = self.parcel.complete()?;
+        let flight = match &mut self.parcel {
+            Parcel::Bf16(parcel) => parcel.complete()?,
+            Parcel::F16(parcel) => parcel.complete()?,
+        };
         if flight.is_some() {
-            let part = part.unwrap_or(0..gradients.len());
-            self.half.decode(cast_slice(&self.parcel.values()[part.clone()]), &mut gradients[part]);
+            let Range { start, end } = part.unwrap_or(0..gradients.len());
+            let bytes = &self.parcel.bytes()[BYTES * start..BYTES * end];
+            self.half.decode(bytes, &mut gradients[start..end]);
         }
         Ok(flight)
     }
@@ -102,7 +142,6 @@ impl<T: Element> HalfBuffer for Encoded<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::half_bytes::BLOCK;
     use super::*;
 
     /// More than two blocks.
@@ -117,7 +156,7 @@ mod tests {
                 (Wire::F16, &|value| f16::from_f32(value / 4096.0).to_f32() * 4096.0),
             ] {
                 let mut narrow =
-                    narrow(&comm, (wire, 1.0 / 4096.0), 0, COUNT).unwrap().expect("it is narrow");
+                    Narrow::new(&comm, (wire, 1.0 / 4096.0), 0, COUNT).unwrap().expect("it is narrow");
                 narrow.launch(&mut comm, CollectiveSpec::all_reduce(false), &gradients).unwrap();
                 let mut landed = vec![0.0; COUNT];
                 assert!(narrow.complete(&mut landed, None).unwrap().is_some());

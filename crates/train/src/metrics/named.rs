@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{F1, Metric, Regression, TopK};
+use crate::error::TrainError;
 
 /// A metric that ships with the library, by its name: `top-K`, `f1`, `r2` or `mae`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -13,9 +14,9 @@ use super::{F1, Metric, Regression, TopK};
 pub struct Named(pub Arc<dyn Metric>);
 
 impl TryFrom<String> for Named {
-    type Error = UnknownMetric;
+    type Error = TrainError;
 
-    fn try_from(name: String) -> Result<Self, UnknownMetric> {
+    fn try_from(name: String) -> Result<Self, TrainError> {
         name.parse()
     }
 }
@@ -26,22 +27,19 @@ impl From<Named> for String {
     }
 }
 
-/// A name of no metric that ships with the library.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no metric: expected top-K, such as top-5, f1, r2 or mae")]
-pub struct UnknownMetric(String);
-
 impl FromStr for Named {
-    type Err = UnknownMetric;
+    type Err = TrainError;
 
-    fn from_str(name: &str) -> Result<Self, UnknownMetric> {
+    fn from_str(name: &str) -> Result<Self, TrainError> {
         let most = name.strip_prefix("top-").and_then(|most| most.parse().ok()).filter(|&most| most > 0);
         match (name, most) {
             ("f1", _) => Ok(Self(Arc::new(F1))),
             ("r2", _) => Ok(Self(Arc::new(Regression::R2))),
             ("mae", _) => Ok(Self(Arc::new(Regression::Mae))),
             (_, Some(most)) => Ok(Self(Arc::new(TopK(most)))),
-            _ => Err(UnknownMetric(name.to_owned())),
+            _ => Err(TrainError::Setting(format!(
+                "`{name}` is no metric: expected top-K, such as top-5, f1, r2 or mae"
+            ))),
         }
     }
 }

@@ -42,29 +42,17 @@ impl UpdateRule for AdamW {
         if self.amsgrad { &["mean", "square", "largest square"] } else { &["mean", "square"] }
     }
 
-    fn update(
-        &self,
-        StepInfo { number, scale, rate, decay }: StepInfo,
-        values: &mut [f32],
-        gradient: &[f32],
-        state: &mut [&mut [f32]],
-    ) -> f32 {
-        let adam = Adam::new([self.beta1, self.beta2], self.epsilon, number);
-        let (level, values, mut bits) = (Level::best(), bytemuck::cast_slice_mut(values), 0);
-        let largest = &mut bits;
-        match state {
-            [mean, square] => {
-                let step =
-                    AdamStep { gradient, mean, square, most: &mut [], adam, scale, decay, rate, largest };
-                level.compiled::<AdamPass<false>>()(values, step);
-            }
-            [mean, square, most] => {
-                let step = AdamStep { gradient, mean, square, most, adam, scale, decay, rate, largest };
-                level.compiled::<AdamPass<true>>()(values, step);
-            }
-            _ => unreachable!("it has two names, or three"),
-        }
-        f32::from_bits(bits)
+    fn update(&self, step: StepInfo, values: &mut [f32], gradient: &[f32], state: &mut [&mut [f32]]) -> f32 {
+        let adam = Adam::new([self.beta1, self.beta2], self.epsilon, step.number);
+        let (level, mut largest) = (Level::best(), 0);
+        let [mean, square, most @ ..] = state else { unreachable!("it has two names, or three") };
+        let (pass, most) = match most {
+            [] => (level.compiled::<AdamPass<false>>(), &mut [][..]),
+            [most, ..] => (level.compiled::<AdamPass<true>>(), &mut **most),
+        };
+        let step = AdamStep { gradient, mean, square, most, adam, step, largest: &mut largest };
+        pass(bytemuck::cast_slice_mut(values), step);
+        f32::from_bits(largest)
     }
 
     fn check(&self) -> Result<(), String> {
@@ -142,9 +130,7 @@ pub(super) struct AdamStep<'a> {
     /// The largest means of squares, with AMSGrad; otherwise empty.
     pub(super) most: &'a mut [f32],
     pub(super) adam: Adam,
-    pub(super) scale: f32,
-    pub(super) decay: f32,
-    pub(super) rate: f32,
+    pub(super) step: StepInfo,
     /// The largest [magnitude] of the new values; a NaN if a mean of squares is not finite, which would hide from its value.
     pub(super) largest: &'a mut u32,
 }
@@ -154,7 +140,8 @@ impl<const AMSGRAD: bool> Pass for AdamPass<AMSGRAD> {
 
     #[inline(always)]
     fn run<L: Lanes>(_: L, values: &mut [u8], step: AdamStep<'_>) {
-        let AdamStep { gradient, mean, square, most, adam, scale, decay, rate, largest } = step;
+        let AdamStep { gradient, mean, square, most, adam, step, largest } = step;
+        let StepInfo { scale, rate, decay, .. } = step;
         let values: &mut [f32] = bytemuck::cast_slice_mut(values);
         let each = values.iter_mut().zip(gradient).zip(mean).zip(square);
         let mut found = *largest;

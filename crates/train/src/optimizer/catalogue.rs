@@ -9,7 +9,15 @@ use serde_json::{Map, Value};
 
 use super::{AdamW, Lamb, Lion, Sgd, UpdateRule};
 
-/// An optimizer by its name and constants, as [`by_name`] reads them.
+/// An optimizer by its name, such as `adamw`. Constants may follow: `adamw:beta2=0.95,amsgrad=true`.
+///
+/// ```
+/// use unisono_train::NamedRule;
+/// assert_eq!("lion:beta1=0.95".parse::<NamedRule>()?.0.name(), "lion");
+/// let unknown = "lion:momentum=0.9".parse::<NamedRule>().unwrap_err().to_string();
+/// assert!(unknown.contains("unknown field `momentum`"));
+/// # Ok::<(), unisono_train::optimizer::UnknownRule>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct NamedRule(pub Arc<dyn UpdateRule>);
 
@@ -24,7 +32,22 @@ impl FromStr for NamedRule {
     type Err = UnknownRule;
 
     fn from_str(text: &str) -> Result<Self, UnknownRule> {
-        by_name(text).map(Self)
+        let unknown = |why: String| UnknownRule { text: text.to_owned(), why };
+        let (name, constants) = text.split_once(':').unwrap_or((text, ""));
+        let constant = |text: &str| -> Result<_, String> {
+            let (name, value) =
+                text.split_once('=').ok_or_else(|| format!("`{text}` is no CONSTANT=VALUE"))?;
+            let value: Value = value.parse().map_err(|error| format!("the {name} is `{value}`: {error}"))?;
+            Ok((name.to_owned(), value))
+        };
+        let constants = constants.split(',').filter(|text| !text.is_empty()).map(constant);
+        let constants: Map<_, _> = constants.collect::<Result<_, String>>().map_err(unknown)?;
+        let Some((_, build)) = CATALOGUE.iter().find(|(known, _)| *known == name) else {
+            return Err(unknown(format!("expected {}", names().collect::<Vec<_>>().join(", "))));
+        };
+        let rule = build(constants.into()).map_err(|error| unknown(error.to_string()))?;
+        rule.check().map_err(unknown)?;
+        Ok(Self(rule))
     }
 }
 
@@ -44,7 +67,7 @@ fn build<U: UpdateRule + DeserializeOwned>(constants: Value) -> serde_json::Resu
     Ok(Arc::new(serde_json::from_value::<U>(constants)?))
 }
 
-/// Returns the names of the optimizers that [`by_name`] knows.
+/// Returns the names that a [`NamedRule`] may have.
 pub fn names() -> impl Iterator<Item = &'static str> {
     CATALOGUE.iter().map(|(name, _)| *name)
 }
@@ -55,34 +78,4 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 pub struct UnknownRule {
     text: String,
     why: String,
-}
-
-/// Returns the optimizer of this name, such as `adamw`. Constants may follow:
-/// `adamw:beta2=0.95,amsgrad=true`.
-///
-/// ```
-/// use unisono_train::optimizer::by_name;
-/// assert_eq!(by_name("lion:beta1=0.95")?.name(), "lion");
-/// assert!(by_name("lion:momentum=0.9").unwrap_err().to_string().contains("unknown field `momentum`"));
-/// # Ok::<(), unisono_train::optimizer::UnknownRule>(())
-/// ```
-///
-/// # Errors
-/// [`UnknownRule`] if there is none of this name, if it has no such constant, or if the value is invalid.
-pub fn by_name(text: &str) -> Result<Arc<dyn UpdateRule>, UnknownRule> {
-    let unknown = |why: String| UnknownRule { text: text.to_owned(), why };
-    let (name, constants) = text.split_once(':').unwrap_or((text, ""));
-    let constant = |text: &str| -> Result<_, String> {
-        let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is no CONSTANT=VALUE"))?;
-        let value: Value = value.parse().map_err(|error| format!("the {name} is `{value}`: {error}"))?;
-        Ok((name.to_owned(), value))
-    };
-    let constants = constants.split(',').filter(|text| !text.is_empty()).map(constant);
-    let constants: Map<_, _> = constants.collect::<Result<_, String>>().map_err(unknown)?;
-    let Some((_, build)) = CATALOGUE.iter().find(|(known, _)| *known == name) else {
-        return Err(unknown(format!("expected {}", names().collect::<Vec<_>>().join(", "))));
-    };
-    let rule = build(constants.into()).map_err(|error| unknown(error.to_string()))?;
-    rule.check().map_err(unknown)?;
-    Ok(rule)
 }

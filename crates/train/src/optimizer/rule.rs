@@ -90,7 +90,7 @@ pub trait UpdateRule: Any + Debug + Send + Sync {
         None
     }
 
-    /// Returns the constants as [`by_name`](super::by_name) takes them, such as `beta1=0.9,beta2=0.99`. A run can resume from checkpoints
+    /// Returns the constants as a [`NamedRule`](super::NamedRule) takes them, such as `beta1=0.9,beta2=0.99`. A run can resume from checkpoints
     /// with the same constants.
     fn constants(&self) -> String {
         format!("{self:?}")
@@ -108,7 +108,7 @@ pub trait UpdateRule: Any + Debug + Send + Sync {
     }
 }
 
-/// Constants as [`by_name`](super::by_name) takes them.
+/// Constants as a [`NamedRule`](super::NamedRule) takes them.
 pub(super) fn constants(rule: &impl Serialize) -> String {
     let json = serde_json::to_string(rule).expect("constants are numbers and names");
     json.trim_matches(['{', '}']).replace('"', "").replace(':', "=")

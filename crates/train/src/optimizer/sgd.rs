@@ -41,20 +41,14 @@ impl UpdateRule for Sgd {
         &["velocity"]
     }
 
-    fn update(
-        &self,
-        StepInfo { scale, rate, decay, .. }: StepInfo,
-        values: &mut [f32],
-        gradient: &[f32],
-        state: &mut [&mut [f32]],
-    ) -> f32 {
+    fn update(&self, step: StepInfo, values: &mut [f32], gradient: &[f32], state: &mut [&mut [f32]]) -> f32 {
         let [velocity] = state else { unreachable!("it has one name") };
         let (level, momentum, mut largest) = (Level::best(), self.momentum, 0);
         let pass = match self.nesterov {
             true => level.compiled::<SgdPass<true>>(),
             false => level.compiled::<SgdPass<false>>(),
         };
-        let step = SgdStep { gradient, velocity, scale, momentum, decay, rate, largest: &mut largest };
+        let step = SgdStep { gradient, velocity, momentum, step, largest: &mut largest };
         pass(bytemuck::cast_slice_mut(values), step);
         f32::from_bits(largest)
     }
@@ -94,10 +88,8 @@ pub(super) struct SgdPass<const NESTEROV: bool>;
 pub(super) struct SgdStep<'a> {
     pub(super) gradient: &'a [f32],
     pub(super) velocity: &'a mut [f32],
-    pub(super) scale: f32,
     pub(super) momentum: f32,
-    pub(super) decay: f32,
-    pub(super) rate: f32,
+    pub(super) step: StepInfo,
     /// The largest [magnitude] of the new values. A velocity that is not finite makes its value so.
     pub(super) largest: &'a mut u32,
 }
@@ -107,7 +99,8 @@ impl<const NESTEROV: bool> Pass for SgdPass<NESTEROV> {
 
     #[inline(always)]
     fn run<L: Lanes>(_: L, values: &mut [u8], step: SgdStep<'_>) {
-        let SgdStep { gradient, velocity, scale, momentum, decay, rate, largest } = step;
+        let SgdStep { gradient, velocity, momentum, step, largest } = step;
+        let StepInfo { scale, rate, decay, .. } = step;
         let mut most = *largest;
         let values: &mut [f32] = bytemuck::cast_slice_mut(values);
         for ((value, gradient), velocity) in values.iter_mut().zip(gradient).zip(velocity) {

@@ -17,10 +17,14 @@ fn noise(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| random()).collect()
 }
 
+fn named(text: &str) -> Arc<dyn UpdateRule> {
+    text.parse::<NamedRule>().unwrap().0
+}
+
 /// Returns each optimizer of the catalogue, and each form of it, with weight decay.
 fn all() -> Vec<OptimizerSettings> {
     let forms = ["sgd:nesterov=true", "adamw:amsgrad=true"];
-    let mut rules: Vec<_> = names().chain(forms).map(|name| by_name(name).unwrap()).collect();
+    let mut rules: Vec<_> = names().chain(forms).map(named).collect();
     rules.push(Arc::new(Averaged::new(rules[0].clone(), 0.75)));
     rules.into_iter().map(|rule| OptimizerSettings { weight_decay: 0.125, ..rule.into() }).collect()
 }
@@ -44,7 +48,7 @@ fn steps_are_those_of_pytorch_and_of_the_papers() {
         assert!(references.iter().any(|run| run.optimizer.starts_with(name)), "{name} has no reference");
     }
     for Reference { optimizer: name, rate, weight_decay, mut values, gradients, expected } in references {
-        let rule = by_name(&name).unwrap();
+        let rule = named(&name);
         let settings = OptimizerSettings { weight_decay, ..rule.into() };
         let counts = [(3, Factors::default()), (values.len(), Factors::default())];
         let mut optimizer = Optimizer::new(settings, counts).unwrap();
@@ -113,9 +117,9 @@ fn checkpoints_of_sgd_and_adamw_keep_their_descriptions() {
 #[test]
 fn catalogue_names_what_is_wrong() {
     for name in names() {
-        assert_eq!(by_name(name).unwrap().name(), name);
+        assert_eq!(named(name).name(), name);
     }
-    let refused = |text: &str| by_name(text).unwrap_err().to_string();
+    let refused = |text: &str| text.parse::<NamedRule>().unwrap_err().to_string();
     assert_eq!(refused("adam"), "`adam` is no optimizer: expected sgd, adamw, lion, lamb");
     assert!(refused("lion:epsilon=1e-8").contains("unknown field `epsilon`, expected `beta1` or `beta2`"));
     assert!(refused("adamw:beta2").ends_with("`beta2` is no CONSTANT=VALUE"));
@@ -235,6 +239,7 @@ fn the_state_of_something_else_is_refused_and_changes_nothing() {
 #[test]
 fn passes_give_the_same_bits_at_every_level() {
     let adam = Adam::new([0.9, 0.999], 1e-8, 3);
+    let info = StepInfo { number: 3, scale: 0.3, rate: 0.01, decay: 0.1 };
     for count in COUNTS {
         let gradient = noise(count, 1);
         let results = Level::available().map(|level| {
@@ -246,10 +251,8 @@ fn passes_give_the_same_bits_at_every_level() {
                 let step = SgdStep {
                     gradient: &gradient,
                     velocity: &mut first,
-                    scale: 0.3,
                     momentum: 0.7,
-                    decay: 0.1,
-                    rate: 0.01,
+                    step: info,
                     largest: &mut largest,
                 };
                 pass(bytemuck::cast_slice_mut(&mut values), step);
@@ -261,9 +264,7 @@ fn passes_give_the_same_bits_at_every_level() {
                     square: &mut second,
                     most: &mut third,
                     adam,
-                    scale: 0.3,
-                    decay: 0.1,
-                    rate: 0.01,
+                    step: info,
                     largest: &mut largest,
                 };
                 pass(bytemuck::cast_slice_mut(&mut values), step);

@@ -48,14 +48,9 @@ impl<R: Replica> Mirror<R> {
                 None => without,
             });
         }
-        Ok((self.new_names(never_put), waited))
-    }
-
-    /// Returns the names of those of these parameters that always had a gradient until now.
-    fn new_names(&mut self, never_put: Option<BTreeSet<usize>>) -> Vec<String> {
-        let names = self.replica.parameters();
         let new: Vec<_> = never_put.unwrap_or_default().difference(&self.never_put).copied().collect();
         self.never_put.extend(&new);
-        new.into_iter().map(|index| names[index].name.clone()).collect()
+        let name = |index: usize| self.replica.parameters()[index].name.clone();
+        Ok((new.into_iter().map(name).collect(), waited))
     }
 }

@@ -6,7 +6,6 @@ use crate::error::TrainError;
 use crate::feed::Feed;
 use crate::replica::Replica;
 use crate::report::{EpochReport, Event};
-use unisono::Communicator;
 
 /// Observes a run, and decides after every epoch how it goes on. A closure that takes an [`Event`] is one that only observes.
 ///
@@ -34,17 +33,14 @@ use unisono::Communicator;
 /// any step, at the request of any rank.
 pub trait Callback {
     /// Receives an event of the run. Every rank has its own callback, which receives the events of its rank.
-    fn on_event(&mut self, event: Event) {
-        let _ = event;
-    }
+    fn on_event(&mut self, _event: Event) {}
 
     /// Decides how the run goes on after an epoch, of which [`Event::Epoch`] has been received. All ranks must decide the same, which
     /// they do if they decide by the report: it is the same on all ranks, except for times.
     ///
     /// # Errors
     /// Any error ends the run on all ranks.
-    fn on_epoch_end(&mut self, report: &EpochReport) -> Result<Flow, TrainError> {
-        let _ = report;
+    fn on_epoch_end(&mut self, _report: &EpochReport) -> Result<Flow, TrainError> {
         Ok(Flow::Continue)
     }
 }
@@ -90,18 +86,15 @@ impl<R: Replica, F: Feed<Batch = R::Batch>> Trainer<'_, R, F> {
     ) -> Result<bool, TrainError> {
         let decided = callback.on_epoch_end(report).and_then(Flow::factor);
         let factor = agree(self.world.all, decided)?;
-        same(self.world.all, factor, report.epoch)?;
+        let (mut first, epoch) = ([factor], report.epoch);
+        self.world.all.broadcast(&mut first, 0)?;
+        let ranks = all_where(self.world.all, first != [factor])?;
+        if !ranks.is_empty() {
+            return Err(TrainError::CallbacksDiffer { ranks, epoch });
+        }
         if factor > 0.0 {
             self.progress.rate_factor *= factor;
         }
         Ok(factor > 0.0)
     }
-}
-
-/// Checks that the callbacks of all ranks have decided the same. Called by all ranks.
-fn same(comm: &mut Communicator, factor: f64, epoch: usize) -> Result<(), TrainError> {
-    let mut first = [factor];
-    comm.broadcast(&mut first, 0)?;
-    let others = all_where(comm, first != [factor])?;
-    if others.is_empty() { Ok(()) } else { Err(TrainError::CallbacksDiffer { ranks: others, epoch }) }
 }

@@ -105,24 +105,20 @@ pub fn measure<R: Replica>(
     let batches = feed.held_out();
     let own = comm.own_part(batches);
     // One rank evaluates each batch; the others add zero.
-    let mut sums = vec![[0.0; 3]; batches];
+    let mut tallies = vec![LossSums::default(); batches];
     let mut measuring = Measuring::new(metrics);
     let measured = feed.evaluation(own.clone()).map_err(TrainError::from).and_then(|found| {
-        for ((number, sums), batch) in own.clone().zip(&mut sums[own]).zip(found) {
-            let tally = match metrics {
+        for ((number, tally), batch) in own.clone().zip(&mut tallies[own]).zip(found) {
+            *tally = match metrics {
                 [] => replica.evaluate(&batch?)?,
                 _ => replica.evaluate_outputs(&batch?, &mut |outputs| measuring.add(number, outputs))?,
             };
-            let LossSums { targets, loss, correct } = tally;
-            *sums = [targets, loss, correct];
         }
         Ok(())
     });
     agree(comm, measured)?;
-    comm.all_reduce(sums.as_flattened_mut(), ReduceOp::Sum)?;
-    let mut total = LossSums::default();
-    for [targets, loss, correct] in sums {
-        total += LossSums { targets, loss, correct };
-    }
-    Ok(Test { tally: total, metrics: measuring.values(comm, batches)? })
+    comm.all_reduce::<f64>(bytemuck::cast_slice_mut(&mut tallies), ReduceOp::Sum)?;
+    let mut tally = LossSums::default();
+    tallies.into_iter().for_each(|of_batch| tally += of_batch);
+    Ok(Test { tally, metrics: measuring.values(comm, batches)? })
 }

@@ -1,6 +1,6 @@
 //! The ranks of a run.
 
-use crate::compare::agree;
+use crate::compare::{agree, gather};
 use crate::error::TrainError;
 use crate::replica::Replica;
 use unisono::{Communicator, Rank, ReduceOp};
@@ -22,10 +22,7 @@ impl<'a> World<'a> {
             return Ok(Self { all, alike: None });
         };
         let mut comm = all.split(Some(part), 0)?.expect("every rank says a color");
-        let mut members = vec![0; comm.ranks()];
-        members[comm.rank()] = all.rank() as u64;
-        comm.all_reduce(&mut members, ReduceOp::Max)?;
-        let members = members.into_iter().map(|rank| rank as Rank).collect();
+        let members = gather(&mut comm, all.rank() as u64)?.into_iter().map(|rank| rank as Rank).collect();
         Ok(Self { all, alike: Some((comm, members)) })
     }
 
