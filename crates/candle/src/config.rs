@@ -27,7 +27,7 @@ mod own;
 mod parts;
 mod pipeline;
 mod prepare;
-mod text;
+pub(super) mod text;
 
 pub(super) use check::Figure;
 pub use file::Origin;

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::Config;
 use super::check::refuse;
+use crate::model::ModelKind;
 use unisono_data::Source;
 use unisono_strategies::StrategyKind;
 use unisono_train::rate::ScheduleKind;
@@ -40,8 +41,12 @@ impl Config {
             ("--snapshot DIR", self.snapshot.is_some(), &["snapshot-compression"]),
             (MAY_VARY, may_vary, &["normalize", "augment"]),
             ("--data service:HOST:PORT", matches!(self.data, Source::Service(_)), &["data-token-file"]),
-            ("--model mlp, resnet or transformer", self.model.has_widths(), &["hidden"]),
-            ("--model mlp or transformer", self.model.has_dropout(), &["dropout"]),
+            ("--model mlp, resnet or transformer", self.model != ModelKind::Cnn, &["hidden"]),
+            (
+                "--model mlp or transformer",
+                matches!(self.model, ModelKind::Mlp | ModelKind::Transformer),
+                &["dropout"],
+            ),
             ("--schedule step", self.schedule == ScheduleKind::Step, &["step-epochs", "step-factor"]),
             ("--optimizer sgd", self.optimizer.0.name() == "sgd", &["momentum", "nesterov"]),
             (

@@ -74,7 +74,7 @@ impl Config {
     /// Returns the memory of a replica that computes with this many samples at a time.
     fn needs_of_replica(&self, shares: Shares, pass: usize, dataset: &Dataset) -> MemoryEstimate {
         let Shares { ranks, global_batch, .. } = shares;
-        let Some(size) = model::size(self.model, self.hidden.as_deref(), &dataset.kind) else {
+        let Ok(size) = model::size(self.model, self.hidden.as_deref(), &dataset.kind) else {
             return MemoryEstimate::default();
         };
         let depth = match self.prefetch {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::Config;
 use crate::device;
 use crate::error::{failed, text};
-use crate::model::{self, Input, ModelKind, Placed};
+use crate::model::{self, ModelKind, Placed};
 use crate::network::Parameters;
 use candle_core::Device;
 use unisono::{Communicator, Rank, Unisono};
-use unisono_data::{Batch, Dataset, SnapshotReport, Source};
+use unisono_data::{Dataset, SnapshotReport, Source};
 use unisono_strategies::{ParameterServer, ServerSettings, Strategy};
 use unisono_train::internals::{OutputPaths, refusal};
 use unisono_train::{
@@ -68,13 +68,14 @@ impl Config {
         &self,
         comm: &'a mut Communicator,
         servers: ServerSettings,
-    ) -> Result<ParameterServer<'a, impl Replica<Batch = Batch> + use<>, Sampled>, TrainError> {
+    ) -> Result<ParameterServer<'a, impl Replica<Batch = Placed> + use<>, Sampled<Dataset, Placed>>, TrainError>
+    {
         let strategy = Strategy::ParameterServer(servers);
         strategy.check(comm)?;
         let place = (comm.rank(), comm.ranks());
         let Prepared { replica, feed, run, resumed, .. } =
             self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, &strategy, of))?;
-        ParameterServer::new(comm, replica, feed, run, servers, resumed)
+        ParameterServer::new(comm, replica, feed.placed(None), run, servers, resumed)
     }
 
     /// Works in place of a worker that was lost, in a run of [`Config::parameter_server`] that is
@@ -102,23 +103,22 @@ impl Config {
             own.prepare(&mut alone, &strategy, (rank, ranks), |comm, of| {
                 own.classifier(comm, &strategy, of)
             })?;
-        ParameterServer::join(folder, (rank, ranks), replica, feed, &run, servers)
+        ParameterServer::join(folder, (rank, ranks), replica, feed.placed(None), &run, servers)
     }
 
     /// Returns the model on one rank, or on all ranks of a node together. Called by all ranks.
-    fn classifier<B: Input>(
+    fn classifier(
         &self,
         comm: &mut Communicator,
         strategy: &Strategy,
         of: &Made<'_>,
-    ) -> Result<(impl Replica<Batch = B> + use<B>, Option<String>), TrainError> {
+    ) -> Result<(impl Replica<Batch = Placed> + use<>, Option<String>), TrainError> {
         let parameters = match strategy {
             Strategy::CentralStorage => Parameters::shared(self.seed, comm)?,
             _ => agree(comm, Parameters::on(of.device, self.seed).map_err(failed))?,
         };
         let hidden = self.hidden.as_deref();
-        let replica = model::of_batches(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
-            .map_err(TrainError::from)
+        let replica = model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
             .and_then(|replica| self.load_initial(comm.rank(), &parameters).map(|()| replica));
         let said = "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, \
                     and updates its part";
