@@ -25,7 +25,6 @@ mod error;
 mod fit;
 #[cfg(feature = "cuda")]
 mod gpu;
-mod in_place;
 pub mod model;
 mod needs;
 mod network;

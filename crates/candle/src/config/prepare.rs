@@ -14,8 +14,7 @@ use unisono_data::{Dataset, SnapshotReport, Source};
 use unisono_strategies::{ParameterServer, ServerSettings, Strategy};
 use unisono_train::internals::{OutputPaths, refusal};
 use unisono_train::{
-    Checkpoints, Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire, Wires,
-    agree,
+    Parameter, Replica, Resumed, RunSettings, Sampled, Shares, TrainError, Trainer, Wire, Wires, agree,
 };
 
 /// A run that has not begun.
@@ -91,12 +90,8 @@ impl Config {
     ) -> Result<(), TrainError> {
         // The others are inside the run, and have settled all that ranks settle together.
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
-        let global_batch = match &self.checkpoint_dir {
-            Some(directory) if self.resume => Resumed::find(&mut alone, directory)?
-                .map(|resumed| resumed.progress.global_batch)
-                .or(self.global_batch),
-            _ => self.global_batch,
-        };
+        let resumed = self.find(&mut alone)?;
+        let global_batch = resumed.map(|resumed| resumed.progress.global_batch).or(self.global_batch);
         let own = Self { global_batch, log_dir: None, ..self.without_checkpoints() };
         let strategy = Strategy::ParameterServer(servers);
         let Prepared { replica, feed, run, .. } =
@@ -189,15 +184,18 @@ impl Config {
             let chosen = comm.set_choice(choice);
             agree(comm, chosen.map_err(|error| TrainError::Setting(error.to_string())))?;
         }
-        let kept = self.checkpoints();
-        self.places(kept.as_ref()).check(comm)?;
-        let resumed = match &self.checkpoint_dir {
-            Some(directory) if self.resume => Resumed::find(comm, directory)?,
-            _ => None,
-        };
+        let (kept, log_directory) = (self.checkpoints(), self.log_dir.as_deref());
+        OutputPaths { checkpoints: kept.as_ref(), resumes: self.resume, log_directory }.check(comm)?;
+        let resumed = self.find(comm)?;
         let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
         let usual = self.batch_size.saturating_mul(strategy.workers(ranks));
         Ok((resumed, self.global_batch.or(before).unwrap_or(usual)))
+    }
+
+    /// Returns the run to resume, if there is one. Called by all ranks.
+    fn find(&self, comm: &mut Communicator) -> Result<Option<Resumed>, TrainError> {
+        let directory = self.checkpoint_dir.as_ref().filter(|_| self.resume);
+        Ok(directory.map(|directory| Resumed::find(comm, directory)).transpose()?.flatten())
     }
 
     /// Returns the shares of ranks in the samples of a step.
@@ -234,21 +232,17 @@ impl Config {
 
     /// Returns the reason why the run cannot be on GPUs, if it cannot.
     fn refuses_device(&self, strategy: &Strategy, global_batch: usize) -> Option<String> {
-        match strategy {
-            Strategy::ParameterServer(_) => {
-                return Some("parameter servers hold their parameters in host memory".to_owned());
+        let why = match strategy {
+            Strategy::ParameterServer(_) => "parameter servers hold their parameters in host memory",
+            Strategy::Pipeline(_) => "the stages of a pipeline compute on the CPU",
+            Strategy::CentralStorage => "ranks share parameters in host memory",
+            Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => {
+                let of_model = || "on a GPU no batch norm computes over all ranks".to_owned();
+                let refused = refusal(&self.buckets(global_batch));
+                return refused.or_else(|| (self.model == ModelKind::ResNet).then(of_model));
             }
-            Strategy::Pipeline(_) => return Some("the stages of a pipeline compute on the CPU".to_owned()),
-            Strategy::CentralStorage => return Some("ranks share parameters in host memory".to_owned()),
-            Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => {}
-        }
-        let of_model = || "on a GPU no batch norm computes over all ranks".to_owned();
-        let refused = refusal(&self.buckets(global_batch));
-        refused.or_else(|| (self.model == ModelKind::ResNet).then(of_model))
-    }
-
-    fn places<'a>(&'a self, checkpoints: Option<&'a Checkpoints>) -> OutputPaths<'a> {
-        OutputPaths { checkpoints, resumes: self.resume, log_directory: self.log_dir.as_deref() }
+        };
+        Some(why.to_owned())
     }
 
     /// Returns the data set, if it suits these settings, and this many ranks that compute. Called by all ranks.
@@ -287,12 +281,23 @@ impl Config {
         let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
         let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
         let description = self.description(dataset, fingerprint);
-        if let Some(resumed) = resumed {
-            agree(comm, self.compare(&description, global_batch, resumed))?;
-            // Checkpoints saved from now on hold everything that this version knows of the run.
-            resumed.progress.description = description.clone();
-        }
+        self.resume(comm, &description, global_batch, resumed)?;
         Ok(description)
+    }
+
+    /// Verifies that a checkpoint to resume from is of the run that `description` describes. Called by all ranks.
+    pub(super) fn resume(
+        &self,
+        comm: &mut Communicator,
+        description: &serde_json::Value,
+        global_batch: usize,
+        resumed: Option<&mut Resumed>,
+    ) -> Result<(), TrainError> {
+        let Some(resumed) = resumed else { return Ok(()) };
+        agree(comm, self.compare(description, global_batch, resumed))?;
+        // Checkpoints saved from now on hold everything that this version knows of the run.
+        resumed.progress.description = description.clone();
+        Ok(())
     }
 
     /// Returns the wire format of a run with these parameters, and why, if it was not asked for. Called by

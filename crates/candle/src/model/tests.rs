@@ -87,6 +87,18 @@ fn parameters_are_counted_before_they_are_there() {
 }
 
 #[test]
+fn activations_are_those_of_all_layers() {
+    for (kind, hidden, data, expected) in [
+        (ModelKind::Mlp, None, IMAGES, 394.0),
+        (ModelKind::Cnn, None, IMAGES, 10_086.0),
+        (ModelKind::ResNet, Some(&[5, 5, 9][..]), IMAGES, 57_514.0),
+        (ModelKind::Transformer, None, text(), 117_360.0),
+    ] {
+        assert_eq!(size(kind, hidden, &data).unwrap().activations, expected, "{kind}");
+    }
+}
+
+#[test]
 fn a_model_refuses_data_it_cannot_learn_from() {
     let refusal = |kind, data: &Kind| layers(kind, None, 0.0, data).err().unwrap().to_string();
     let message = refusal(ModelKind::Transformer, &IMAGES);

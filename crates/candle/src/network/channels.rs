@@ -8,7 +8,7 @@ use std::ops::Range;
 use unisono::internals::{Lanes, Level, Pass};
 
 use super::blocks::{self, BLOCK};
-use super::relu::Relu;
+use super::rows::Relu;
 use super::values::Backward;
 
 /// The least number of repeated constants.

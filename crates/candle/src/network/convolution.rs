@@ -29,12 +29,12 @@ pub(crate) struct Convolution {
 
 impl Part for Convolution {
     fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
-        let (kernel, patches) = (self.linear.kernel().clone(), self.patches);
+        let (kernel, patches) = (self.linear.kernel.clone(), self.patches);
         Ok(Some(Box::new(Convolved { kernel, patches, image: OnceLock::new() })))
     }
 
     fn composition(&self, x: &Tensor) -> Result<Tensor> {
-        let (kernel, patches) = (self.linear.kernel(), self.patches);
+        let (kernel, patches) = (&self.linear.kernel, self.patches);
         kernel.composed(&patches.composed(x)?)?.reshape(patches.shape(x.dims(), kernel.outputs).to_vec())
     }
 }

@@ -6,7 +6,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, CustomOp1, Device, Error, Layout, Result, Shape, Tensor, Var, bail};
 #[cfg(feature = "cuda")]
 use candle_core::{CudaStorage, backend::BackendStorage};
@@ -17,38 +16,21 @@ use unisono::Communicator;
 
 use super::passes::Passes;
 use super::shared::Sharing;
-use super::values::with_values;
-use crate::in_place;
+use super::values::{see, with_values};
 use unisono_train::{Fill, Gradients, Parameter};
 
 scoped_thread_local!(
-        /// The receiver of gradients for the backward pass that runs on this thread.
-    static mut GRADIENTS: for<'a> &'a mut (dyn Gradients + 'a)
+    /// The receiver of gradients for the backward pass that runs on this thread.
+    pub(super) static mut GRADIENTS: for<'a> &'a mut (dyn Gradients + 'a)
 );
 scoped_thread_local!(
-    /// The provider of parameter values for the forward pass that runs on this thread.
-    static mut VALUES: for<'a> &'a mut (dyn Gradients + 'a)
+    /// The [provider](Gradients::wait_for_param) of parameter values for the forward pass of training that runs on this thread.
+    pub(super) static mut VALUES: for<'a> &'a mut (dyn Gradients + 'a)
 );
-
 scoped_thread_local!(
-    /// Set while this thread needs no derivatives.
-    static EVALUATION: ()
+    /// Set while this thread needs no derivatives: each result of a forward pass is freed once the next one is there.
+    pub(super) static EVALUATION: ()
 );
-
-/// Runs a forward pass without derivatives: each result is freed once the next one is there.
-pub(super) fn without_derivatives<T>(forward: impl FnOnce() -> T) -> T {
-    EVALUATION.set(&(), forward)
-}
-
-/// Returns whether this thread needs no derivatives.
-pub(super) fn is_evaluation() -> bool {
-    EVALUATION.is_set()
-}
-
-/// Runs a forward pass to which `gradients` [provides](Gradients::wait_for_param) the values of its layers.
-pub(super) fn brought_by<T>(gradients: &mut dyn Gradients, forward: impl FnOnce() -> T) -> T {
-    VALUES.set(gradients, forward)
-}
 
 /// Returns whether a forward pass of training runs on this thread.
 pub(super) fn is_training() -> bool {
@@ -66,16 +48,8 @@ pub(super) fn wait_for_param(index: usize, tensor: &Tensor) -> Result<()> {
 /// Brings the values of a parameter from `gradients`.
 pub(super) fn bring_from(gradients: &mut dyn Gradients, index: usize, tensor: &Tensor) -> Result<()> {
     let mut brought = Ok(());
-    in_place::see(tensor, &mut |values| brought = gradients.wait_for_param(index, values))?;
+    see(tensor, &mut |values| brought = gradients.wait_for_param(index, values))?;
     brought.map_err(Error::wrap)
-}
-
-/// Runs a backward pass whose gradients go to `gradients`.
-pub(super) fn reporting_to(
-    gradients: &mut dyn Gradients,
-    backward: impl FnOnce() -> Result<GradStore>,
-) -> Result<GradStore> {
-    GRADIENTS.set(gradients, backward)
 }
 
 /// Reports the gradient of a parameter to the running backward pass; ignores it if the user's program runs the pass itself.
@@ -220,7 +194,7 @@ impl Parameters {
 
     /// Returns the input of an operation that reports gradients.
     pub(super) fn anchor(&self) -> &Tensor {
-        if is_evaluation() { &self.constant } else { self.anchor.as_tensor() }
+        if EVALUATION.is_set() { &self.constant } else { self.anchor.as_tensor() }
     }
 
     /// Values uniform around 0.

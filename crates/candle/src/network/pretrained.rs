@@ -4,9 +4,8 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Result, bail, safetensors};
 
-use super::Parameters;
+use super::{Parameters, overwrite};
 use crate::error::text;
-use crate::in_place::overwrite;
 
 impl Parameters {
     /// Overwrites the values of the parameters that exist by now with those of the same names in a `safetensors` file, of any type of

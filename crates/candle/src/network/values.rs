@@ -1,6 +1,8 @@
 //! The values of tensors on the CPU.
 
-use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, bail};
+use std::cell::RefCell;
+
+use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail};
 
 /// The values of a backward pass: inputs, results and the derivative with respect to results.
 pub(crate) type Backward<'a> = [&'a [f32]; 3];
@@ -30,4 +32,35 @@ pub(super) fn with_all<const N: usize, T>(
 /// Calls `see` with the values of a contiguous tensor, in row-major order.
 pub(crate) fn with_values<T>(tensor: &Tensor, see: impl FnOnce(&[f32]) -> T) -> Result<T> {
     with_all([tensor], |[values]| see(values))
+}
+
+/// Copies values into a contiguous tensor in place, from another one of its shape.
+pub(crate) fn overwrite(tensor: &Tensor, values: &Tensor) -> Result<()> {
+    // Flattened, since a scalar has no dimension to write along; detached, since this is not part of a derivative.
+    tensor.detach().flatten_all()?.slice_set(&values.detach().flatten_all()?, 0, 0)
+}
+
+/// Calls `see` with the values of a contiguous tensor on the CPU, which it may change in place.
+pub(super) fn see(tensor: &Tensor, see: Seer<'_>) -> Result<()> {
+    tensor.inplace_op1(&See(RefCell::new(see)))
+}
+
+/// Calls a function with a tensor's values, which it may change in place.
+struct See<'a>(RefCell<Seer<'a>>);
+
+type Seer<'a> = &'a mut dyn FnMut(&mut [f32]);
+
+impl InplaceOp1 for See<'_> {
+    fn name(&self) -> &'static str {
+        "with-values"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let CpuStorage::F32(values) = storage else { bail!("expected a parameter of type f32") };
+        let Some((start, end)) = layout.contiguous_offsets() else {
+            bail!("expected a contiguous parameter")
+        };
+        (self.0.borrow_mut())(&mut values[start..end]);
+        Ok(())
+    }
 }
