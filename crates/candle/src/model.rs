@@ -52,18 +52,22 @@ pub struct Size {
     pub with_backward: f64,
 }
 
+/// Returns the numbers of a sample, besides its targets.
+pub(crate) fn inputs_of(data: &Kind) -> usize {
+    match data {
+        Kind::Images { height, width, channels, .. } => height * width * channels,
+        Kind::Table { features, .. } => *features,
+        Kind::Text { context, .. } => *context,
+    }
+}
+
 /// Returns the size of a model for this data, with these widths of its hidden layers, as for [`classifier`].
 ///
 /// # Errors
 /// [`TrainError::Setting`] if there is no such model for such data.
 pub fn size(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> Result<Size, TrainError> {
-    let inputs = match data {
-        Kind::Images { height, width, channels, .. } => height * width * channels,
-        Kind::Table { features, .. } => *features,
-        Kind::Text { context, .. } => *context,
-    };
     let with_backward = if kind == ModelKind::Transformer { 1.4 } else { 3.0 };
-    let mut size = Size { parameters: 0.0, inputs: inputs as f64, activations: 0.0, with_backward };
+    let mut size = Size { parameters: 0.0, inputs: inputs_of(data) as f64, activations: 0.0, with_backward };
     for layer in layers(kind, hidden, 0.0, data)? {
         size.parameters += layer.parameters;
         size.activations += layer.activations;
@@ -81,11 +85,8 @@ pub(crate) fn layers(
     let other =
         |data: &str, instead: &str| Err(format!("the {kind} does not learn from {data}: use {instead}"));
     let layers = match (kind, data) {
-        (ModelKind::Mlp, &Kind::Images { height, width, channels, classes }) => {
-            Ok(mlp::layers(height * width * channels, hidden.unwrap_or(&mlp::HIDDEN), classes, dropout))
-        }
-        (ModelKind::Mlp, &Kind::Table { features, classes }) => {
-            Ok(mlp::layers(features, hidden.unwrap_or(&mlp::HIDDEN), classes, dropout))
+        (ModelKind::Mlp, &(Kind::Images { classes, .. } | Kind::Table { classes, .. })) => {
+            Ok(mlp::layers(inputs_of(data), hidden.unwrap_or(&mlp::HIDDEN), classes, dropout))
         }
         (ModelKind::Cnn, &Kind::Images { height, width, channels, classes }) => {
             let refused =

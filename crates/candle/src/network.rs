@@ -40,7 +40,6 @@ mod rows;
 mod shared;
 mod softmax;
 mod stage;
-mod statistics;
 mod values;
 mod variables;
 
@@ -187,7 +186,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 
     fn shares_values(&self) -> bool {
-        self.parameters.are_shared()
+        self.parameters.sharing.is_some()
     }
 
     fn brings_values(&self) -> bool {

@@ -12,15 +12,8 @@ use unisono_train::{Replica, Resumed, RunSettings, Shares, TrainError, Wires, ag
 /// The options of data and models that do not depend on which they are.
 const OF_ANY: [&str; 4] = ["seed", "input-threads", "prefetch", "initial"];
 
-/// A run that has not begun.
-pub(crate) struct Run {
-    pub(crate) shares: Shares,
-    pub(crate) settings: RunSettings,
-    pub(crate) resumed: Option<Resumed>,
-}
-
 impl Config {
-    /// Returns the run of a replica with these parameters; `samples` are the numbers of samples to train on and held out. Called by
+    /// Returns a rank's shares of the samples, the settings of a run of a replica with these parameters, and the run to resume; `samples` are the numbers of samples to train on and held out. Called by
     /// all ranks.
     pub(crate) fn run_of(
         &self,
@@ -28,7 +21,7 @@ impl Config {
         replica: &impl Replica,
         parameters: &Parameters,
         samples: [usize; 2],
-    ) -> Result<Run, TrainError> {
+    ) -> Result<(Shares, RunSettings, Option<Resumed>), TrainError> {
         let strategy = self.strategy().unwrap_or_else(|| Strategy::suited(comm));
         strategy.check(comm)?;
         agree(comm, self.check_own(&strategy, replica.shares_values()).map_err(|error| self.placed(error)))?;
@@ -54,7 +47,7 @@ impl Config {
             description,
             ..chosen.run_settings(global_batch, shares.steps(samples[0]), self.learning_rate)
         };
-        Ok(Run { shares, settings, resumed })
+        Ok((shares, settings, resumed))
     }
 
     /// Refuses what a run of a program's own model cannot do, and options that would have no effect on it.

@@ -115,9 +115,11 @@ impl Config {
         let hidden = self.hidden.as_deref();
         let replica = model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
             .and_then(|replica| self.load_initial(comm.rank(), &parameters).map(|()| replica));
-        let said = "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, \
-                    and updates its part";
-        let said = (*strategy == Strategy::CentralStorage).then(|| said.to_owned());
+        let said = (*strategy == Strategy::CentralStorage).then(|| {
+            "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, and \
+             updates its part"
+                .to_owned()
+        });
         Ok((agree(comm, replica)?, said))
     }
 
@@ -255,13 +257,12 @@ impl Config {
         agree(comm, self.check_world(ranks))?;
         self.needs_of_data().check(comm)?;
         // A snapshot may have to be written.
-        let loaded = match self.data {
+        let mut own = self.clone();
+        if comm.rank() > 0 && matches!(self.data, Source::Service(_)) {
             // All ranks wait for the same servers, and one tells it.
-            Source::Service(_) if comm.rank() > 0 => {
-                comm.quiet("loading the data set", |_| Self { tell: None, ..self.clone() }.kept_dataset())
-            }
-            _ => comm.quiet("loading the data set", |_| self.kept_dataset()),
-        };
+            own.tell = None;
+        }
+        let loaded = comm.quiet("loading the data set", |_| own.kept_dataset());
         let checked = loaded
             .and_then(|(dataset, kept)| Ok((Arc::new(self.check_data(dataset, global_batch, ranks)?), kept)));
         agree(comm, checked)

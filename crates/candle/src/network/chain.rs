@@ -27,7 +27,7 @@ pub fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// If `x` is not an `f32` tensor, or of a shape that a part does not expect.
 pub(crate) fn chain(parameters: &Parameters, parts: &[&dyn Part], x: &Tensor) -> Result<Tensor> {
-    if !parameters.are_written_by_loops() {
+    if !parameters.has_loops {
         return composed(parts, x);
     }
     run(Chain::new(parts)?, x, parameters.anchor())

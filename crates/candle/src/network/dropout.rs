@@ -65,7 +65,7 @@ impl Dropout {
             return None;
         }
         let passes = self.parameters.passes();
-        let key = [self.parameters.seed(), self.layer, passes.step, passes.pass];
+        let key = [self.parameters.seed, self.layer, passes.step, passes.pass];
         let key = key.into_iter().fold(0, |key, number| mixed(mixed(key) ^ number));
         // A probability below 1 leaves it in range.
         let threshold = (self.probability * 2_f64.powi(64)) as u64;

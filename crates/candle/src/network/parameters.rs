@@ -15,7 +15,7 @@ use scoped_tls_hkt::scoped_thread_local;
 use unisono::Communicator;
 
 use super::passes::Passes;
-use super::shared::Sharing;
+use super::shared;
 use super::values::{see, with_values};
 use unisono_train::{Fill, Gradients, Parameter};
 
@@ -89,16 +89,18 @@ pub(super) struct Array {
 /// communication.
 #[derive(Debug, Clone)]
 pub struct Parameters {
-    seed: u64,
+    pub(super) seed: u64,
     made: Arc<Mutex<Vec<Array>>>,
     passes: Arc<Mutex<Passes>>,
     /// An input of every operation that reports gradients, so that candle computes derivatives there.
     anchor: Var,
     /// The input for passes without derivatives.
     constant: Tensor,
-    has_loops: bool,
+    /// Whether Unisono's operations compute gradients, and write them to their buckets: on the CPU. Elsewhere, layers are composed of candle
+    /// operations.
+    pub(super) has_loops: bool,
     /// The ranks that share the values of parameters, if any do.
-    sharing: Option<Sharing>,
+    pub(super) sharing: Option<Arc<Mutex<Communicator>>>,
 }
 
 impl Parameters {
@@ -125,18 +127,16 @@ impl Parameters {
     /// # Errors
     /// Errors of the collectives.
     pub fn shared(seed: u64, comm: &mut Communicator) -> unisono::Result<Self> {
-        Ok(Self { sharing: Some(Sharing::among(comm)?), ..Self::new(seed) })
-    }
-
-    /// Returns whether ranks share the values of parameters.
-    pub(super) fn are_shared(&self) -> bool {
-        self.sharing.is_some()
+        let own = comm.split(Some(0), 0)?.expect("every rank says a color");
+        Ok(Self { sharing: Some(Arc::new(Mutex::new(own))), ..Self::new(seed) })
     }
 
     /// Returns the tensor that `make` makes of these values, where those of parameters lie.
     fn placed(&self, values: Vec<f32>, make: impl FnOnce(Vec<f32>) -> Result<Tensor>) -> Result<Tensor> {
         match &self.sharing {
-            Some(sharing) => sharing.tensor(values, make),
+            Some(comm) => {
+                shared::tensor(&mut comm.lock().unwrap_or_else(PoisonError::into_inner), values, make)
+            }
             None => make(values),
         }
     }
@@ -144,12 +144,6 @@ impl Parameters {
     /// Returns the device on which the model computes.
     pub fn device(&self) -> &Device {
         self.anchor.device()
-    }
-
-    /// Returns whether Unisono's operations compute gradients, and write them to their buckets: on the CPU.
-    /// Elsewhere, layers are composed of candle operations.
-    pub(super) fn are_written_by_loops(&self) -> bool {
-        self.has_loops
     }
 
     /// Computes on the CPU like on a GPU.
@@ -175,11 +169,6 @@ impl Parameters {
         let index = self.register(name, &shape, tensor.clone(), true)?;
         self.lock()[index].parameter.is_trained = false;
         Ok(tensor)
-    }
-
-    /// Returns the seed of initial values.
-    pub(crate) fn seed(&self) -> u64 {
-        self.seed
     }
 
     /// Returns the state of the passes.
