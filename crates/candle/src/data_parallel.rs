@@ -10,7 +10,7 @@ use candle_core::{DType, Error, Result, Tensor, Var, bail};
 use candle_nn::VarMap;
 use unisono::Communicator;
 
-use crate::network::with_values;
+use crate::values::with_values;
 use unisono_train::{Means, Parameter};
 
 /// The variables of a candle model that all ranks train together: each rank computes the gradients of its own samples, and gets the

@@ -29,6 +29,7 @@ pub mod model;
 mod network;
 mod saved;
 mod tensors;
+mod values;
 
 pub use config::{Augment, Config, ImageSize, MemoryEstimate, Origin, Size};
 pub use data_parallel::DataParallel;

@@ -9,6 +9,7 @@ use candle_core::Tensor;
 
 #[cfg(feature = "cuda")]
 use crate::gpu::Gpu;
+use crate::values::{self, overwrite};
 use unisono::Communicator;
 use unisono_strategies::central_storage;
 #[cfg(feature = "cuda")]
@@ -40,7 +41,7 @@ mod rows;
 mod shared;
 mod softmax;
 mod stage;
-mod values;
+mod statistics;
 mod variables;
 
 pub(crate) use attention::CausalAttention;
@@ -57,7 +58,6 @@ pub(crate) use operation::Part;
 pub use parameters::Parameters;
 pub(crate) use rows::{Relu, RmsNorm, SquaredRelu};
 pub use stage::{Cut, StageNetwork};
-pub(crate) use values::{overwrite, with_values};
 
 use parameters::{EVALUATION, GRADIENTS, VALUES};
 

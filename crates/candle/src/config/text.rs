@@ -11,7 +11,7 @@ use serde::ser::Serializer;
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "a text as on the command line, or a number")]
 enum Text {
-    Text(String),
+    Plain(String),
     Integer(i64),
     Float(f64),
 }
@@ -24,7 +24,7 @@ pub(crate) fn deserialize<'de, T: FromStr<Err: Display>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     let text = match Text::deserialize(deserializer)? {
-        Text::Text(text) => text,
+        Text::Plain(text) => text,
         Text::Integer(number) => number.to_string(),
         Text::Float(number) => number.to_string(),
     };

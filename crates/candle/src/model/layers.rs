@@ -16,6 +16,8 @@ const TIMES: usize = 3;
 /// samples.
 type Forward = Box<dyn Fn(&Tensor, usize) -> Result<Tensor> + Send>;
 
+type Build = Box<dyn Fn(&Parameters) -> Result<Forward>>;
+
 /// A layer of a model, or several that belong together. It is described, and can be built.
 pub(crate) struct Layer {
     /// No other layer of the model has this name.
@@ -25,7 +27,7 @@ pub(crate) struct Layer {
     /// The numbers that a forward pass computes for a sample, and keeps until the backward pass.
     pub(super) activations: f64,
     /// Adds the parameters.
-    build: Box<dyn Fn(&Parameters) -> Result<Forward>>,
+    build: Build,
 }
 
 impl Layer {

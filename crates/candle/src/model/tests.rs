@@ -91,7 +91,7 @@ fn activations_are_those_of_all_layers() {
     for (kind, hidden, data, expected) in [
         (ModelKind::Mlp, None, IMAGES, 394.0),
         (ModelKind::Cnn, None, IMAGES, 10_086.0),
-        (ModelKind::ResNet, Some(&[5, 5, 9][..]), IMAGES, 57_514.0),
+        (ModelKind::ResNet, Some(&[5, 5, 9][..]), IMAGES, 92_874.0),
         (ModelKind::Transformer, None, text(), 117_360.0),
     ] {
         assert_eq!(size(kind, hidden, &data).unwrap().activations, expected, "{kind}");

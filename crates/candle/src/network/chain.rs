@@ -8,7 +8,7 @@ use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, T
 use super::buffer::Buffer;
 use super::operation::{Function, Fused, Operation, Part};
 use super::parameters::{EVALUATION, Parameters};
-use super::values::{Backward, values, with_all};
+use crate::values::{Backward, values, with_all};
 
 /// Applies `function` to `x`: by its loops on the CPU, and by its composition elsewhere.
 ///

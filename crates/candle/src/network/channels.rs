@@ -9,7 +9,7 @@ use unisono::internals::{Lanes, Level, Pass};
 
 use super::blocks::{self, BLOCK};
 use super::rows::Relu;
-use super::values::Backward;
+use crate::values::Backward;
 
 /// The least number of repeated constants.
 const LEAST: usize = 64;

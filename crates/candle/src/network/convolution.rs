@@ -14,7 +14,7 @@ use super::buffer::Buffer;
 use super::linear::{Kernel, Linear, add_rows};
 use super::operation::{Operation, Part};
 use super::product::{Matrix, product_transposed, transposed_product};
-use super::values::Backward;
+use crate::values::Backward;
 use unisono_train::Fill;
 
 /// The values of the patches of a block, if an image has no more: 512 KiB, half of an L2 cache.

@@ -10,7 +10,7 @@ use super::operation::{Function, Operation, Part};
 use super::parameters::{Parameters, report, wait_for_param};
 use super::product::{Matrix, product, product_transposed, transposed_product};
 use super::rows::Relu;
-use super::values::{Backward, with_values};
+use crate::values::{Backward, with_values};
 use unisono_train::Fill;
 
 /// `x -> x weight + bias`, or `x -> max(x weight + bias, 0)`.

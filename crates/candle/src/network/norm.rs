@@ -8,17 +8,13 @@ use std::sync::{Arc, OnceLock};
 use candle_core::{Result, Shape, Tensor, bail};
 
 use super::chain::looped;
-use super::channels::{Affine, Moved, differentiate, distances, normalize, products, repeated};
+use super::channels::{Affine, Moved, differentiate, normalize, products, repeated};
 use super::operation::{Operation, Part};
 use super::parameters::{Parameters, is_training, report, wait_for_param};
 use super::passes::Direction;
-use super::values::{Backward, see, with_all, with_values};
+use super::statistics::{Moments, Statistics, narrow};
+use crate::values::{Backward, with_all, with_values};
 use unisono_train::Fill;
-
-/// Added to the variance.
-const EPSILON: f64 = 1e-5;
-/// The weight of a pass in the running statistics.
-const MOMENTUM: f64 = 0.1;
 
 /// Batch normalisation whose mean and variance are those of the samples of *all* ranks in a pass, as `torch.nn.SyncBatchNorm`: the
 /// result does not depend on how the ranks share a batch, and ranks may have different numbers of samples, or none.
@@ -200,115 +196,5 @@ impl Operation for Pass {
         let moved = Moved { mean: &mean, scale: &scale, offset: &offset, slope: &slope };
         differentiate(all, moved, self.layer.has_relu, dx);
         Ok(())
-    }
-}
-
-/// The running statistics of a layer, which are buffers of the model.
-#[derive(Debug)]
-pub(super) struct Statistics {
-    pub(super) name: String,
-    channels: usize,
-    mean: Tensor,
-    variance: Tensor,
-}
-
-/// The statistics of a pass over all ranks, by channel.
-#[derive(Debug)]
-pub(super) struct Moments {
-    count: f64,
-    mean: Vec<f64>,
-    /// One over the standard deviation.
-    inverse: Vec<f64>,
-}
-
-impl Moments {
-    fn narrow_mean(&self) -> Vec<f32> {
-        narrow(self.mean.iter().copied())
-    }
-
-    /// Returns the weight over the standard deviation.
-    fn scale(&self, weight: &[f32]) -> Vec<f32> {
-        narrow(weight.iter().zip(&self.inverse).map(|(&weight, inverse)| f64::from(weight) * inverse))
-    }
-}
-
-fn narrow(values: impl Iterator<Item = f64>) -> Vec<f32> {
-    values.map(|value| value as f32).collect()
-}
-
-/// One over the standard deviation.
-fn inverse(variance: &[f64]) -> Vec<f64> {
-    variance.iter().map(|variance| (variance + EPSILON).sqrt().recip()).collect()
-}
-
-fn wide(values: &[f32]) -> Vec<f64> {
-    values.iter().copied().map(f64::from).collect()
-}
-
-impl Statistics {
-    /// Returns the shape of the result for an input of this shape, whose last dimension must be the channels.
-    fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
-        let Self { name, channels, .. } = self;
-        if dims.last() != Some(channels) {
-            bail!("{name} normalises {channels} channels, the last dimension, and is given {dims:?}");
-        }
-        Ok(dims.to_vec())
-    }
-
-    /// Returns the most numbers that this layer sums over ranks.
-    pub(super) fn sums(&self) -> usize {
-        1 + 2 * self.channels
-    }
-
-    /// Returns the number of values per channel; and, of each channel, the sum of distances from the running mean, and of their
-    /// squares.
-    ///
-    /// All ranks have the same running mean, and it is near the mean, so that the difference of squares that is the variance loses
-    /// next to nothing in `f64`, even far from zero.
-    fn local(&self, x: &[f32]) -> Result<Vec<f64>> {
-        let count = (x.len() / self.channels) as f64;
-        let near = with_values(&self.mean, |near| repeated(&wide(near)))?;
-        let [first, second] = distances(self.channels, x, &near);
-        Ok([&[count], &*first, &*second].concat())
-    }
-
-    /// Adds the statistics of a pass, by their [sums](Self::local) over all ranks, to the running ones, and returns its moments.
-    pub(super) fn moments(&self, sums: &[f64]) -> Result<Moments> {
-        let count = sums[0];
-        if count < 2.0 {
-            bail!(
-                "{} is given {count} values per channel over all ranks: a variance needs at least 2",
-                self.name
-            );
-        }
-        let (first, second) = sums[1..self.sums()].split_at(self.channels);
-        let from_near: Vec<f64> = first.iter().map(|sum| sum / count).collect();
-        let variance: Vec<f64> = second
-            .iter()
-            .zip(first)
-            // Not `max`, which would hide a NaN.
-            .map(|(second, first)| (second - first * first / count) / count)
-            .map(|variance| if variance < 0.0 { 0.0 } else { variance })
-            .collect();
-        let mut mean = vec![0.0; self.channels];
-        see(&self.mean, &mut |running| {
-            for ((running, from_near), mean) in running.iter_mut().zip(&from_near).zip(&mut mean) {
-                *mean = f64::from(*running) + from_near;
-                *running = (f64::from(*running) + MOMENTUM * from_near) as f32;
-            }
-        })?;
-        see(&self.variance, &mut |running| {
-            for (running, variance) in running.iter_mut().zip(&variance) {
-                let unbiased = variance * count / (count - 1.0);
-                *running = ((1.0 - MOMENTUM) * f64::from(*running) + MOMENTUM * unbiased) as f32;
-            }
-        })?;
-        Ok(Moments { count, mean, inverse: inverse(&variance) })
-    }
-
-    /// Returns the running statistics. Their count is infinite: a single value does not change them.
-    fn running(&self) -> Result<Moments> {
-        let [mean, variance] = [&self.mean, &self.variance].map(|running| with_values(running, wide));
-        Ok(Moments { count: f64::INFINITY, mean: mean?, inverse: inverse(&variance?) })
     }
 }

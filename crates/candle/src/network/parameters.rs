@@ -16,7 +16,7 @@ use unisono::Communicator;
 
 use super::passes::Passes;
 use super::shared;
-use super::values::{see, with_values};
+use crate::values::{see, with_values};
 use unisono_train::{Fill, Gradients, Parameter};
 
 scoped_thread_local!(

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor, bail};
 use unisono::{Choice, Communicator, ReduceOp};
 
-use super::norm::Statistics;
-use super::values::see;
+use super::statistics::Statistics;
+use crate::values::see;
 
 /// The numbers before the sums of an exchange: how many ranks have samples, and the sum and the sum of squares of what they name.
 const HEADER: usize = 3;

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Result, bail, safetensors};
 
-use super::{Parameters, overwrite};
+use super::Parameters;
 use crate::error::text;
+use crate::values::overwrite;
 
 impl Parameters {
     /// Overwrites the values of the parameters that exist by now with those of the same names in a `safetensors` file, of any type of

@@ -27,7 +27,7 @@ impl PipelinePlan {
     }
 }
 
-/// A defect of a pipeline plan. [`PipelinePlan::verify`](PipelinePlan::verify) returns those that it finds.
+/// A defect of a pipeline plan. [`PipelinePlan::verify`] returns those that it finds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each defect's sentence names its fields")]

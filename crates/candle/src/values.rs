@@ -8,7 +8,7 @@ use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail}
 pub(crate) type Backward<'a> = [&'a [f32]; 3];
 
 /// Returns the values of a contiguous tensor.
-pub(super) fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+pub(crate) fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&storage.as_slice()?[start..end]),
         None => bail!("expected a contiguous tensor, not {layout:?}"),
@@ -16,7 +16,7 @@ pub(super) fn values<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a
 }
 
 /// Calls `see` with the values of contiguous tensors, in row-major order.
-pub(super) fn with_all<const N: usize, T>(
+pub(crate) fn with_all<const N: usize, T>(
     tensors: [&Tensor; N],
     see: impl FnOnce([&[f32]; N]) -> T,
 ) -> Result<T> {
@@ -41,7 +41,7 @@ pub(crate) fn overwrite(tensor: &Tensor, values: &Tensor) -> Result<()> {
 }
 
 /// Calls `see` with the values of a contiguous tensor on the CPU, which it may change in place.
-pub(super) fn see(tensor: &Tensor, see: Seer<'_>) -> Result<()> {
+pub(crate) fn see(tensor: &Tensor, see: Seer<'_>) -> Result<()> {
     tensor.inplace_op1(&See(RefCell::new(see)))
 }
 
