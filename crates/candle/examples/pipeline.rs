@@ -54,8 +54,7 @@ fn train(comm: &mut Communicator) -> std::result::Result<(), TrainError> {
         None => Ok(usual),
     };
     let (length, micro_batches) = (number(1, 2)?, number(3, 8)?);
-    let schedule: PipelineSchedule =
-        args().nth(2).unwrap_or("1f1b".to_owned()).parse().map_err(|error| wrong(format!("{error}")))?;
+    let schedule: PipelineSchedule = args().nth(2).unwrap_or("1f1b".to_owned()).parse().map_err(wrong)?;
 
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let Grid { pipeline, mut replicas } = Grid::of(comm, length)?;

@@ -27,10 +27,11 @@ mod own;
 mod parts;
 mod pipeline;
 mod prepare;
-mod text;
+pub(super) mod text;
 
 pub(super) use check::Figure;
 pub use file::Origin;
+pub use needs::MemoryEstimate;
 pub use parts::{Augment, ImageSize, Size};
 
 /// Everything that determines a run, except the number of ranks. A field is an option of `unisono train`, and a key of its

@@ -10,7 +10,7 @@ use candle_core::{DType, Error, Result, Tensor, Var, bail};
 use candle_nn::VarMap;
 use unisono::Communicator;
 
-use crate::network::with_values;
+use crate::values::with_values;
 use unisono_train::{Means, Parameter};
 
 /// The variables of a candle model that all ranks train together: each rank computes the gradients of its own samples, and gets the
@@ -101,7 +101,7 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
     /// # Errors
     /// Those of candle. On all ranks, if a mean is not finite. Errors of the collectives.
     pub fn backward(&mut self, loss: &Tensor) -> Result<GradStore> {
-        self.mean(loss, 1.0)
+        self.backward_weighted(loss, 1)
     }
 
     /// Returns the gradients of the mean loss over the targets of all ranks, of which this one has `targets`, perhaps none, with
@@ -110,21 +110,18 @@ impl<C: BorrowMut<Communicator>> DataParallel<C> {
     /// # Errors
     /// As [`DataParallel::backward`], and on all ranks if none has a target.
     pub fn backward_weighted(&mut self, loss_sum: &Tensor, targets: usize) -> Result<GradStore> {
-        self.mean(loss_sum, targets as f64)
-    }
-
-    fn mean(&mut self, loss: &Tensor, weight: f64) -> Result<GradStore> {
         if lock(&self.varmap).len() != self.variables.len() {
             bail!("variables were added after DataParallel::new: build the whole model before it");
         }
-        let mut gradients = loss.backward()?;
+        let mut gradients = loss_sum.backward()?;
         let own = self
             .variables
             .iter()
             .map(|(_, var)| gradients.remove(var).map(|own| own.contiguous()).transpose());
         let own = own.collect::<Result<Vec<_>>>()?;
-        let means =
-            self.means.of(self.comm.borrow_mut(), &own, weight, |own, put| Ok(with_values(own, put)?));
+        let means = self
+            .means
+            .of(self.comm.borrow_mut(), &own, targets as f64, |own, put| Ok(with_values(own, put)?));
         for ((_, var), mean) in self.variables.iter().zip(means.map_err(Error::wrap)?) {
             if let Some(mean) = mean {
                 // Where candle's optimizers look for gradients.

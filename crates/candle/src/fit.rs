@@ -102,9 +102,10 @@ pub fn fit_with<S: Samples>(
     callback: impl Callback,
 ) -> std::result::Result<Summary, TrainError> {
     let network = Network::new(model.parameters(), |batch: &Vec<S::Sample>| model.loss(batch));
-    let run = config.run_of(comm, &network, model.parameters(), [train.len(), held_out.len()])?;
+    let samples = [train.len(), held_out.len()];
+    let (shares, settings, resumed) = config.run_of(comm, &network, model.parameters(), samples)?;
     let (threads, depth) = config.input_threads();
-    let feed = Sampled::of_samples((train, held_out), config.seed, run.shares, threads, depth);
+    let feed = Sampled::of_samples((train, held_out), config.seed, shares, threads, depth);
     let feed = feed.up_to_epoch(config.epochs);
-    Trainer::new(comm, network, feed, run.settings, run.resumed)?.run(callback)
+    Trainer::new(comm, network, feed, settings, resumed)?.run(callback)
 }

@@ -25,18 +25,16 @@ mod error;
 mod fit;
 #[cfg(feature = "cuda")]
 mod gpu;
-mod in_place;
 pub mod model;
-mod needs;
 mod network;
 mod saved;
 mod tensors;
+mod values;
 
-pub use config::{Augment, Config, ImageSize, Origin, Size};
+pub use config::{Augment, Config, ImageSize, MemoryEstimate, Origin, Size};
 pub use data_parallel::DataParallel;
 pub use device::DeviceKind;
 pub use fit::{Model, fit, fit_with};
-pub use needs::MemoryEstimate;
 pub use network::{
     Cut, Dropout, Function, Linear, Loss, Network, Parameters, StageNetwork, SyncBatchNorm, apply,
     cross_entropy,

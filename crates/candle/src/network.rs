@@ -9,7 +9,7 @@ use candle_core::Tensor;
 
 #[cfg(feature = "cuda")]
 use crate::gpu::Gpu;
-use crate::in_place;
+use crate::values::{self, overwrite};
 use unisono::Communicator;
 use unisono_strategies::central_storage;
 #[cfg(feature = "cuda")]
@@ -27,7 +27,6 @@ mod chain;
 mod channels;
 mod convolution;
 mod dropout;
-mod joined;
 mod linear;
 mod loss;
 mod norm;
@@ -37,14 +36,12 @@ mod passes;
 mod pretrained;
 #[allow(unsafe_code, reason = "the matrix product takes addresses")]
 mod product;
-mod relu;
 mod rows;
 #[allow(unsafe_code, reason = "values lie in memory that ranks share")]
 mod shared;
 mod softmax;
 mod stage;
 mod statistics;
-mod values;
 mod variables;
 
 pub(crate) use attention::CausalAttention;
@@ -52,17 +49,17 @@ pub use chain::apply;
 pub(crate) use chain::{Residual, chain};
 pub(crate) use convolution::{Convolution, Patches, image_dims};
 pub use dropout::Dropout;
-pub(crate) use joined::Joined;
+pub(crate) use linear::Joined;
 pub use linear::Linear;
 pub use loss::{Loss, cross_entropy};
 pub use norm::SyncBatchNorm;
 pub use operation::Function;
 pub(crate) use operation::Part;
 pub use parameters::Parameters;
-pub(crate) use relu::Relu;
-pub(crate) use rows::{RmsNorm, SquaredRelu};
+pub(crate) use rows::{Relu, RmsNorm, SquaredRelu};
 pub use stage::{Cut, StageNetwork};
-pub(crate) use values::with_values;
+
+use parameters::{EVALUATION, GRADIENTS, VALUES};
 
 /// A candle model as a [`Replica`]: its parameters, and a closure that computes the loss of a batch.
 ///
@@ -132,11 +129,11 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Network<B, F> {
     fn run(&mut self, batch: &B, gradients: &mut dyn Gradients) -> Result<(), ReplicaError> {
         self.parameters.passes().begin();
         self.wait_for_param(gradients, self.without_layer.iter().copied())?;
-        let Loss { sum, tally } = parameters::brought_by(gradients, || (self.loss)(batch))?;
+        let Loss { sum, tally } = VALUES.set(gradients, || (self.loss)(batch))?;
         // Parameters of layers that this batch did not reach.
         self.wait_for_param(gradients, 0..self.arrays.tensors.len())?;
         gradients.record_loss(tally);
-        parameters::reporting_to(gradients, || sum.backward())?;
+        GRADIENTS.set(gradients, || sum.backward())?;
         Ok(self.parameters.passes().end()?)
     }
 }
@@ -173,7 +170,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 
     fn evaluate(&mut self, batch: &B) -> Result<LossSums, ReplicaError> {
-        Ok(parameters::without_derivatives(|| (self.loss)(batch))?.tally)
+        Ok(EVALUATION.set(&(), || (self.loss)(batch))?.tally)
     }
 
     fn evaluate_outputs(
@@ -181,9 +178,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
         batch: &B,
         see: &mut dyn FnMut(&Outputs<'_>),
     ) -> Result<LossSums, ReplicaError> {
-        let (loss, seen) = loss::seeing(|| parameters::without_derivatives(|| (self.loss)(batch)));
-        seen.iter().for_each(|seen| see(&seen.outputs()));
-        Ok(loss?.tally)
+        loss::SEE.set(see, || self.evaluate(batch))
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
@@ -191,7 +186,7 @@ impl<B: Send + 'static, F: Fn(&B) -> candle_core::Result<Loss>> Replica for Netw
     }
 
     fn shares_values(&self) -> bool {
-        self.parameters.are_shared()
+        self.parameters.sharing.is_some()
     }
 
     fn brings_values(&self) -> bool {
@@ -240,11 +235,11 @@ impl Arrays {
     fn with_values(&self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {
         let tensor = &self.tensors[index];
         if tensor.device().is_cpu() {
-            return Ok(in_place::see(tensor, see)?);
+            return Ok(values::see(tensor, see)?);
         }
         let mut values = tensor.flatten_all()?.to_vec1()?;
         see(&mut values);
-        Ok(in_place::overwrite(tensor, &Tensor::from_vec(values, tensor.shape(), tensor.device())?)?)
+        Ok(overwrite(tensor, &Tensor::from_vec(values, tensor.shape(), tensor.device())?)?)
     }
 }
 

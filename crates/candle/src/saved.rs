@@ -5,15 +5,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use candle_core::Device;
-use candle_nn::Module;
 use serde::Deserialize;
 use unisono_collectives::named;
 
-use super::model::{self, ModelKind};
+use crate::config::text;
+use crate::model::{self, ModelKind, Placed};
 use crate::network::{Network, Parameters};
 use unisono::Communicator;
-use unisono_data::{Batch, Cache, Dataset, Depth, Kind, Schema, Source, Split, Threads};
+use unisono_data::{Cache, Dataset, Depth, Kind, Schema, Source, Split, Threads};
 use unisono_train::checkpoint::{self, Loaded, PassedOver, Tensor};
 use unisono_train::internals::{AVERAGE, broadcast, hash_with_buffers, moment_name};
 use unisono_train::metrics::Metric;
@@ -67,10 +66,12 @@ pub struct Saved {
 /// The part of a run's [`Config`](super::Config) in its checkpoints that determines the model.
 #[derive(Deserialize)]
 struct Description {
-    data: String,
+    #[serde(with = "text")]
+    data: Source,
     kind: Kind,
     schema: Option<Schema>,
-    model: String,
+    #[serde(with = "text")]
+    model: ModelKind,
     hidden: Option<Vec<usize>>,
     dropout: Option<f64>,
     seed: u64,
@@ -155,18 +156,12 @@ impl Saved {
         parameters: Vec<Tensor>,
         passed_over: Vec<PassedOver>,
     ) -> Result<Self, TrainError> {
-        let unknown = |why: &dyn std::fmt::Display| {
-            let expected = "expected what `unisono train` saves";
-            TrainError::Setting(format!(
-                "`{}` does not say which model it is of: {why}; {expected}",
-                path.display()
-            ))
-        };
-        let Description { data, kind, schema, model, hidden, dropout, seed } =
-            Description::deserialize(&progress.description).map_err(|error| unknown(&error))?;
-        let source = data.parse().map_err(|error| unknown(&error))?;
-        let model = model.parse().map_err(|error| unknown(&error))?;
-        let dropout = dropout.unwrap_or(0.0);
+        let described = Description::deserialize(&progress.description).map_err(|why| {
+            let (path, expected) = (path.display(), "expected what `unisono train` saves");
+            TrainError::Setting(format!("`{path}` does not say which model it is of: {why}; {expected}"))
+        })?;
+        let Description { data: source, kind, schema, model, hidden, dropout, seed } = described;
+        let (dropout, cache) = (dropout.unwrap_or(0.0), Cache::default());
         Ok(Self {
             path,
             progress,
@@ -178,7 +173,7 @@ impl Saved {
             dropout,
             seed,
             parameters,
-            cache: Cache::default(),
+            cache,
             passed_over,
         })
     }
@@ -187,26 +182,11 @@ impl Saved {
     ///
     /// # Errors
     /// [`TrainError`] if the model cannot be built, or the values do not fit it.
-    pub fn replica(&self) -> Result<impl Replica<Batch = Batch> + use<>, TrainError> {
-        let Self { model, dropout, ref kind, seed, .. } = *self;
-        let parameters = Parameters::new(seed);
-        let mut replica = model::classifier(model, self.hidden.as_deref(), dropout, kind, &parameters)?;
+    pub fn replica(&self) -> Result<impl Replica<Batch = Placed> + use<>, TrainError> {
+        let (hidden, parameters) = (self.hidden.as_deref(), Parameters::new(self.seed));
+        let mut replica = model::classifier(self.model, hidden, self.dropout, &self.kind, &parameters)?;
         self.fill(&mut replica)?;
         Ok(replica)
-    }
-
-    /// Returns the model alone, with the saved values: it turns a batch into logits, as that of
-    /// [`model::build`].
-    ///
-    /// # Errors
-    /// As [`replica`](Self::replica).
-    pub fn network(&self) -> Result<Box<dyn Module + Send>, TrainError> {
-        let Self { model, dropout, ref kind, seed, .. } = *self;
-        let (model, parameters) =
-            model::build(model, self.hidden.as_deref(), dropout, kind, seed, &Device::Cpu)?;
-        // It shares its values with the model, and only serves to write them.
-        self.fill(&mut Network::new(&parameters, |(): &()| candle_core::bail!("it has no loss")))?;
-        Ok(model)
     }
 
     /// Returns a predictor with this model.
@@ -214,7 +194,12 @@ impl Saved {
     /// # Errors
     /// As [`replica`](Self::replica).
     pub fn predictor(&self) -> Result<Predictor, TrainError> {
-        Ok(Predictor::new(self.network()?, self))
+        let (hidden, parameters) = (self.hidden.as_deref(), Parameters::new(self.seed));
+        let network = model::build(self.model, hidden, self.dropout, &self.kind, &parameters)?;
+        // It shares its values with the model, and only serves to write them.
+        self.fill(&mut Network::new(&parameters, |(): &()| candle_core::bail!("it has no loss")))?;
+        let target = self.schema.as_ref().and_then(|schema| schema.target.clone());
+        Ok(Predictor { network, model: self.model, kind: self.kind.clone(), target })
     }
 
     fn fill(&self, replica: &mut impl Replica) -> Result<(), TrainError> {
@@ -282,7 +267,7 @@ impl Saved {
         // There is no training, so batch sizes do not matter.
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let shares = Shares { rank, ranks, global_batch: ranks, micro_batch: 1, fixed_passes: None };
-        let mut feed = Sampled::new(Arc::new(dataset), self.seed, shares, Threads::Auto, Depth::Auto);
-        measure(comm, &mut replica, &mut feed, metrics)
+        let feed = Sampled::new(Arc::new(dataset), self.seed, shares, Threads::Auto, Depth::Auto);
+        measure(comm, &mut replica, &mut feed.placed(None), metrics)
     }
 }

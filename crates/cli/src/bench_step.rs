@@ -9,7 +9,7 @@ use serde::Serialize;
 use unisono::config::share_cores;
 use unisono::size;
 use unisono::{Call, Choice, Collective as _, Communicator, DType, ReduceOp, Vendor};
-use unisono_candle::model::{self, ModelKind};
+use unisono_candle::model::{self, ModelKind, Placed};
 use unisono_candle::{MemoryEstimate, Parameters};
 use unisono_data::{Batch, Inputs, Kind};
 use unisono_train::optimizer::{self, NamedRule};
@@ -158,7 +158,7 @@ fn prepare(comm: &mut Communicator, args: &Args, kind: &Kind) -> Result<(), Trai
     if let Some(choice) = args.algorithm.clone() {
         comm.set_choice(choice).map_err(|error| TrainError::Setting(error.to_string()))?;
     }
-    let size = model::size(args.model, args.hidden(), kind).expect("data of its kind");
+    let size = model::size(args.model, args.hidden(), kind)?;
     let mut needs =
         MemoryEstimate::of(&size, args.batch_size, args.optimizer.0.state_names().len(), args.wire);
     if args.shard_optimizer {
@@ -188,7 +188,7 @@ fn measure(comm: &mut Communicator, args: &Args) -> Result<Row, TrainError> {
         local_steps: args.local_steps.map(|steps| LocalSteps { steps: steps.get(), outer: Outer::Average }),
         ..BucketSettings::default()
     };
-    let batches = [Some(batch(args.batch_size, &kind))];
+    let batches = [Some(Placed::from(batch(args.batch_size, &kind)))];
     let mut independent = match comm.ranks() {
         1 => None,
         _ => Some(Independent::new(comm, classifier()?, optimizer.clone())?),

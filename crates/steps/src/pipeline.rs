@@ -27,16 +27,12 @@ use std::fmt;
 use unisono_collectives::Rank;
 
 mod balance;
-mod defect;
 mod draw;
 mod passes;
-mod timeline;
 mod verify;
 
 pub use balance::balance;
-pub use defect::PipelineDefect;
-pub use timeline::Timeline;
-pub use verify::{PassCosts, Span};
+pub use verify::{PassCosts, PipelineDefect, Span, Timeline};
 
 /// The order of forward and backward passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +58,7 @@ pub enum PipelineSchedule {
 }
 
 /// A pass of a micro-batch through a stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pass {
     /// Whether it is a backward pass.
     pub is_backward: bool,
@@ -129,25 +125,18 @@ impl PipelineSchedule {
         if ranks * micro_batches * self.stages_per_rank() == 0 {
             return Err(NoPlan { ranks, micro_batches });
         }
-        let mut plan = PipelinePlan { schedule: self, micro_batches, ranks: Vec::new() };
         let stages = ranks * self.stages_per_rank();
         let acts = (0..ranks).map(|rank| {
             let passes = passes::of(self, (rank, ranks), micro_batches);
             passes.into_iter().flat_map(|pass| acts(pass, (rank, ranks), stages)).collect()
         });
-        plan.ranks.extend(acts);
-        Ok(plan)
+        Ok(PipelinePlan { schedule: self, micro_batches, ranks: acts.collect() })
     }
 
     /// Returns the most passes through a stage of this rank whose activations it keeps at a time.
     pub fn most_kept(self, rank: Rank, ranks: usize, micro_batches: usize) -> usize {
         let all = micro_batches * self.stages_per_rank();
-        match self {
-            Self::GPipe => all,
-            Self::OneForwardOneBackward | Self::Interleaved { .. } => {
-                all.min(passes::ahead(self, (rank, ranks), micro_batches) + 1)
-            }
-        }
+        all.min(passes::ahead(self, (rank, ranks), micro_batches) + 1)
     }
 }
 
@@ -161,17 +150,10 @@ impl fmt::Display for PipelineSchedule {
     }
 }
 
-/// The text names no schedule.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no schedule of a pipeline is called `{0}`; there are gpipe, 1f1b and interleaved:STAGES (of each rank, from 2 to 64)"
-)]
-pub struct UnknownPipelineSchedule(String);
-
 impl std::str::FromStr for PipelineSchedule {
-    type Err = UnknownPipelineSchedule;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, UnknownPipelineSchedule> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let interleaved = |stages: &str| {
             let stages = stages.parse().ok().filter(|stages| (2..=64).contains(stages))?;
             Some(Self::Interleaved { stages })
@@ -181,16 +163,12 @@ impl std::str::FromStr for PipelineSchedule {
             "1f1b" => Some(Self::OneForwardOneBackward),
             _ => text.strip_prefix("interleaved:").and_then(interleaved),
         };
-        found.ok_or_else(|| UnknownPipelineSchedule(text.to_owned()))
+        let known = "gpipe, 1f1b and interleaved:STAGES (of each rank, from 2 to 64)";
+        found.ok_or_else(|| format!("no schedule of a pipeline is called `{text}`; there are {known}"))
     }
 }
 
 impl PipelinePlan {
-    /// Returns the schedule that this is a plan of.
-    pub fn schedule(&self) -> PipelineSchedule {
-        self.schedule
-    }
-
     /// Returns the number of micro-batches.
     pub fn micro_batches(&self) -> usize {
         self.micro_batches
@@ -222,6 +200,14 @@ impl Pass {
     fn feeds(self, stages: usize) -> Option<Self> {
         let turned = Self { is_backward: !self.is_backward, ..self };
         turned.needs(stages).map(|pass| Self { is_backward: self.is_backward, ..pass })
+    }
+}
+
+impl fmt::Display for Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { is_backward, stage, micro_batch } = self;
+        let kind = if *is_backward { "backward" } else { "forward" };
+        write!(f, "{kind} pass of micro-batch {micro_batch} through stage {stage}")
     }
 }
 

@@ -42,7 +42,9 @@ impl Served {
         let port_us = |node: &Node| machine.inter.occupied_us(node.port_bytes(workers));
         let busiest_us = nodes.iter().map(port_us).fold(0.0, f64::max);
         let copies_us = nodes.iter().map(|node| node.copies_us(machine)).fold(0.0, f64::max);
-        let transfer_us = (busiest_us + self.latency_us(&nodes, machine)).max(copies_us);
+        let is_far = nodes.iter().any(|node| node.workers > 0 && node.held_bytes < node.parameter_bytes);
+        let latency_us = if is_far { machine.inter.latency_us(self.parameter_bytes) } else { 0.0 };
+        let transfer_us = (busiest_us + latency_us).max(copies_us);
         let passes_us = self.forward_us.max(transfer_us) + self.backward_us.max(transfer_us);
         passes_us + self.update_us / servers as f64
     }
@@ -81,11 +83,6 @@ impl Served {
         };
         let all: f64 = (0..nodes.len()).map(shares).sum();
         if self.update_us > 0.0 { all.min(servers as f64 / self.update_us) } else { all }
-    }
-
-    fn latency_us(&self, nodes: &[Node], machine: &Machine) -> f64 {
-        let is_far = nodes.iter().any(|node| node.workers > 0 && node.held_bytes < node.parameter_bytes);
-        if is_far { machine.inter.latency_us(self.parameter_bytes) } else { 0.0 }
     }
 
     fn nodes(&self, topology: &Topology, servers: usize) -> Vec<Node> {

@@ -1,6 +1,8 @@
 //! Checks settings, by themselves and for the data.
 
 use std::fmt;
+use std::ops::Bound::{Excluded, Included};
+use std::ops::RangeBounds;
 
 use candle_core::Device;
 
@@ -58,14 +60,14 @@ impl Config {
     }
 
     fn check_rates(&self) -> Result<(), TrainError> {
-        Range::Above(0.0, 1e6).check("learning-rate", self.learning_rate)?;
-        Range::From(0.0, 1e6).check("weight-decay", f64::from(self.weight_decay))?;
+        check_range("learning-rate", (Excluded(0.0), Included(1e6)), self.learning_rate)?;
+        check_range("weight-decay", 0.0..=1e6, f64::from(self.weight_decay))?;
         self.optimizer().rule.check().or_else(refuse)?;
-        Range::Above(0.0, 1e30).check("clip-norm", self.clip_norm.unwrap_or(1.0))?;
-        Range::From(0.0, 1.0).check("warm-up", self.warm_up)?;
-        Range::From(0.0, 1e6).check("min-delta", self.min_delta)?;
-        Range::Below(0.0, 1.0).check("dropout", self.dropout)?;
-        Range::From(0.0, 1.0).check("step-factor", self.step_factor)
+        check_range("clip-norm", (Excluded(0.0), Included(1e30)), self.clip_norm.unwrap_or(1.0))?;
+        check_range("warm-up", 0.0..=1.0, self.warm_up)?;
+        check_range("min-delta", 0.0..=1e6, self.min_delta)?;
+        check_range("dropout", 0.0..1.0, self.dropout)?;
+        check_range("step-factor", 0.0..=1.0, self.step_factor)
     }
 
     /// Refuses options that do not go together.
@@ -159,19 +161,19 @@ impl Config {
         device: &Device,
         computes: Option<&str>,
     ) -> Result<(), TrainError> {
-        match choice {
-            _ if choice.vendor() == Some(Vendor::Nccl) && device.is_cpu() => refuse(format!(
+        if choice.vendor() == Some(Vendor::Nccl) && device.is_cpu() {
+            return refuse(format!(
                 "the algorithm {choice} works on GPU memory, and this run computes {}: choose another one, or auto",
                 computes.unwrap_or("on the CPU: there is no GPU")
-            )),
-            Choice::Auto => Ok(()),
-            choice if *choice == IN_TREE.into() => Ok(()),
-            choice if self.order == Order::Tree => refuse(format!(
+            ));
+        }
+        if self.order == Order::Tree && ![Choice::Auto, IN_TREE.into()].contains(choice) {
+            return refuse(format!(
                 "the algorithm {choice} would not be used: a result independent of the number of ranks requires {IN_TREE}; remove \
                  --algorithm"
-            )),
-            _ => Ok(()),
+            ));
         }
+        Ok(())
     }
 
     /// Refuses a number of shards that the ranks cannot divide.
@@ -216,33 +218,18 @@ pub(super) fn refuse<T>(why: String) -> Result<T, TrainError> {
     Err(TrainError::Setting(why))
 }
 
-/// A range of numbers: from or above the first, up to or below the second.
-#[derive(Debug, Clone, Copy)]
-enum Range {
-    From(f64, f64),
-    Above(f64, f64),
-    Below(f64, f64),
-}
-
-impl Range {
-    fn check(self, option: &str, value: f64) -> Result<(), TrainError> {
-        let is_inside = match self {
-            Self::From(least, most) => (least..=most).contains(&value),
-            Self::Above(least, most) => least < value && value <= most,
-            Self::Below(least, most) => (least..most).contains(&value),
-        };
-        if is_inside { Ok(()) } else { refuse(format!("--{option} is {}: it must be {self}", Figure(value))) }
-    }
-}
-
-impl fmt::Display for Range {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::From(least, most) => write!(f, "from {} to {}", Figure(least), Figure(most)),
-            Self::Above(least, most) => write!(f, "above {}, and at most {}", Figure(least), Figure(most)),
-            Self::Below(least, most) => write!(f, "from {} to below {}", Figure(least), Figure(most)),
+/// Refuses a value of an option outside a range, which has both bounds.
+fn check_range(option: &str, range: impl RangeBounds<f64>, value: f64) -> Result<(), TrainError> {
+    let expected = match (range.start_bound(), range.end_bound()) {
+        _ if range.contains(&value) => return Ok(()),
+        (Excluded(&least), Included(&most)) => {
+            format!("above {}, and at most {}", Figure(least), Figure(most))
         }
-    }
+        (Included(&least), Excluded(&most)) => format!("from {} to below {}", Figure(least), Figure(most)),
+        (Included(&least), Included(&most)) => format!("from {} to {}", Figure(least), Figure(most)),
+        other => unreachable!("no option has the range {other:?}"),
+    };
+    refuse(format!("--{option} is {}: it must be {expected}", Figure(value)))
 }
 
 /// A human-readable number: with an exponent if it would have many digits.

@@ -1,9 +1,8 @@
 //! Options that would have no effect.
 
-use serde_json::Value;
-
 use super::Config;
 use super::check::refuse;
+use crate::model::ModelKind;
 use unisono_data::Source;
 use unisono_strategies::StrategyKind;
 use unisono_train::rate::ScheduleKind;
@@ -19,11 +18,16 @@ const MAY_VARY: &str =
 const SERVED: [&str; 7] = ["context", "target", "colour", "image-size", "normalize", "augment", "snapshot"];
 
 impl Config {
+    /// Returns whether an option has another value than in `usual`, by its name.
+    pub(super) fn changed(&self, usual: &Self) -> impl Fn(&str) -> bool + use<> {
+        let [own, usual] = [self, usual].map(|config| serde_json::to_value(config).unwrap_or_default());
+        move |option| own[option] != usual[option]
+    }
+
     /// Refuses options that are not at their defaults, and without effect.
     pub(super) fn check_effect(&self) -> Result<(), TrainError> {
-        let json = |settings: &Self| serde_json::to_value(settings).unwrap_or_default();
-        let (own, usual): (Value, Value) = (json(self), json(&Self::new(self.data.clone(), self.model)));
-        let is_given = |option: &&&str| own[**option] != usual[**option];
+        let is_changed = self.changed(&Self::new(self.data.clone(), self.model));
+        let is_given = |option: &&&str| is_changed(option);
         if let (Source::Service(_), Some(option)) = (&self.data, SERVED.iter().find(is_given)) {
             return refuse(format!(
                 "--{option} is up to those who serve the data: remove it here, and start serve-data with it"
@@ -40,8 +44,12 @@ impl Config {
             ("--snapshot DIR", self.snapshot.is_some(), &["snapshot-compression"]),
             (MAY_VARY, may_vary, &["normalize", "augment"]),
             ("--data service:HOST:PORT", matches!(self.data, Source::Service(_)), &["data-token-file"]),
-            ("--model mlp, resnet or transformer", self.model.has_widths(), &["hidden"]),
-            ("--model mlp or transformer", self.model.has_dropout(), &["dropout"]),
+            ("--model mlp, resnet or transformer", self.model != ModelKind::Cnn, &["hidden"]),
+            (
+                "--model mlp or transformer",
+                matches!(self.model, ModelKind::Mlp | ModelKind::Transformer),
+                &["dropout"],
+            ),
             ("--schedule step", self.schedule == ScheduleKind::Step, &["step-epochs", "step-factor"]),
             ("--optimizer sgd", self.optimizer.0.name() == "sgd", &["momentum", "nesterov"]),
             (

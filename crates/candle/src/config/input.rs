@@ -1,6 +1,7 @@
 //! The input pipeline of a run, within its memory.
 
 use super::{Config, Size};
+use crate::model;
 use std::sync::Arc;
 use unisono::size::approximate;
 use unisono_data::pipeline::{LEAST_HELD, holding};
@@ -65,12 +66,8 @@ fn within(bytes: u64, of_step: u64, threads: Threads, depth: Depth) -> Result<(T
 
 /// Returns the size of a rank's batches in a step.
 fn step_bytes(kind: &Kind, shares: Shares) -> u64 {
-    // Inputs and targets.
-    let numbers = match kind {
-        Kind::Images { height, width, channels, .. } => height * width * channels + 1,
-        Kind::Table { features, .. } => features + 1,
-        Kind::Text { context, .. } => 2 * context,
-    };
+    let targets = if let Kind::Text { context, .. } = kind { *context } else { 1 };
+    let numbers = model::inputs_of(kind) + targets;
     (shares.global_batch.div_ceil(shares.ranks) * numbers * size_of::<f32>()) as u64
 }
 

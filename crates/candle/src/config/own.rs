@@ -1,6 +1,6 @@
 //! Runs of a program's own model on its own samples.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Config;
 use super::check::refuse;
@@ -12,15 +12,8 @@ use unisono_train::{Replica, Resumed, RunSettings, Shares, TrainError, Wires, ag
 /// The options of data and models that do not depend on which they are.
 const OF_ANY: [&str; 4] = ["seed", "input-threads", "prefetch", "initial"];
 
-/// A run that has not begun.
-pub(crate) struct Run {
-    pub(crate) shares: Shares,
-    pub(crate) settings: RunSettings,
-    pub(crate) resumed: Option<Resumed>,
-}
-
 impl Config {
-    /// Returns the run of a replica with these parameters; `samples` are the numbers of samples to train on and held out. Called by
+    /// Returns a rank's shares of the samples, the settings of a run of a replica with these parameters, and the run to resume; `samples` are the numbers of samples to train on and held out. Called by
     /// all ranks.
     pub(crate) fn run_of(
         &self,
@@ -28,20 +21,14 @@ impl Config {
         replica: &impl Replica,
         parameters: &Parameters,
         samples: [usize; 2],
-    ) -> Result<Run, TrainError> {
+    ) -> Result<(Shares, RunSettings, Option<Resumed>), TrainError> {
         let strategy = self.strategy().unwrap_or_else(|| Strategy::suited(comm));
         strategy.check(comm)?;
         agree(comm, self.check_own(&strategy, replica.shares_values()).map_err(|error| self.placed(error)))?;
         let (rank, ranks) = (comm.rank(), comm.ranks());
         let (mut resumed, global_batch) = self.begin(comm, &strategy, ranks)?;
-        agree(
-            comm,
-            self.check_choice(
-                comm.choice(),
-                parameters.device(),
-                Some("on the CPU, where its parameters are"),
-            ),
-        )?;
+        let on_cpu = Some("on the CPU, where its parameters are");
+        agree(comm, self.check_choice(comm.choice(), parameters.device(), on_cpu))?;
         agree(comm, self.check_world(ranks).and_then(|()| self.load_initial(rank, parameters)))?;
         same_samples(comm, samples)?;
         if global_batch > samples[0] {
@@ -53,26 +40,21 @@ impl Config {
         let (wire, wire_choice) = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
         let chosen = Self { wire: Wires::One(wire), ..self.clone() };
         let description = chosen.with_run(json!({ "samples": samples[0] }));
-        if let Some(resumed) = &mut resumed {
-            agree(comm, chosen.compare(&description, global_batch, resumed))?;
-            resumed.progress.description = description.clone();
-        }
+        chosen.resume(comm, &description, global_batch, resumed.as_mut())?;
         let shares = self.shares(&strategy, (rank, ranks), global_batch);
         let settings = RunSettings {
             wire_choice,
             description,
             ..chosen.run_settings(global_batch, shares.steps(samples[0]), self.learning_rate)
         };
-        Ok(Run { shares, settings, resumed })
+        Ok((shares, settings, resumed))
     }
 
     /// Refuses what a run of a program's own model cannot do, and options that would have no effect on it.
     fn check_own(&self, strategy: &Strategy, shares_values: bool) -> Result<(), TrainError> {
-        let json = |config: &Self| serde_json::to_value(config).unwrap_or_default();
-        let (own, usual): (Value, Value) = (json(self), json(&Self::default()));
+        let is_changed = self.changed(&Self::default());
         let built_in = Self::of_data_and_model().into_iter().filter(|option| !OF_ANY.contains(&&**option));
-        let is_given = |option: &String| own[option] != usual[option];
-        if let Some(option) = built_in.chain(["device".to_owned()]).find(is_given) {
+        if let Some(option) = built_in.chain(["device".to_owned()]).find(|option| is_changed(option)) {
             return refuse(format!(
                 "--{option} has no effect here: the program has a model and samples of its own; remove it"
             ));

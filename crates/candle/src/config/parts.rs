@@ -12,7 +12,7 @@ use unisono::size;
 #[cfg(not(feature = "service"))]
 use unisono_data::load;
 use unisono_data::{
-    Augmentation, Cache, DataError, Dataset, Normalize, Service, SnapshotOptions, SnapshotReport, Source,
+    Augmentation, Cache, DataError, Dataset, Normalize, SnapshotOptions, SnapshotReport, Source,
 };
 #[cfg(feature = "service")]
 use unisono_data_service::load;
@@ -211,36 +211,20 @@ impl Config {
         self.optimizer.0.scaled_rate(self.learning_rate, global_batch as f64 / f64::from(usual))
     }
 
-    /// Returns the data set for these settings.
-    ///
-    /// # Errors
-    /// [`TrainError::Data`].
-    pub fn dataset(&self) -> Result<Dataset, TrainError> {
-        self.kept_dataset().map(|(dataset, _)| dataset)
-    }
-
-    /// Like [`dataset`](Self::dataset), and returns the report on a [snapshot](Self::snapshot) that was read
-    /// or written.
+    /// Returns the data set for these settings, and the report on a [snapshot](Self::snapshot) that was read or written.
     ///
     /// # Errors
     /// [`TrainError::Data`].
     pub fn kept_dataset(&self) -> Result<(Dataset, Option<SnapshotReport>), TrainError> {
-        let source = self.source();
+        let mut source = self.data.clone();
+        if let (Source::Service(service), Some(token)) = (&mut source, &self.data_token_file) {
+            service.token_file = Some(token.clone());
+        }
         let dataset = load(&source, &self.data_options())?;
         let Some(directory) = self.snapshot.clone() else { return Ok((dataset, None)) };
         let snapshot = SnapshotOptions { directory, compression: self.snapshot_compression };
         let (dataset, report) = dataset.with_snapshot(&source, &snapshot)?;
         Ok((dataset, Some(report)))
-    }
-
-    /// Returns the data set, with the token of its servers.
-    fn source(&self) -> Source {
-        match &self.data {
-            Source::Service(service) if self.data_token_file.is_some() => {
-                Source::Service(Service { token_file: self.data_token_file.clone(), ..service.clone() })
-            }
-            source => source.clone(),
-        }
     }
 
     /// Returns the options that the data set is loaded with.

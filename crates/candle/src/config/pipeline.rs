@@ -54,7 +54,7 @@ impl Config {
         let bubble = 100.0 * plan.timeline(&PassCosts { forward: 1.0, backward: 2.0, message: 0.0 }).bubble();
 
         let layers = model::layers(self.model, self.hidden.as_deref(), self.dropout, &of.dataset.kind);
-        let layers = agree(comm, layers.map_err(TrainError::from))?;
+        let layers = agree(comm, layers)?;
         let cut = self.cut(comm, pipeline, &layers, of)?;
         let said = format!(
             "in {pipelines} pipeline(s) of {length}: {micro_batches} micro-batches of at most {micro_batch} samples by {schedule}, with a \
@@ -82,7 +82,7 @@ impl Config {
         Made { dataset, shares, .. }: &Made<'_>,
     ) -> Result<Cut, TrainError> {
         let stages = pipeline.length(comm.ranks()) * pipeline.schedule.stages_per_rank();
-        let names: Vec<_> = layers.iter().map(|layer| layer.name().to_owned()).collect();
+        let names: Vec<_> = layers.iter().map(|layer| layer.name.clone()).collect();
         if names.len() < stages {
             return Err(TrainError::Setting(format!(
                 "the {} has {} layers ({}), which cannot be cut into {stages} stages: use fewer, or a model of more layers",

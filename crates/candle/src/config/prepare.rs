@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::Config;
 use crate::device;
 use crate::error::{failed, text};
-use crate::model::{self, Input, ModelKind, Placed};
+use crate::model::{self, ModelKind, Placed};
 use crate::network::Parameters;
 use candle_core::Device;
 use unisono::{Communicator, Rank, Unisono};
-use unisono_data::{Batch, Dataset, SnapshotReport, Source};
+use unisono_data::{Dataset, SnapshotReport, Source};
 use unisono_strategies::{ParameterServer, ServerSettings, Strategy};
 use unisono_train::internals::{check_outputs, refusal};
 use unisono_train::{
@@ -67,13 +67,14 @@ impl Config {
         &self,
         comm: &'a mut Communicator,
         servers: ServerSettings,
-    ) -> Result<ParameterServer<'a, impl Replica<Batch = Batch> + use<>, Sampled>, TrainError> {
+    ) -> Result<ParameterServer<'a, impl Replica<Batch = Placed> + use<>, Sampled<Dataset, Placed>>, TrainError>
+    {
         let strategy = Strategy::ParameterServer(servers);
         strategy.check(comm)?;
         let place = (comm.rank(), comm.ranks());
         let Prepared { replica, feed, run, resumed, .. } =
             self.prepare(comm, &strategy, place, |comm, of| self.classifier(comm, &strategy, of))?;
-        ParameterServer::new(comm, replica, feed, run, servers, resumed)
+        ParameterServer::new(comm, replica, feed.placed(None), run, servers, resumed)
     }
 
     /// Works in place of a worker that was lost, in a run of [`Config::parameter_server`] that is
@@ -89,39 +90,36 @@ impl Config {
     ) -> Result<(), TrainError> {
         // The others are inside the run, and have settled all that ranks settle together.
         let mut alone = Unisono::builder().ignore_environment().threads(1)?.remove(0);
-        let global_batch = match &self.checkpoint_dir {
-            Some(directory) if self.resume => Resumed::find(&mut alone, directory)?
-                .map(|resumed| resumed.progress.global_batch)
-                .or(self.global_batch),
-            _ => self.global_batch,
-        };
+        let resumed = self.find(&mut alone)?;
+        let global_batch = resumed.map(|resumed| resumed.progress.global_batch).or(self.global_batch);
         let own = Self { global_batch, log_dir: None, ..self.without_checkpoints() };
         let strategy = Strategy::ParameterServer(servers);
         let Prepared { replica, feed, run, .. } =
             own.prepare(&mut alone, &strategy, (rank, ranks), |comm, of| {
                 own.classifier(comm, &strategy, of)
             })?;
-        ParameterServer::join(folder, (rank, ranks), replica, feed, &run, servers)
+        ParameterServer::join(folder, (rank, ranks), replica, feed.placed(None), &run, servers)
     }
 
     /// Returns the model on one rank, or on all ranks of a node together. Called by all ranks.
-    fn classifier<B: Input>(
+    fn classifier(
         &self,
         comm: &mut Communicator,
         strategy: &Strategy,
         of: &Made<'_>,
-    ) -> Result<(impl Replica<Batch = B> + use<B>, Option<String>), TrainError> {
+    ) -> Result<(impl Replica<Batch = Placed> + use<>, Option<String>), TrainError> {
         let parameters = match strategy {
             Strategy::CentralStorage => Parameters::shared(self.seed, comm)?,
             _ => agree(comm, Parameters::on(of.device, self.seed).map_err(failed))?,
         };
         let hidden = self.hidden.as_deref();
-        let replica = model::of_batches(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
-            .map_err(TrainError::from)
+        let replica = model::classifier(self.model, hidden, self.dropout, &of.dataset.kind, &parameters)
             .and_then(|replica| self.load_initial(comm.rank(), &parameters).map(|()| replica));
-        let said = "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, \
-                    and updates its part";
-        let said = (*strategy == Strategy::CentralStorage).then(|| said.to_owned());
+        let said = (*strategy == Strategy::CentralStorage).then(|| {
+            "which share one copy of the parameters, the gradients and the optimizer state: each rank adds its gradients in turn, and \
+             updates its part"
+                .to_owned()
+        });
         Ok((agree(comm, replica)?, said))
     }
 
@@ -190,13 +188,16 @@ impl Config {
         }
         let kept = self.checkpoints();
         check_outputs(comm, kept.as_ref(), self.resume, self.log_dir.as_deref())?;
-        let resumed = match &self.checkpoint_dir {
-            Some(directory) if self.resume => Resumed::find(comm, directory)?,
-            _ => None,
-        };
+        let resumed = self.find(comm)?;
         let before = resumed.as_ref().map(|resumed| resumed.progress.global_batch);
         let usual = self.batch_size.saturating_mul(strategy.workers(ranks));
         Ok((resumed, self.global_batch.or(before).unwrap_or(usual)))
+    }
+
+    /// Returns the run to resume, if there is one. Called by all ranks.
+    fn find(&self, comm: &mut Communicator) -> Result<Option<Resumed>, TrainError> {
+        let directory = self.checkpoint_dir.as_ref().filter(|_| self.resume);
+        Ok(directory.map(|directory| Resumed::find(comm, directory)).transpose()?.flatten())
     }
 
     /// Returns the shares of ranks in the samples of a step.
@@ -233,17 +234,17 @@ impl Config {
 
     /// Returns the reason why the run cannot be on GPUs, if it cannot.
     fn refuses_device(&self, strategy: &Strategy, global_batch: usize) -> Option<String> {
-        match strategy {
-            Strategy::ParameterServer(_) => {
-                return Some("parameter servers hold their parameters in host memory".to_owned());
+        let why = match strategy {
+            Strategy::ParameterServer(_) => "parameter servers hold their parameters in host memory",
+            Strategy::Pipeline(_) => "the stages of a pipeline compute on the CPU",
+            Strategy::CentralStorage => "ranks share parameters in host memory",
+            Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => {
+                let of_model = || "on a GPU no batch norm computes over all ranks".to_owned();
+                let refused = refusal(&self.buckets(global_batch));
+                return refused.or_else(|| (self.model == ModelKind::ResNet).then(of_model));
             }
-            Strategy::Pipeline(_) => return Some("the stages of a pipeline compute on the CPU".to_owned()),
-            Strategy::CentralStorage => return Some("ranks share parameters in host memory".to_owned()),
-            Strategy::OneDevice | Strategy::Mirrored | Strategy::MultiWorkerMirrored => {}
-        }
-        let of_model = || "on a GPU no batch norm computes over all ranks".to_owned();
-        let refused = refusal(&self.buckets(global_batch));
-        refused.or_else(|| (self.model == ModelKind::ResNet).then(of_model))
+        };
+        Some(why.to_owned())
     }
 
     /// Returns the data set, if it suits these settings, and this many ranks that compute. Called by all ranks.
@@ -256,13 +257,12 @@ impl Config {
         agree(comm, self.check_world(ranks))?;
         self.needs_of_data().check(comm)?;
         // A snapshot may have to be written.
-        let loaded = match self.data {
+        let mut own = self.clone();
+        if comm.rank() > 0 && matches!(self.data, Source::Service(_)) {
             // All ranks wait for the same servers, and one tells it.
-            Source::Service(_) if comm.rank() > 0 => {
-                comm.quiet("loading the data set", |_| Self { tell: None, ..self.clone() }.kept_dataset())
-            }
-            _ => comm.quiet("loading the data set", |_| self.kept_dataset()),
-        };
+            own.tell = None;
+        }
+        let loaded = comm.quiet("loading the data set", |_| own.kept_dataset());
         let checked = loaded
             .and_then(|(dataset, kept)| Ok((Arc::new(self.check_data(dataset, global_batch, ranks)?), kept)));
         agree(comm, checked)
@@ -282,12 +282,23 @@ impl Config {
         let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
         let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
         let description = self.description(dataset, fingerprint);
-        if let Some(resumed) = resumed {
-            agree(comm, self.compare(&description, global_batch, resumed))?;
-            // Checkpoints saved from now on hold everything that this version knows of the run.
-            resumed.progress.description = description.clone();
-        }
+        self.resume(comm, &description, global_batch, resumed)?;
         Ok(description)
+    }
+
+    /// Verifies that a checkpoint to resume from is of the run that `description` describes. Called by all ranks.
+    pub(super) fn resume(
+        &self,
+        comm: &mut Communicator,
+        description: &serde_json::Value,
+        global_batch: usize,
+        resumed: Option<&mut Resumed>,
+    ) -> Result<(), TrainError> {
+        let Some(resumed) = resumed else { return Ok(()) };
+        agree(comm, self.compare(description, global_batch, resumed))?;
+        // Checkpoints saved from now on hold everything that this version knows of the run.
+        resumed.progress.description = description.clone();
+        Ok(())
     }
 
     /// Returns the wire format of a run with these parameters, and why, if it was not asked for. Called by

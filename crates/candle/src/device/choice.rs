@@ -18,7 +18,7 @@ named! {
         Auto = "auto",
         /// The CPU.
         Cpu = "cpu",
-        /// GPUs, one per rank. MemoryEstimate the feature `cuda`.
+        /// GPUs, one per rank. Needs the feature `cuda`.
         Cuda = "cuda",
     }
 }

@@ -125,7 +125,7 @@ impl Block {
     /// Returns the attention of each token to those up to it; shapes as in [`forward`](Self::forward).
     fn attention(&self, x: &Tensor, samples: usize) -> Result<Tensor> {
         let attention = CausalAttention { context: x.dim(0)? / samples, heads: self.heads };
-        chain(self.attend.parameters(), &[&self.attend, &attention, &self.mix], x)
+        chain(&self.attend.parameters, &[&self.attend, &attention, &self.mix], x)
     }
 }
 

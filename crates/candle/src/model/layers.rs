@@ -1,50 +1,49 @@
 //! Models as sequences of layers, between which a [pipeline](unisono_strategies::pipeline) may cut them.
 
-use std::fmt;
+use std::time::{Duration, Instant};
 
-use candle_core::{Module, Result, Tensor};
+use candle_core::{Module, Result, Tensor, Var};
+use unisono_data::Batch;
 
-use crate::network::Parameters;
+use super::{inputs, loss};
+use crate::network::{Cut, Parameters, StageNetwork};
+use unisono_strategies::pipeline::Stage;
+
+/// The number of times that a layer is timed.
+const TIMES: usize = 3;
 
 /// The forward pass of a layer: from the result of the previous layer, or from the inputs, of this many
 /// samples.
-pub(super) type Forward = Box<dyn Fn(&Tensor, usize) -> Result<Tensor> + Send>;
+type Forward = Box<dyn Fn(&Tensor, usize) -> Result<Tensor> + Send>;
 
-/// Adds a layer's parameters.
 type Build = Box<dyn Fn(&Parameters) -> Result<Forward>>;
 
 /// A layer of a model, or several that belong together. It is described, and can be built.
-pub struct Layer {
-    name: String,
+pub(crate) struct Layer {
+    /// No other layer of the model has this name.
+    pub(crate) name: String,
+    /// The number of parameters.
+    pub(super) parameters: f64,
+    /// The numbers that a forward pass computes for a sample, and keeps until the backward pass.
+    pub(super) activations: f64,
+    /// Adds the parameters.
     build: Build,
 }
 
-impl fmt::Debug for Layer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Layer").field(&self.name).finish()
-    }
-}
-
 impl Layer {
-    /// Returns a layer with this name, which `build` builds.
+    /// Returns a layer with this name and these numbers of parameters and activations, which `build` builds.
     pub(super) fn new<F: Fn(&Tensor, usize) -> Result<Tensor> + Send + 'static>(
         name: impl Into<String>,
+        [parameters, activations]: [f64; 2],
         build: impl Fn(&Parameters) -> Result<F> + 'static,
     ) -> Self {
-        Self {
-            name: name.into(),
-            build: Box::new(move |parameters| Ok(Box::new(build(parameters)?) as Forward)),
-        }
-    }
-
-    /// Returns its name, which no other layer of the model has.
-    pub fn name(&self) -> &str {
-        &self.name
+        let build = Box::new(move |parameters: &_| Ok(Box::new(build(parameters)?) as Forward));
+        Self { name: name.into(), parameters, activations, build }
     }
 }
 
 /// Consecutive layers.
-pub(super) struct Sequence(Vec<Forward>);
+pub(crate) struct Sequence(Vec<Forward>);
 
 impl Sequence {
     /// Adds the layers' parameters, in order.
@@ -64,4 +63,48 @@ impl Module for Sequence {
     fn forward(&self, inputs: &Tensor) -> Result<Tensor> {
         self.forward(inputs, inputs.dim(0)?)
     }
+}
+
+/// Consecutive layers of a model as a stage with these parameters, none of which exists yet. It ends with the loss if `is_last`. Fails if a
+/// layer normalises over all ranks, or drops values.
+pub(crate) fn stage(
+    layers: &[Layer],
+    is_last: bool,
+    parameters: &Parameters,
+) -> Result<impl Stage<Batch = Batch> + use<>> {
+    let layers = Sequence::new(layers, parameters)?;
+    StageNetwork::new(parameters, move |batch: &Batch, before: Option<&Tensor>| {
+        let x = match before {
+            Some(before) => before.clone(),
+            None => inputs(batch)?,
+        };
+        let y = layers.forward(&x, batch.samples)?;
+        if is_last { loss(&y, &batch.targets, None).map(Cut::Loss) } else { Ok(Cut::Activations(y)) }
+    })
+}
+
+/// Returns the time that each layer takes for a batch, forward and back: the least of a few times. Only one is in
+/// memory at a time.
+pub(crate) fn measure(layers: &[Layer], batch: &Batch, seed: u64) -> Result<Vec<Duration>> {
+    let mut x = inputs(batch)?;
+    let mut all = Vec::new();
+    for (number, layer) in layers.iter().enumerate() {
+        let own = Sequence::new(std::slice::from_ref(layer), &Parameters::new(seed))?;
+        let is_last = number + 1 == layers.len();
+        let mut least = Duration::MAX;
+        let mut next = None;
+        for _ in 0..TIMES {
+            // The inputs need no gradient.
+            let before = if number > 0 { Var::from_tensor(&x)?.as_tensor().clone() } else { x.clone() };
+            let began = Instant::now();
+            let y = own.forward(&before, batch.samples)?;
+            let sum = if is_last { loss(&y, &batch.targets, None)?.sum } else { y.sum_all()? };
+            sum.backward()?;
+            least = least.min(began.elapsed());
+            next = Some(y.detach());
+        }
+        x = next.expect("it was timed");
+        all.push(least);
+    }
+    Ok(all)
 }

@@ -2,30 +2,19 @@
 
 use candle_core::Tensor;
 
-use super::Size;
 use super::layers::Layer;
 use crate::network::{Dropout, Linear, chain};
 
 /// The default numbers of outputs of the hidden layers.
 pub(super) const HIDDEN: [usize; 2] = [256, 128];
 
-/// Returns the size of the model.
-pub(super) fn size(pixels: f64, hidden: &[usize], classes: usize) -> Size {
-    let mut size = Size { inputs: pixels, with_backward: 3.0, ..Size::default() };
-    let mut inputs = pixels;
-    for outputs in hidden.iter().chain([&classes]).map(|&outputs| outputs as f64) {
-        size.layer(1.0, inputs, outputs, true);
-        inputs = outputs;
-    }
-    size
-}
-
 /// Returns the layers: one for each of these widths, and the output.
 pub(super) fn layers(pixels: usize, hidden: &[usize], classes: usize, dropout: f64) -> Vec<Layer> {
     let (mut layers, mut inputs) = (Vec::new(), pixels);
     for (number, &outputs) in (1..).zip(hidden) {
         let name = format!("hidden{number}");
-        layers.push(Layer::new(name.clone(), move |parameters| {
+        let size = [(inputs as f64 + 1.0) * outputs as f64, outputs as f64];
+        layers.push(Layer::new(name.clone(), size, move |parameters| {
             let linear = Linear::new(parameters, &name, inputs, outputs, 2.0)?.with_relu();
             let dropout = Dropout::new(parameters, dropout)?;
             let parameters = parameters.clone();
@@ -33,7 +22,8 @@ pub(super) fn layers(pixels: usize, hidden: &[usize], classes: usize, dropout: f
         }));
         inputs = outputs;
     }
-    layers.push(Layer::new("output", move |parameters| {
+    let size = [(inputs as f64 + 1.0) * classes as f64, classes as f64];
+    layers.push(Layer::new("output", size, move |parameters| {
         let linear = Linear::new(parameters, "output", inputs, classes, 0.1)?;
         Ok(move |x: &Tensor, _| linear.forward(x))
     }));

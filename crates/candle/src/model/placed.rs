@@ -25,22 +25,11 @@ impl From<Batch> for Placed {
     }
 }
 
-/// Gives a model the tensors of a batch.
-pub(crate) trait Input: Send + 'static {
+impl Placed {
     /// Returns the input tensor, on this device; the targets, on the host; and those on a device, if they are there already.
-    fn tensors(&self, device: &Device) -> Result<(Tensor, &[u32], Option<&Tensor>)>;
-}
-
-impl Input for Batch {
-    fn tensors(&self, device: &Device) -> Result<(Tensor, &[u32], Option<&Tensor>)> {
-        Ok((inputs(self)?.to_device(device)?, &self.targets, None))
-    }
-}
-
-impl Input for Placed {
-    fn tensors(&self, device: &Device) -> Result<(Tensor, &[u32], Option<&Tensor>)> {
+    pub(super) fn tensors(&self, device: &Device) -> Result<(Tensor, &[u32], Option<&Tensor>)> {
         match self {
-            Self::Host(batch) => batch.tensors(device),
+            Self::Host(batch) => Ok((inputs(batch)?.to_device(device)?, &batch.targets, None)),
             Self::Device { inputs, targets, known } => Ok((inputs.clone(), known, Some(targets))),
         }
     }
@@ -49,7 +38,6 @@ impl Input for Placed {
 /// Returns the input tensor of a batch, on the CPU.
 ///
 /// # Errors
-///
 /// If the number of values does not fit the number of samples.
 pub fn inputs(batch: &Batch) -> Result<Tensor> {
     let shape = shape(batch);
@@ -71,7 +59,7 @@ pub(crate) fn shape(batch: &Batch) -> (usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ModelKind, of_batches};
+    use crate::model::{ModelKind, classifier};
     use crate::network::Parameters;
     use unisono_data::Kind;
     use unisono_train::{Fill, Gradients, LossSums, Replica};
@@ -99,7 +87,7 @@ mod tests {
 
     /// Returns a pass of a new model over a batch, and an evaluation.
     fn reported(kind: ModelKind, data: &Kind, batch: &Placed) -> (Reported, LossSums) {
-        let mut replica = of_batches(kind, None, 0.0, data, &Parameters::new(3)).unwrap();
+        let mut replica = classifier(kind, None, 0.0, data, &Parameters::new(3)).unwrap();
         let counts = replica.parameters().iter().map(unisono_train::Parameter::count).collect();
         let mut reported = Reported { counts, ..Reported::default() };
         replica.pass(batch, &mut reported).unwrap();

@@ -5,7 +5,6 @@
 
 use candle_core::{Result, Tensor};
 
-use super::Size;
 use super::layers::Layer;
 use crate::network::{
     Convolution, Function, Linear, Parameters, Part, Patches, Relu, Residual, SyncBatchNorm, chain,
@@ -22,29 +21,11 @@ fn blocks(widths: &[usize]) -> impl Iterator<Item = (usize, usize, usize)> + '_ 
     before.zip(widths).map(|(&inputs, &outputs)| (inputs, outputs, if inputs == outputs { 1 } else { 2 }))
 }
 
-/// Returns the size of the model.
-pub(super) fn size([height, width]: [usize; 2], channels: usize, widths: &[usize], classes: usize) -> Size {
-    let pixels = height as f64 * width as f64;
-    let mut size = Size { inputs: pixels * channels as f64, with_backward: 3.0, ..Size::default() };
-    let mut convolution = |sides: [usize; 2], inputs: f64, outputs: f64| {
-        let pixels = sides[0] as f64 * sides[1] as f64;
-        let patch = (KERNEL * KERNEL) as f64 * inputs;
-        size.layer(pixels, patch, outputs, false);
-        // Weight, bias, running mean and variance.
-        size.parameters += 4.0 * outputs;
-        // The patches, and the results of norm, sum and ReLU.
-        size.activations += pixels * (patch + 3.0 * outputs);
-    };
-    let mut sides = [height, width];
-    let first = widths.first().copied().unwrap_or(0);
-    convolution(sides, channels as f64, first as f64);
-    for (inputs, outputs, stride) in blocks(widths) {
-        sides = sides.map(|side| side.div_ceil(stride));
-        convolution(sides, inputs as f64, outputs as f64);
-        convolution(sides, outputs as f64, outputs as f64);
-    }
-    size.layer(1.0, widths.last().copied().unwrap_or(0) as f64, classes as f64, true);
-    size
+/// Returns the numbers of parameters and, for each pixel of the result, of activations of a convolution.
+fn size(inputs: usize, outputs: usize) -> [f64; 2] {
+    let (patch, outputs) = ((KERNEL * KERNEL) as f64 * inputs as f64, outputs as f64);
+    // Besides the product: weight, bias, running mean and variance; the patches, and the results of norm, sum and ReLU.
+    [(patch + 4.0) * outputs, patch + 4.0 * outputs]
 }
 
 /// Returns the layers: a convolution, a block of each of these widths, and the output. A block whose width differs from the
@@ -52,7 +33,9 @@ pub(super) fn size([height, width]: [usize; 2], channels: usize, widths: &[usize
 pub(super) fn layers(image: [usize; 3], widths: &[usize], classes: usize) -> Option<Vec<Layer>> {
     let (&first_width, &last_width) = (widths.first()?, widths.last()?);
     let [height, width, channels] = image;
-    let first = Layer::new("first", move |parameters| {
+    let mut sides = [height, width];
+    let [parameters, of_pixel] = size(channels, first_width);
+    let first = Layer::new("first", [parameters, of_pixel * (height * width) as f64], move |parameters| {
         let first = Normed::new(parameters, "first", [channels, first_width], 1)?.with_relu();
         let parameters = parameters.clone();
         Ok(move |x: &Tensor, _| {
@@ -61,13 +44,17 @@ pub(super) fn layers(image: [usize; 3], widths: &[usize], classes: usize) -> Opt
     });
     let block = |(number, (inputs, outputs, stride))| {
         let name = format!("block{number}");
-        Layer::new(name.clone(), move |parameters| {
+        sides = sides.map(|side| side.div_ceil(stride));
+        let [first, second] = [size(inputs, outputs), size(outputs, outputs)];
+        let activations = (first[1] + second[1]) * (sides[0] * sides[1]) as f64;
+        Layer::new(name.clone(), [first[0] + second[0], activations], move |parameters| {
             let block = Block::new(parameters, &name, inputs, outputs, stride)?;
             let parameters = parameters.clone();
             Ok(move |x: &Tensor, _| block.forward(&parameters, x))
         })
     };
-    let output = Layer::new("output", move |parameters| {
+    let of_output = [(last_width as f64 + 1.0) * classes as f64, classes as f64];
+    let output = Layer::new("output", of_output, move |parameters| {
         let linear = Linear::new(parameters, "output", last_width, classes, 0.1)?;
         Ok(move |x: &Tensor, _| {
             let (samples, height, width, channels) = x.dims4()?;

@@ -10,6 +10,12 @@ use crate::network::tests::{
 use crate::network::{CausalAttention, Relu, RmsNorm, SquaredRelu};
 use unisono_train::LossSums;
 
+/// Returns a model, and its parameters.
+fn build(kind: ModelKind, hidden: Option<&[usize]>, data: &Kind) -> (Box<dyn Module>, Parameters) {
+    let parameters = Parameters::new(1);
+    (Box::new(super::build(kind, hidden, 0.0, data, &parameters).unwrap()), parameters)
+}
+
 const IMAGES: Kind = Kind::Images { height: 16, width: 17, channels: 1, classes: 10 };
 
 fn text() -> Kind {
@@ -75,15 +81,26 @@ fn parameters_are_counted_before_they_are_there() {
         let count: usize = replica.parameters().iter().map(unisono_train::Parameter::count).sum();
         assert_eq!(size(kind, hidden, &data).unwrap().parameters, count as f64, "{kind} {hidden:?}");
     }
-    assert_eq!(size(ModelKind::Transformer, None, &IMAGES), None);
+    assert!(size(ModelKind::Transformer, None, &IMAGES).is_err());
     let absurd = size(ModelKind::Mlp, Some(&[usize::MAX, usize::MAX]), &IMAGES).unwrap();
     assert!(absurd.parameters > 1e38 && absurd.parameters.is_finite());
 }
 
 #[test]
+fn activations_are_those_of_all_layers() {
+    for (kind, hidden, data, expected) in [
+        (ModelKind::Mlp, None, IMAGES, 394.0),
+        (ModelKind::Cnn, None, IMAGES, 10_086.0),
+        (ModelKind::ResNet, Some(&[5, 5, 9][..]), IMAGES, 92_874.0),
+        (ModelKind::Transformer, None, text(), 117_360.0),
+    ] {
+        assert_eq!(size(kind, hidden, &data).unwrap().activations, expected, "{kind}");
+    }
+}
+
+#[test]
 fn a_model_refuses_data_it_cannot_learn_from() {
-    let refusal =
-        |kind, data: &Kind| build(kind, None, 0.0, data, 0, &Device::Cpu).err().unwrap().to_string();
+    let refusal = |kind, data: &Kind| layers(kind, None, 0.0, data).err().unwrap().to_string();
     let message = refusal(ModelKind::Transformer, &IMAGES);
     assert_eq!(message, "the transformer does not learn from images: use the mlp, the cnn or the resnet");
     for kind in [ModelKind::Mlp, ModelKind::Cnn] {
@@ -117,7 +134,7 @@ fn the_seed_decides_every_parameter() {
 #[test]
 fn logits_have_a_row_per_target_and_no_opinion_yet() {
     for (kind, data) in pairings() {
-        let (model, _) = build(kind, None, 0.0, &data, 1, &Device::Cpu).unwrap();
+        let (model, _) = build(kind, None, &data);
         let (inputs, targets) = batch(&data);
         let (classes, uniform) = match &data {
             Kind::Images { classes, .. } | Kind::Table { classes, .. } => (*classes, 1.5),
@@ -133,7 +150,7 @@ fn logits_have_a_row_per_target_and_no_opinion_yet() {
 #[test]
 fn gradients_are_the_slopes_of_the_loss() {
     for (kind, data) in pairings() {
-        let (model, parameters) = build(kind, None, 0.0, &data, 1, &Device::Cpu).unwrap();
+        let (model, parameters) = build(kind, None, &data);
         check_slopes(&mut network(model, &parameters), &batch(&data));
     }
 }
@@ -141,7 +158,7 @@ fn gradients_are_the_slopes_of_the_loss() {
 #[test]
 fn no_model_uses_values_before_it_has_brought_them() {
     for (kind, data) in pairings() {
-        let (model, parameters) = build(kind, None, 0.0, &data, 1, &Device::Cpu).unwrap();
+        let (model, parameters) = build(kind, None, &data);
         let mut replica = network(model, &parameters);
         let brought = check_brought(&mut replica, &batch(&data));
         let last = &replica.parameters()[*brought.last().unwrap()].name;
@@ -151,7 +168,7 @@ fn no_model_uses_values_before_it_has_brought_them() {
 
 /// Returns a model as a replica whose batches are inputs and targets.
 fn network(
-    model: Box<dyn Module + Send>,
+    model: Box<dyn Module>,
     parameters: &Parameters,
 ) -> impl Replica<Batch = (Tensor, Tensor)> + use<> {
     Network::new(parameters, move |(inputs, targets): &(Tensor, Tensor)| {
@@ -286,7 +303,7 @@ fn functions_that_threads_share_are_composed_to_the_same() {
 // No token may depend on later ones.
 #[test]
 fn the_transformer_is_causal() {
-    let (model, _) = build(ModelKind::Transformer, None, 0.0, &text(), 1, &Device::Cpu).unwrap();
+    let (model, _) = build(ModelKind::Transformer, None, &text());
     let logits = |last: u32| -> Vec<Vec<f32>> {
         let tokens = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, last];
         let inputs = Tensor::new(&[tokens], &Device::Cpu).unwrap();
@@ -301,7 +318,6 @@ fn the_transformer_is_causal() {
 #[test]
 fn gradients_of_the_residual_network_are_the_slopes_of_its_loss() {
     let data = Kind::Images { height: 5, width: 6, channels: 1, classes: 10 };
-    let (model, parameters) =
-        build(ModelKind::ResNet, Some(&[2, 2, 3]), 0.0, &data, 1, &Device::Cpu).unwrap();
+    let (model, parameters) = build(ModelKind::ResNet, Some(&[2, 2, 3]), &data);
     check_training_slopes(&mut network(model, &parameters), &batch(&data));
 }

@@ -4,7 +4,6 @@
 
 use candle_core::{IndexOp, Result, Tensor};
 
-use super::Size;
 use super::layers::Layer;
 use crate::network::{
     CausalAttention, Dropout, Joined, Linear, Parameters, Residual, RmsNorm, SquaredRelu, chain,
@@ -19,29 +18,6 @@ const EXPANSION: usize = 4;
 /// Small, so that at first all characters are about equally likely.
 const OUTPUT_GAIN: f64 = 0.05;
 
-/// Returns the size of the model.
-pub(super) fn size(context: f64, vocabulary: f64, widths: &[usize]) -> Size {
-    let width = widths.first().copied().unwrap_or(0) as f64;
-    let hidden = EXPANSION as f64 * width;
-    let rows = context * width;
-    let mut size = Size {
-        parameters: (vocabulary + context) * width,
-        inputs: context,
-        activations: 3.0 * rows,
-        with_backward: 1.4,
-    };
-    for _ in widths {
-        (0..4).for_each(|_| size.layer(context, width, width, false));
-        size.layer(context, width, hidden, false);
-        size.layer(context, hidden, width, false);
-        // Norms, attention, sums and squares.
-        size.activations += 5.0 * rows + context * hidden;
-    }
-    size.layer(context, width, vocabulary, false);
-    size.activations += rows + context * vocabulary;
-    size
-}
-
 /// Returns the layers: the characters as vectors, a block of each of these widths, and the output. `None` unless the widths are
 /// equal, and divisible into heads.
 pub(super) fn layers(
@@ -54,14 +30,20 @@ pub(super) fn layers(
     if !width.is_multiple_of(HEAD) || widths.iter().any(|&other| other != width) {
         return None;
     }
+    let (rows, square) = (context as f64 * width as f64, (width as f64).powi(2));
+    let logits = context as f64 * vocabulary as f64;
     let block = |number: usize| {
         let name = format!("block{number}");
-        Layer::new(name.clone(), move |parameters| {
+        let expansion = EXPANSION as f64;
+        // The results of six products; norms, attention, sums and squares.
+        let size = [(4.0 + 2.0 * expansion) * square, (10.0 + 2.0 * expansion) * rows];
+        Layer::new(name.clone(), size, move |parameters| {
             let block = Block::new(parameters, &name, [width, blocks], dropout)?;
             Ok(move |x: &Tensor, samples| block.forward(x, samples))
         })
     };
-    let output = Layer::new("output", move |parameters| {
+    let of_output = [width as f64 * vocabulary as f64, rows + 2.0 * logits];
+    let output = Layer::new("output", of_output, move |parameters| {
         let linear = Linear::without_bias(parameters, "output", width, vocabulary, OUTPUT_GAIN)?;
         let parameters = parameters.clone();
         Ok(move |x: &Tensor, _| chain(&parameters, &[&RmsNorm, &linear], x))
@@ -73,7 +55,8 @@ pub(super) fn layers(
 /// Returns the vector of each character, `vocabulary x width`, and of each position, `context x width`; their
 /// sums are `samples*context x width`.
 fn embedding(context: usize, vocabulary: usize, width: usize) -> Layer {
-    Layer::new("embedding", move |parameters| {
+    let size = [(vocabulary + context) as f64 * width as f64, 3.0 * context as f64 * width as f64];
+    Layer::new("embedding", size, move |parameters| {
         let characters = parameters.add("characters", (vocabulary, width), 0.3)?;
         let positions = parameters.add("positions", (context, width), 0.1)?;
         Ok(move |inputs: &Tensor, _| {

@@ -7,8 +7,8 @@ use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, T
 
 use super::buffer::Buffer;
 use super::operation::{Function, Fused, Operation, Part};
-use super::parameters::{Parameters, is_evaluation};
-use super::values::{Backward, values, with_all};
+use super::parameters::{EVALUATION, Parameters};
+use crate::values::{Backward, values, with_all};
 
 /// Applies `function` to `x`: by its loops on the CPU, and by its composition elsewhere.
 ///
@@ -27,7 +27,7 @@ pub fn apply(function: impl Function, x: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// If `x` is not an `f32` tensor, or of a shape that a part does not expect.
 pub(crate) fn chain(parameters: &Parameters, parts: &[&dyn Part], x: &Tensor) -> Result<Tensor> {
-    if !parameters.are_written_by_loops() {
+    if !parameters.has_loops {
         return composed(parts, x);
     }
     run(Chain::new(parts)?, x, parameters.anchor())
@@ -87,7 +87,7 @@ impl Operation for Chain {
         for (operation, shapes) in before.iter().zip(shapes.windows(2)) {
             let mut result = Buffer::of(shapes[1].iter().product());
             operation.forward(&shapes[0], kept.last().map_or(x, |kept| kept), &mut result)?;
-            if is_evaluation() {
+            if EVALUATION.is_set() {
                 kept.clear();
             }
             kept.push(result);

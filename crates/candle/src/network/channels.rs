@@ -8,8 +8,8 @@ use std::ops::Range;
 use unisono::internals::{Lanes, Level, Pass};
 
 use super::blocks::{self, BLOCK};
-use super::relu::Relu;
-use super::values::Backward;
+use super::rows::Relu;
+use crate::values::Backward;
 
 /// The least number of repeated constants.
 const LEAST: usize = 64;

@@ -14,7 +14,7 @@ use super::buffer::Buffer;
 use super::linear::{Kernel, Linear, add_rows};
 use super::operation::{Operation, Part};
 use super::product::{Matrix, product_transposed, transposed_product};
-use super::values::Backward;
+use crate::values::Backward;
 use unisono_train::Fill;
 
 /// The values of the patches of a block, if an image has no more: 512 KiB, half of an L2 cache.
@@ -29,12 +29,12 @@ pub(crate) struct Convolution {
 
 impl Part for Convolution {
     fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
-        let (kernel, patches) = (self.linear.kernel().clone(), self.patches);
+        let (kernel, patches) = (self.linear.kernel.clone(), self.patches);
         Ok(Some(Box::new(Convolved { kernel, patches, image: OnceLock::new() })))
     }
 
     fn composition(&self, x: &Tensor) -> Result<Tensor> {
-        let (kernel, patches) = (self.linear.kernel(), self.patches);
+        let (kernel, patches) = (&self.linear.kernel, self.patches);
         kernel.composed(&patches.composed(x)?)?.reshape(patches.shape(x.dims(), kernel.outputs).to_vec())
     }
 }

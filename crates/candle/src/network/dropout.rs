@@ -9,9 +9,6 @@ use super::chain::apply;
 use super::operation::{Function, Operation, Part};
 use super::parameters::{Parameters, is_training};
 
-/// The buffer that counts steps.
-const STEPS: &str = "dropout.steps";
-
 /// Sets values to zero at random in a training pass, and scales the others up so that the mean remains; does nothing elsewhere.
 ///
 /// Whether a value is dropped is a hash of the seed, the layer, the step, the rank with its pass, and the place in the tensor. The
@@ -43,12 +40,14 @@ impl Dropout {
         if !(0.0..1.0).contains(&probability) {
             bail!("the probability of dropout is {probability}: it must be from 0 to below 1");
         }
-        if probability > 0.0 && !parameters.passes().counts_steps() {
+        let mut passes = parameters.passes();
+        if probability > 0.0 && passes.steps.is_none() {
             // The other number counts what the first cannot hold exactly.
-            let steps = parameters.add_buffer(STEPS, 2, vec![0.0; 2])?;
-            parameters.passes().count_steps_in(steps);
+            passes.steps = Some(parameters.add_buffer("dropout.steps", 2, vec![0.0; 2])?);
         }
-        let layer = parameters.passes().add_dropout();
+        let layer = passes.dropouts;
+        passes.dropouts += 1;
+        drop(passes);
         Ok(Self { parameters: parameters.clone(), layer, probability })
     }
 
@@ -65,10 +64,9 @@ impl Dropout {
         if self.probability == 0.0 || !is_training() {
             return None;
         }
-        let [step, pass] = self.parameters.passes().place();
-        let key = [self.parameters.seed(), self.layer, step, pass]
-            .into_iter()
-            .fold(0, |key, number| mixed(mixed(key) ^ number));
+        let passes = self.parameters.passes();
+        let key = [self.parameters.seed, self.layer, passes.step, passes.pass];
+        let key = key.into_iter().fold(0, |key, number| mixed(mixed(key) ^ number));
         // A probability below 1 leaves it in range.
         let threshold = (self.probability * 2_f64.powi(64)) as u64;
         Some(Mask { key, threshold, scale: (1.0 - self.probability).recip() as f32 })

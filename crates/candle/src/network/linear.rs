@@ -1,5 +1,5 @@
-//! A linear layer as one operation: one product forward, and backward two products and one sum, which write gradients
-//! directly to their buckets.
+//! Linear layers. Each is one operation: one product forward, and backward two products and one sum, which write gradients
+//! directly to their buckets. Layers of one input may be joined.
 
 use std::borrow::Cow;
 
@@ -9,8 +9,8 @@ use super::chain::chain;
 use super::operation::{Function, Operation, Part};
 use super::parameters::{Parameters, report, wait_for_param};
 use super::product::{Matrix, product, product_transposed, transposed_product};
-use super::relu::Relu;
-use super::values::{Backward, with_values};
+use super::rows::Relu;
+use crate::values::{Backward, with_values};
 use unisono_train::Fill;
 
 /// `x -> x weight + bias`, or `x -> max(x weight + bias, 0)`.
@@ -18,25 +18,19 @@ use unisono_train::Fill;
 /// The weight is stored as `inputs x outputs`, the order in which the product reads it.
 #[derive(Debug)]
 pub struct Linear {
-    parameters: Parameters,
-    kernel: Kernel,
+    pub(crate) parameters: Parameters,
+    pub(super) kernel: Kernel,
 }
 
 /// The function of a row that the layer computes.
 #[derive(Debug, Clone)]
 pub(super) struct Kernel {
-    weight: Array,
-    pub(super) bias: Option<Array>,
+    /// The index and the values.
+    weight: (usize, Tensor),
+    pub(super) bias: Option<(usize, Tensor)>,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     has_relu: bool,
-}
-
-/// A parameter of the layer.
-#[derive(Debug, Clone)]
-pub(super) struct Array {
-    index: usize,
-    tensor: Tensor,
 }
 
 impl Linear {
@@ -54,8 +48,8 @@ impl Linear {
     ) -> Result<Self> {
         let bias = format!("{name}.bias");
         let layer = Self::without_bias(parameters, &format!("{name}.weight"), inputs, outputs, gain)?;
-        let (index, tensor) = parameters.add_plain(&bias, Shape::from(outputs), vec![0.0; outputs])?;
-        Ok(Self { kernel: Kernel { bias: Some(Array { index, tensor }), ..layer.kernel }, ..layer })
+        let bias = Some(parameters.add_plain(&bias, Shape::from(outputs), vec![0.0; outputs])?);
+        Ok(Self { kernel: Kernel { bias, ..layer.kernel }, ..layer })
     }
 
     /// Adds a layer without a bias, whose weight has the name `name`.
@@ -70,8 +64,7 @@ impl Linear {
         gain: f64,
     ) -> Result<Self> {
         let values = parameters.even(name, inputs * outputs, (gain / inputs as f64).sqrt());
-        let (index, tensor) = parameters.add_plain(name, Shape::from((inputs, outputs)), values)?;
-        let weight = Array { index, tensor };
+        let weight = parameters.add_plain(name, Shape::from((inputs, outputs)), values)?;
         let kernel = Kernel { weight, bias: None, inputs, outputs, has_relu: false };
         Ok(Self { parameters: parameters.clone(), kernel })
     }
@@ -90,43 +83,28 @@ impl Linear {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         chain(&self.parameters, &[self], x)
     }
-
-    pub(crate) fn parameters(&self) -> &Parameters {
-        &self.parameters
-    }
-
-    pub(super) fn kernel(&self) -> &Kernel {
-        &self.kernel
-    }
 }
 
 impl Kernel {
     /// Returns the layer, composed of candle operations.
     pub(super) fn composed(&self, x: &Tensor) -> Result<Tensor> {
-        let y = x.matmul(&self.weight.tensor)?;
-        let y = self.bias.as_ref().map_or(Ok(y.clone()), |bias| y.broadcast_add(&bias.tensor))?;
+        let y = x.matmul(&self.weight.1)?;
+        let y = self.bias.as_ref().map_or(Ok(y.clone()), |(_, bias)| y.broadcast_add(bias))?;
         if self.has_relu { Relu.composed(&y) } else { Ok(y) }
-    }
-
-    /// Returns whether there is neither a bias nor a ReLU.
-    pub(super) fn is_product(&self) -> bool {
-        self.bias.is_none() && !self.has_relu
     }
 
     /// Waits until the values are there.
     pub(super) fn wait_for_param(&self) -> Result<()> {
-        self.bias
-            .iter()
-            .chain([&self.weight])
-            .try_for_each(|array| wait_for_param(array.index, &array.tensor))
+        let mut arrays = self.bias.iter().chain([&self.weight]);
+        arrays.try_for_each(|(index, tensor)| wait_for_param(*index, tensor))
     }
 
     /// Calls `see` with the values of the weight, `inputs x outputs`, and the bias, which may be empty.
     pub(super) fn with_values<T>(&self, see: impl FnOnce(Matrix<'_>, &[f32]) -> T) -> Result<T> {
-        with_values(&self.weight.tensor, |weight| {
+        with_values(&self.weight.1, |weight| {
             let weight = Matrix::new(weight, self.inputs, self.outputs);
             match &self.bias {
-                Some(bias) => with_values(&bias.tensor, |bias| see(weight, bias)),
+                Some((_, bias)) => with_values(bias, |bias| see(weight, bias)),
                 None => Ok(see(weight, &[])),
             }
         })?
@@ -156,10 +134,10 @@ impl Kernel {
         bias: &mut dyn FnMut(&mut [f32], Fill),
         weight: &mut dyn FnMut(&mut [f32], Fill),
     ) {
-        if let Some(array) = &self.bias {
-            report(array.index, bias);
+        if let Some((index, _)) = self.bias {
+            report(index, bias);
         }
-        report(self.weight.index, weight);
+        report(self.weight.0, weight);
     }
 }
 
@@ -204,5 +182,76 @@ pub(super) fn add_rows(target: &mut [f32], fill: Fill, rows: &[f32]) {
     }
     for row in rows.chunks_exact(target.len()) {
         Fill::Add.write(target, row);
+    }
+}
+
+/// Layers without bias and ReLU, and with equal numbers of inputs: `rows x inputs` to `rows x` the sum of their outputs.
+pub(crate) struct Joined<'a, const N: usize>(pub(crate) [&'a Linear; N]);
+
+impl<const N: usize> Part for Joined<'_, N> {
+    fn operation(&self) -> Result<Option<Box<dyn Operation>>> {
+        let kernels = self.0.map(|layer| &layer.kernel);
+        assert!(
+            kernels.iter().all(|kernel| kernel.bias.is_none() && !kernel.has_relu),
+            "joined layers have no bias and no ReLU"
+        );
+        Ok(Some(Box::new(Kernels(kernels.into_iter().cloned().collect()))))
+    }
+
+    fn composition(&self, x: &Tensor) -> Result<Tensor> {
+        let results = self.0.iter().map(|layer| layer.composition(x)).collect::<Result<Vec<_>>>()?;
+        Tensor::cat(&results, 1)
+    }
+}
+
+/// One pass through the layers.
+struct Kernels(Vec<Kernel>);
+
+impl Kernels {
+    fn outputs(&self) -> usize {
+        self.0.iter().map(|kernel| kernel.outputs).sum()
+    }
+
+    /// Returns each layer with its first column in the result.
+    fn placed(&self) -> impl DoubleEndedIterator<Item = (usize, &Kernel)> {
+        let offsets = self.0.iter().scan(0, |end, kernel| {
+            *end += kernel.outputs;
+            Some(*end - kernel.outputs)
+        });
+        offsets.collect::<Vec<_>>().into_iter().zip(&self.0)
+    }
+}
+
+impl Operation for Kernels {
+    fn shape(&self, dims: &[usize]) -> Result<Vec<usize>> {
+        for kernel in &self.0 {
+            kernel.shape(dims)?;
+        }
+        Ok(vec![dims[0], self.outputs()])
+    }
+
+    fn forward(&self, dims: &[usize], x: &[f32], y: &mut [f32]) -> Result<()> {
+        let (x, all) = (Matrix::new(x, dims[0], dims[1]), self.outputs());
+        for (offset, kernel) in self.placed() {
+            kernel.wait_for_param()?;
+            kernel.with_values(|weight, _| product((&mut y[offset..], all), Fill::Set, x, weight))?;
+        }
+        Ok(())
+    }
+
+    fn backward(&self, dims: &[usize], [x, _, dy]: Backward<'_>, mut dx: Option<&mut [f32]>) -> Result<()> {
+        let (rows, inputs) = (dims[0], dims[1]);
+        let (x, all) = (Matrix::new(x, rows, inputs), self.outputs());
+        for (number, (offset, kernel)) in self.placed().rev().enumerate() {
+            let dy = Matrix::part(&dy[offset..], [rows, kernel.outputs], all);
+            kernel.report(&mut |_, _| unreachable!("there is no bias"), &mut |target, fill| {
+                transposed_product((target, kernel.outputs), fill, x, dy);
+            });
+            if let Some(dx) = &mut dx {
+                let fill = if number == 0 { Fill::Set } else { Fill::Add };
+                kernel.with_values(|weight, _| product_transposed((dx, inputs), fill, dy, weight))?;
+            }
+        }
+        Ok(())
     }
 }

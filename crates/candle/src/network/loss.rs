@@ -1,8 +1,7 @@
 //! The losses of classifications, each one operation, and of regressions.
 
-use std::cell::RefCell;
-
 use candle_core::{D, DType, Device, Result, Tensor, bail};
+use scoped_tls_hkt::scoped_thread_local;
 
 use super::chain::apply;
 use super::operation::Function;
@@ -99,40 +98,17 @@ fn cross_entropy_of(logits: &Tensor, targets: Vec<u32>, there: Option<Tensor>) -
 
 /// Lets those who wish see what a loss is computed from.
 fn show(outputs: &Tensor, classes: usize, targets: &[u32]) -> Result<()> {
-    SEEN.with_borrow_mut(|seen| {
-        if let Some(seen) = seen {
-            let values = outputs.detach().flatten_all()?.to_vec1()?;
-            seen.push(Seen { values, classes, targets: targets.to_vec() });
-        }
-        Ok(())
-    })
-}
-
-/// The arguments of a loss.
-pub(super) struct Seen {
-    values: Vec<f32>,
-    classes: usize,
-    targets: Vec<u32>,
-}
-
-impl Seen {
-    pub(super) fn outputs(&self) -> Outputs<'_> {
-        let Self { values, classes, targets } = self;
-        Outputs { values, classes: *classes, targets }
+    if SEE.is_set() {
+        let values = outputs.detach().flatten_all()?.to_vec1::<f32>()?;
+        SEE.with(|see| see(&Outputs { values: &values, classes, targets }));
     }
+    Ok(())
 }
 
-thread_local! {
-    /// The arguments of losses on this thread, if a test records them.
-    static SEEN: RefCell<Option<Vec<Seen>>> = const { RefCell::new(None) };
-}
-
-/// Returns the result of `run`, and what it has computed losses from.
-pub(super) fn seeing<R>(run: impl FnOnce() -> R) -> (R, Vec<Seen>) {
-    SEEN.set(Some(Vec::new()));
-    let result = run();
-    (result, SEEN.take().unwrap_or_default())
-}
+scoped_thread_local!(
+    /// Is called with the arguments of the losses that are computed on this thread.
+    pub(super) static mut SEE: for<'a> &'a mut (dyn FnMut(&Outputs<'_>) + 'a)
+);
 
 pub(super) struct CrossEntropy {
     pub(super) targets: Vec<u32>,

@@ -13,7 +13,7 @@ use super::operation::{Operation, Part};
 use super::parameters::{Parameters, is_training, report, wait_for_param};
 use super::passes::Direction;
 use super::statistics::{Moments, Statistics, narrow};
-use super::values::{Backward, with_all, with_values};
+use crate::values::{Backward, with_all, with_values};
 use unisono_train::Fill;
 
 /// Batch normalisation whose mean and variance are those of the samples of *all* ranks in a pass, as `torch.nn.SyncBatchNorm`: the

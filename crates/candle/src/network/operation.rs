@@ -6,7 +6,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::blocks::{self, BLOCK};
-use super::values::Backward;
+use crate::values::Backward;
 
 /// A function of an `f32` tensor, written as loops over its values in row-major order.
 pub trait Function: Send + Sync + 'static {

@@ -6,7 +6,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, CustomOp1, Device, Error, Layout, Result, Shape, Tensor, Var, bail};
 #[cfg(feature = "cuda")]
 use candle_core::{CudaStorage, backend::BackendStorage};
@@ -16,39 +15,22 @@ use scoped_tls_hkt::scoped_thread_local;
 use unisono::Communicator;
 
 use super::passes::Passes;
-use super::shared::Sharing;
-use super::values::with_values;
-use crate::in_place;
+use super::shared;
+use crate::values::{see, with_values};
 use unisono_train::{Fill, Gradients, Parameter};
 
 scoped_thread_local!(
-        /// The receiver of gradients for the backward pass that runs on this thread.
-    static mut GRADIENTS: for<'a> &'a mut (dyn Gradients + 'a)
+    /// The receiver of gradients for the backward pass that runs on this thread.
+    pub(super) static mut GRADIENTS: for<'a> &'a mut (dyn Gradients + 'a)
 );
 scoped_thread_local!(
-    /// The provider of parameter values for the forward pass that runs on this thread.
-    static mut VALUES: for<'a> &'a mut (dyn Gradients + 'a)
+    /// The [provider](Gradients::wait_for_param) of parameter values for the forward pass of training that runs on this thread.
+    pub(super) static mut VALUES: for<'a> &'a mut (dyn Gradients + 'a)
 );
-
 scoped_thread_local!(
-    /// Set while this thread needs no derivatives.
-    static EVALUATION: ()
+    /// Set while this thread needs no derivatives: each result of a forward pass is freed once the next one is there.
+    pub(super) static EVALUATION: ()
 );
-
-/// Runs a forward pass without derivatives: each result is freed once the next one is there.
-pub(super) fn without_derivatives<T>(forward: impl FnOnce() -> T) -> T {
-    EVALUATION.set(&(), forward)
-}
-
-/// Returns whether this thread needs no derivatives.
-pub(super) fn is_evaluation() -> bool {
-    EVALUATION.is_set()
-}
-
-/// Runs a forward pass to which `gradients` [provides](Gradients::wait_for_param) the values of its layers.
-pub(super) fn brought_by<T>(gradients: &mut dyn Gradients, forward: impl FnOnce() -> T) -> T {
-    VALUES.set(gradients, forward)
-}
 
 /// Returns whether a forward pass of training runs on this thread.
 pub(super) fn is_training() -> bool {
@@ -66,16 +48,8 @@ pub(super) fn wait_for_param(index: usize, tensor: &Tensor) -> Result<()> {
 /// Brings the values of a parameter from `gradients`.
 pub(super) fn bring_from(gradients: &mut dyn Gradients, index: usize, tensor: &Tensor) -> Result<()> {
     let mut brought = Ok(());
-    in_place::see(tensor, &mut |values| brought = gradients.wait_for_param(index, values))?;
+    see(tensor, &mut |values| brought = gradients.wait_for_param(index, values))?;
     brought.map_err(Error::wrap)
-}
-
-/// Runs a backward pass whose gradients go to `gradients`.
-pub(super) fn reporting_to(
-    gradients: &mut dyn Gradients,
-    backward: impl FnOnce() -> Result<GradStore>,
-) -> Result<GradStore> {
-    GRADIENTS.set(gradients, backward)
 }
 
 /// Reports the gradient of a parameter to the running backward pass; ignores it if the user's program runs the pass itself.
@@ -115,16 +89,18 @@ pub(super) struct Array {
 /// communication.
 #[derive(Debug, Clone)]
 pub struct Parameters {
-    seed: u64,
+    pub(super) seed: u64,
     made: Arc<Mutex<Vec<Array>>>,
     passes: Arc<Mutex<Passes>>,
     /// An input of every operation that reports gradients, so that candle computes derivatives there.
     anchor: Var,
     /// The input for passes without derivatives.
     constant: Tensor,
-    has_loops: bool,
+    /// Whether Unisono's operations compute gradients, and write them to their buckets: on the CPU. Elsewhere, layers are composed of candle
+    /// operations.
+    pub(super) has_loops: bool,
     /// The ranks that share the values of parameters, if any do.
-    sharing: Option<Sharing>,
+    pub(super) sharing: Option<Arc<Mutex<Communicator>>>,
 }
 
 impl Parameters {
@@ -151,18 +127,16 @@ impl Parameters {
     /// # Errors
     /// Errors of the collectives.
     pub fn shared(seed: u64, comm: &mut Communicator) -> unisono::Result<Self> {
-        Ok(Self { sharing: Some(Sharing::among(comm)?), ..Self::new(seed) })
-    }
-
-    /// Returns whether ranks share the values of parameters.
-    pub(super) fn are_shared(&self) -> bool {
-        self.sharing.is_some()
+        let own = comm.split(Some(0), 0)?.expect("every rank says a color");
+        Ok(Self { sharing: Some(Arc::new(Mutex::new(own))), ..Self::new(seed) })
     }
 
     /// Returns the tensor that `make` makes of these values, where those of parameters lie.
     fn placed(&self, values: Vec<f32>, make: impl FnOnce(Vec<f32>) -> Result<Tensor>) -> Result<Tensor> {
         match &self.sharing {
-            Some(sharing) => sharing.tensor(values, make),
+            Some(comm) => {
+                shared::tensor(&mut comm.lock().unwrap_or_else(PoisonError::into_inner), values, make)
+            }
             None => make(values),
         }
     }
@@ -170,12 +144,6 @@ impl Parameters {
     /// Returns the device on which the model computes.
     pub fn device(&self) -> &Device {
         self.anchor.device()
-    }
-
-    /// Returns whether Unisono's operations compute gradients, and write them to their buckets: on the CPU.
-    /// Elsewhere, layers are composed of candle operations.
-    pub(super) fn are_written_by_loops(&self) -> bool {
-        self.has_loops
     }
 
     /// Computes on the CPU like on a GPU.
@@ -203,11 +171,6 @@ impl Parameters {
         Ok(tensor)
     }
 
-    /// Returns the seed of initial values.
-    pub(crate) fn seed(&self) -> u64 {
-        self.seed
-    }
-
     /// Returns the state of the passes.
     pub(super) fn passes(&self) -> MutexGuard<'_, Passes> {
         self.passes.lock().unwrap_or_else(PoisonError::into_inner)
@@ -220,7 +183,7 @@ impl Parameters {
 
     /// Returns the input of an operation that reports gradients.
     pub(super) fn anchor(&self) -> &Tensor {
-        if is_evaluation() { &self.constant } else { self.anchor.as_tensor() }
+        if EVALUATION.is_set() { &self.constant } else { self.anchor.as_tensor() }
     }
 
     /// Values uniform around 0.

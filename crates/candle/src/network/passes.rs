@@ -10,7 +10,7 @@ use candle_core::{Result, Tensor, bail};
 use unisono::{Choice, Communicator, ReduceOp};
 
 use super::statistics::Statistics;
-use crate::in_place;
+use crate::values::see;
 
 /// The numbers before the sums of an exchange: how many ranks have samples, and the sum and the sum of squares of what they name.
 const HEADER: usize = 3;
@@ -33,12 +33,12 @@ pub(super) struct Passes {
     /// The exchanges of this pass: for each layer, forward and backward.
     exchanged: Vec<[bool; 2]>,
     /// The number of layers that drop values.
-    dropouts: u64,
+    pub(super) dropouts: u64,
     /// The steps that were begun, as a buffer of the model; only if a layer drops values.
-    steps: Option<Tensor>,
+    pub(super) steps: Option<Tensor>,
     /// The step, and the number of the pass in it, which differs between ranks.
-    step: u64,
-    pass: u64,
+    pub(super) step: u64,
+    pub(super) pass: u64,
 }
 
 impl Passes {
@@ -47,21 +47,6 @@ impl Passes {
         self.layers.push(layer);
         self.exchanged.push([false; 2]);
         self.layers.len() - 1
-    }
-
-    /// Adds a layer that drops values, and returns its number.
-    pub(super) fn add_dropout(&mut self) -> u64 {
-        self.dropouts += 1;
-        self.dropouts - 1
-    }
-
-    pub(super) fn counts_steps(&self) -> bool {
-        self.steps.is_some()
-    }
-
-    /// Counts steps in this buffer from now on.
-    pub(super) fn count_steps_in(&mut self, steps: Tensor) {
-        self.steps = Some(steps);
     }
 
     /// Returns whether a layer needs other ranks.
@@ -85,7 +70,7 @@ impl Passes {
     pub(super) fn begin_step(&mut self, first: u64, passes: usize) -> Result<usize> {
         if let Some(steps) = &self.steps {
             let step = &mut self.step;
-            in_place::see(steps, &mut |numbers| {
+            see(steps, &mut |numbers| {
                 *step = numbers[0] as u64 + STEPS_PER_NUMBER * numbers[1] as u64;
                 numbers[0] = ((*step + 1) % STEPS_PER_NUMBER) as f32;
                 numbers[1] = ((*step + 1) / STEPS_PER_NUMBER) as f32;
@@ -97,11 +82,6 @@ impl Passes {
             comm.all_reduce(&mut most, ReduceOp::Max).map_err(candle_core::Error::wrap)?;
         }
         Ok(most[0] as usize)
-    }
-
-    /// Returns the number of the step, and of the pass in it.
-    pub(super) fn place(&self) -> [u64; 2] {
-        [self.step, self.pass]
     }
 
     /// Begins a pass.
@@ -161,7 +141,7 @@ impl Passes {
             }
             let named = (sums[1] / sums[0]) as usize;
             if named % 2 == Direction::Forward as usize {
-                self.layers[named / 2].absorb(&sums[HEADER..])?;
+                self.layers[named / 2].moments(&sums[HEADER..])?;
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, bail, safetensors};
 
 use super::Parameters;
 use crate::error::text;
-use crate::in_place::overwrite;
+use crate::values::overwrite;
 
 impl Parameters {
     /// Overwrites the values of the parameters that exist by now with those of the same names in a `safetensors` file, of any type of

@@ -1,44 +1,29 @@
 //! Parameters in memory that ranks share.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Tensor};
 use unisono::Communicator;
 
-/// The ranks that share the values of a model's parameters.
-#[derive(Debug, Clone)]
-pub(super) struct Sharing(Arc<Mutex<Communicator>>);
-
-impl Sharing {
-    /// Among the ranks of this communicator, which must be on one node. Called by all of them.
-    pub(super) fn among(comm: &mut Communicator) -> unisono::Result<Self> {
-        let own = comm.split(Some(0), 0)?.expect("every rank says a color");
-        Ok(Self(Arc::new(Mutex::new(own))))
+/// Returns the tensor that `make` makes of rank 0's values, moved to memory that all ranks share, which are on one node. Called by all ranks in
+/// the same order. The others read the values once rank 0 has met them in a collective. Their memory is freed when the process ends.
+///
+/// # Panics
+/// If `make` has not put all the values, and nothing else, into the storage of the tensor.
+pub(super) fn tensor(
+    comm: &mut Communicator,
+    own: Vec<f32>,
+    make: impl FnOnce(Vec<f32>) -> Result<Tensor>,
+) -> Result<Tensor> {
+    let shared = comm.alloc_shared::<f32>(own.len()).map_err(Error::wrap)?;
+    if comm.rank() == 0 {
+        // SAFETY: no other rank looks before a collective.
+        unsafe { shared.slice_mut(0..own.len()) }.copy_from_slice(&own);
     }
-
-    /// Returns the tensor that `make` makes of rank 0's values, moved to memory that all ranks share. Called by all ranks in the same
-    /// order. The others read the values once rank 0 has met them in a collective. Their memory is freed when the process ends.
-    ///
-    /// # Panics
-    /// If `make` has not put all the values, and nothing else, into the storage of the tensor.
-    pub(super) fn tensor(
-        &self,
-        own: Vec<f32>,
-        make: impl FnOnce(Vec<f32>) -> Result<Tensor>,
-    ) -> Result<Tensor> {
-        let mut comm = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let shared = comm.alloc_shared::<f32>(own.len()).map_err(Error::wrap)?;
-        if comm.rank() == 0 {
-            // SAFETY: no other rank looks before a collective.
-            unsafe { shared.slice_mut(0..own.len()) }.copy_from_slice(&own);
-        }
-        let tensor = make(own)?;
-        // The storage of the tensor is never dropped, so the values are never given back to the allocator, from which they are not.
-        std::mem::forget(tensor.clone());
-        tensor.inplace_op1(&MoveTo { place: shared.as_ptr(), count: shared.len() })?;
-        std::mem::forget(shared);
-        Ok(tensor)
-    }
+    let tensor = make(own)?;
+    // The storage of the tensor is never dropped, so the values are never given back to the allocator, from which they are not.
+    std::mem::forget(tensor.clone());
+    tensor.inplace_op1(&MoveTo { place: shared.as_ptr(), count: shared.len() })?;
+    std::mem::forget(shared);
+    Ok(tensor)
 }
 
 /// Replaces the values of a tensor by memory that outlives it.

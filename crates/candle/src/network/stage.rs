@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 
 use candle_core::{Device, Tensor, Var, bail};
 
-use super::{Arrays, Loss, loss, parameters};
-use crate::network::Parameters;
+use super::parameters::{GRADIENTS, Parameters};
+use super::{Arrays, Loss, loss};
 use unisono_strategies::pipeline::{Activations, Stage, StageOutput};
 use unisono_train::metrics::Outputs;
 use unisono_train::{Gradients, Parameter, ReplicaError};
@@ -27,9 +27,9 @@ pub enum Cut {
 /// ```
 /// use candle_core::{DType, Device, Tensor};
 /// use unisono_steps::pipeline::PipelineSchedule;
-/// use unisono_candle::{Cut, Linear, Loss, Parameters, StageNetwork, cross_entropy};
+/// use unisono_candle::{Cut, Linear, Loss, Parameters, StageNetwork};
 /// use unisono_strategies::pipeline::{Grid, Pipeline};
-/// use unisono_train::{BucketSettings, Mirror, OptimizerSettings, Sgd, Share, LossSums, TrainError};
+/// use unisono_train::{BucketSettings, Mirror, OptimizerSettings, Sgd, Share, TrainError};
 ///
 /// // Two stages, times two replicas of each.
 /// let losses = unisono::threads(4, |mut comm| -> Result<f64, TrainError> {
@@ -43,10 +43,7 @@ pub enum Cut {
 ///         if is_first {
 ///             return Ok(Cut::Activations(outputs));
 ///         }
-///         let sum = cross_entropy(&outputs, targets)?;
-///         let loss = f64::from(sum.to_scalar::<f32>()?);
-///         let tally = LossSums { targets: targets.elem_count() as f64, loss, correct: 0.0 };
-///         Ok(Cut::Loss(Loss { sum, tally }))
+///         Loss::cross_entropy(&outputs, targets).map(Cut::Loss)
 ///     });
 ///     let pipeline = Pipeline::new(pipeline, PipelineSchedule::OneForwardOneBackward, vec![stage.unwrap()])?;
 ///
@@ -93,7 +90,7 @@ impl<B, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> StageNetwork<B, 
     /// pipeline.
     pub fn new(parameters: &Parameters, forward: F) -> candle_core::Result<Self> {
         let passes = parameters.passes();
-        if passes.synchronizes() || passes.counts_steps() {
+        if passes.synchronizes() || passes.steps.is_some() {
             bail!(
                 "a stage of a pipeline has no SyncBatchNorm and no Dropout: use a Network, or other layers"
             );
@@ -151,14 +148,12 @@ impl<B: Send + 'static, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> 
                 return Err("activations need a gradient from the next stage".into());
             }
         };
-        let found = parameters::reporting_to(gradients, || sum.backward())?;
+        let found = GRADIENTS.set(gradients, || sum.backward())?;
         let Some(before) = before else { return Ok(None) };
-        let gradient = match found.get(&before) {
-            Some(gradient) => activations_of(gradient)?,
-            // It does not depend on them.
-            None => activations_of(&before.zeros_like()?)?,
-        };
-        Ok(Some(gradient))
+        // Without a gradient, it does not depend on them.
+        let gradient =
+            found.get(&before).map_or_else(|| before.zeros_like(), |gradient| Ok(gradient.clone()))?;
+        Ok(Some(activations_of(&gradient)?))
     }
 
     fn evaluate(&mut self, batch: &B, before: Option<&Activations>) -> Result<StageOutput, ReplicaError> {
@@ -171,9 +166,7 @@ impl<B: Send + 'static, F: Fn(&B, Option<&Tensor>) -> candle_core::Result<Cut>> 
         before: Option<&Activations>,
         see: &mut dyn FnMut(&Outputs<'_>),
     ) -> Result<StageOutput, ReplicaError> {
-        let (output, seen) = loss::seeing(|| self.evaluate(batch, before));
-        seen.iter().for_each(|seen| see(&seen.outputs()));
-        output
+        loss::SEE.set(see, || self.evaluate(batch, before))
     }
 
     fn with_values(&mut self, index: usize, see: &mut dyn FnMut(&mut [f32])) -> Result<(), ReplicaError> {

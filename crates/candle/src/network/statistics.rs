@@ -3,8 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::channels::{distances, repeated};
-use super::values::with_values;
-use crate::in_place::see;
+use crate::values::{see, with_values};
 
 /// Added to the variance.
 const EPSILON: f64 = 1e-5;
@@ -80,12 +79,7 @@ impl Statistics {
         Ok([&[count], &*first, &*second].concat())
     }
 
-    /// Adds the statistics of a pass, by their [sums](Self::local) over all ranks, to the running ones.
-    pub(super) fn absorb(&self, sums: &[f64]) -> Result<()> {
-        self.moments(sums).map(drop)
-    }
-
-    /// Like [`absorb`](Self::absorb), and returns the moments.
+    /// Adds the statistics of a pass, by their [sums](Self::local) over all ranks, to the running ones, and returns its moments.
     pub(super) fn moments(&self, sums: &[f64]) -> Result<Moments> {
         let count = sums[0];
         if count < 2.0 {

@@ -257,7 +257,7 @@ fn values_are_written_where_they_lie() {
         let count = shape.iter().product::<usize>();
         let tensor = Parameters::new(1).add("one", shape, 1.0).unwrap();
         let values = Tensor::from_vec(vec![7.0_f32; count], shape, &Device::Cpu).unwrap();
-        in_place::overwrite(&tensor, &values).unwrap();
+        overwrite(&tensor, &values).unwrap();
         assert_eq!(tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap(), vec![7.0; count]);
     }
 }

@@ -1,7 +1,5 @@
 //! [`Parameters`] as the variables of `candle_nn`'s layers.
 
-use std::fmt;
-
 use candle_core::{DType, Device, Result, Shape, Tensor, bail};
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
@@ -15,28 +13,8 @@ impl Parameters {
     }
 }
 
-/// Returns whether a variable is a running statistic of a `candle_nn` batch norm.
-fn is_statistic(name: &str) -> bool {
-    let last = name.rsplit('.').next();
-    matches!(last, Some("running_mean" | "running_var"))
-}
-
-/// Warns of a batch norm of `candle_nn`, which copies its statistics: what it adds to them is neither seen nor saved.
-fn warn_of_statistic(name: &str) {
-    tracing::warn!(
-        "{name} is of a BatchNorm of candle_nn, whose statistics are those of each rank's own samples, and are neither saved nor the \
-         same on all ranks: use unisono_candle::SyncBatchNorm instead"
-    );
-}
-
 /// The parameters as a backend of `candle_nn`.
 struct Backend(Parameters);
-
-impl fmt::Debug for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("parameters that report their gradients")
-    }
-}
 
 impl SimpleBackend for Backend {
     fn get(&self, shape: Shape, name: &str, init: Init, dtype: DType, device: &Device) -> Result<Tensor> {
@@ -60,9 +38,6 @@ impl SimpleBackend for Backend {
             array.is_of_layer = false;
             return Ok(array.tensor.clone());
         }
-        if is_statistic(name) {
-            warn_of_statistic(name);
-        }
         let count = shape.elem_count();
         let values = match init {
             Init::Const(value) => vec![value as f32; count],
@@ -80,7 +55,12 @@ impl SimpleBackend for Backend {
                 }
             }
         };
-        if is_statistic(name) {
+        // A batch norm of `candle_nn` copies its running statistics: what it adds to them is neither seen nor saved.
+        if matches!(name.rsplit('.').next(), Some("running_mean" | "running_var")) {
+            tracing::warn!(
+                "{name} is of a BatchNorm of candle_nn, whose statistics are those of each rank's own samples, and are neither saved nor \
+                 the same on all ranks: use unisono_candle::SyncBatchNorm instead"
+            );
             return self.0.add_buffer(name, shape, values);
         }
         self.0.report_whole(name, shape, values)

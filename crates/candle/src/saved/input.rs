@@ -80,29 +80,20 @@ impl Saved {
         // Without a schema, labels that are names get their numbers from the names that are there.
         let is_numbered_anew = self.schema.is_none() && source.names_classes();
         let has_classes = |found: usize, known: usize| found == known || (!is_numbered_anew && found < known);
-        let fits = match (&dataset.kind, &self.kind) {
+        let mut known = self.kind.clone();
+        match (&dataset.kind, &mut known) {
             (Kind::Text { vocabulary: found, .. }, Kind::Text { vocabulary: known, .. }) => {
                 return translated(source, &dataset, found, known);
             }
-            (
-                &Kind::Images { height, width, channels, classes },
-                &Kind::Images {
-                    height: known_height,
-                    width: known_width,
-                    channels: known_channels,
-                    classes: known,
-                },
-            ) => {
-                (height, width, channels) == (known_height, known_width, known_channels)
-                    && has_classes(classes, known)
+            (Kind::Images { classes: found, .. }, Kind::Images { classes: known, .. })
+            | (Kind::Table { classes: found, .. }, Kind::Table { classes: known, .. })
+                if has_classes(*found, *known) =>
+            {
+                *known = *found;
             }
-            (
-                &Kind::Table { features, classes },
-                &Kind::Table { features: known_features, classes: known },
-            ) => features == known_features && has_classes(classes, known),
-            _ => false,
-        };
-        if fits {
+            _ => {}
+        }
+        if dataset.kind == known {
             return Ok(dataset);
         }
         let (found, known) = (Described(&dataset.kind), Described(&self.kind));

@@ -7,18 +7,17 @@ use candle_nn::Module;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::Saved;
 use super::input::{Characters, Described, tokens};
 use crate::config::Figure;
-use crate::model::{self, ModelKind};
+use crate::model::{self, ModelKind, Sequence};
 use unisono_data::{Batch, Column, Kind};
 use unisono_train::{ReplicaError, TrainError};
 
 /// A model for prediction; see [`Saved::predictor`](super::Saved::predictor).
 pub struct Predictor {
-    network: Box<dyn Module + Send>,
-    model: ModelKind,
-    kind: Kind,
+    pub(super) network: Sequence,
+    pub(super) model: ModelKind,
+    pub(super) kind: Kind,
     /// The column that a regression predicts; `None` for classes.
     pub(super) target: Option<Column>,
 }
@@ -57,11 +56,6 @@ pub struct Sampling {
 }
 
 impl Predictor {
-    pub(super) fn new(network: Box<dyn Module + Send>, saved: &Saved) -> Self {
-        let target = saved.schema.as_ref().and_then(|schema| schema.target.clone());
-        Self { network, model: saved.model, kind: saved.kind.clone(), target }
-    }
-
     /// Predicts each sample of a batch: images or rows like those that the model was trained on.
     ///
     /// # Errors
@@ -129,7 +123,7 @@ impl Predictor {
     }
 
     fn logits(&self, inputs: &Tensor) -> Result<Vec<Vec<f32>>, TrainError> {
-        let rows = self.network.forward(inputs).and_then(|logits| logits.to_vec2());
+        let rows = Module::forward(&self.network, inputs).and_then(|logits| logits.to_vec2());
         Ok(rows.map_err(ReplicaError::from)?)
     }
 

@@ -6,7 +6,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{TensorForm, rules::form};
-use crate::in_place::overwrite;
+use crate::values::overwrite;
 use unisono_train::optimizer::{Factors, Optimizer, OptimizerSettings, StateError, StepInfo};
 
 /// An optimizer with its state in tensors on the parameters' device.

@@ -28,7 +28,8 @@ impl PipelinePlan {
         let own_stages = self.schedule.stages_per_rank();
         let name = |micro_batch: usize, own_stage: usize| match own_stages {
             1 => micro_batch.to_string(),
-            _ => format!("{micro_batch}{}", letter(own_stage)),
+            // Beyond z, letters repeat.
+            _ => format!("{micro_batch}{}", char::from(b'a' + (own_stage % 26) as u8)),
         };
         let width = name(micro_batches - 1, own_stages - 1).len() + 2;
         for (rank, spans) in timeline.ranks.iter().enumerate() {
@@ -53,9 +54,4 @@ impl PipelinePlan {
         }
         text
     }
-}
-
-/// Returns the letter of a stage of a rank; beyond z, letters repeat.
-fn letter(own_stage: usize) -> char {
-    char::from(b'a' + (own_stage % 26) as u8)
 }

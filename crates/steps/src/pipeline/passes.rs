@@ -11,17 +11,18 @@ pub(super) fn of(
 ) -> Vec<Pass> {
     let own_stages = schedule.stages_per_rank();
     let exists = |pass: &Pass| pass.micro_batch < micro_batches;
-    let micro_batches = rounds(schedule, ranks, micro_batches);
+    // Whole rounds, in which interleaved stages take turns; micro-batches beyond the last are left out.
+    let micro_batches = if own_stages == 1 { micro_batches } else { micro_batches.next_multiple_of(ranks) };
     let all = micro_batches * own_stages;
     // Stages take turns, each with as many micro-batches as there are ranks; backward from the last stage.
     let pass = |is_backward: bool, number: usize| {
         let (round, within) = (number / (ranks * own_stages), number % (ranks * own_stages));
         let turn = within / ranks;
         let own = if is_backward { own_stages - 1 - turn } else { turn };
-        Pass { is_backward, stage: own * ranks + rank, micro_batch: round * ranks + within % ranks }
+        let micro_batch = round * ranks + within % ranks;
+        Some(Pass { is_backward, stage: own * ranks + rank, micro_batch }).filter(exists)
     };
     let ahead = ahead(schedule, (rank, ranks), micro_batches);
-    let pass = |is_backward, number| Some(pass(is_backward, number)).filter(exists);
     let mut passes = Vec::with_capacity(2 * all);
     passes.extend((0..ahead).filter_map(|number| pass(false, number)));
     for number in 0..all {
@@ -31,15 +32,6 @@ pub(super) fn of(
         passes.extend(pass(true, number));
     }
     passes
-}
-
-/// Returns the micro-batches of whole rounds, in which interleaved stages take turns; those beyond the last are
-/// left out.
-fn rounds(schedule: PipelineSchedule, ranks: usize, micro_batches: usize) -> usize {
-    match schedule {
-        PipelineSchedule::GPipe | PipelineSchedule::OneForwardOneBackward => micro_batches,
-        PipelineSchedule::Interleaved { .. } => micro_batches.next_multiple_of(ranks),
-    }
 }
 
 /// Returns the number of forward passes of a rank before the first one that a backward pass follows.

@@ -1,8 +1,8 @@
-//! The verification of pipeline plans: all ranks are played at once.
+//! The defects and the times of pipeline plans: all ranks are played at once.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::{Act, Pass, PipelineDefect, PipelinePlan};
+use super::{Act, Pass, PipelinePlan};
 use unisono_collectives::Rank;
 
 impl PipelinePlan {
@@ -14,6 +14,55 @@ impl PipelinePlan {
         play.end();
         play.defects
     }
+
+    /// Computes the times of all passes, if every act begins as soon as it can.
+    ///
+    /// # Panics
+    /// If the plan is defective: a rank waits for ever.
+    pub fn timeline(&self, costs: &PassCosts) -> Timeline {
+        let play = Play::of(self, *costs);
+        let is_done = play.ranks.iter().zip(&self.ranks).all(|(state, acts)| state.done == acts.len());
+        assert!(is_done, "a rank waits for ever: {:?}", self.verify());
+        Timeline { ranks: play.ranks.into_iter().map(|state| state.spans).collect() }
+    }
+}
+
+/// A defect of a pipeline plan. [`PipelinePlan::verify`] returns those that it finds.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each defect's sentence names its fields")]
+pub enum PipelineDefect {
+    /// A pass is made more than once.
+    #[error("rank {rank} makes the {pass} twice")]
+    Twice { rank: Rank, pass: Pass },
+
+    /// A rank makes a pass through a stage that it does not hold, or that there is not.
+    #[error("rank {rank} makes the {pass}, which is not its own")]
+    NotOwn { rank: Rank, pass: Pass },
+
+    /// A pass is never made.
+    #[error("rank {rank} does not make the {pass}")]
+    Missing { rank: Rank, pass: Pass },
+
+    /// A pass begins before what it needs is there.
+    #[error("rank {rank} makes the {pass} without the result of the {needed}")]
+    TooEarly { rank: Rank, pass: Pass, needed: Pass },
+
+    /// A rank sends what it has not computed.
+    #[error("rank {rank} sends the result of the {pass} before it has made it")]
+    NothingToSend { rank: Rank, pass: Pass },
+
+    /// A rank waits for a message, and the other sends another, or no more.
+    #[error("rank {rank} waits for the result of the {pass} from rank {from}, and does not get it")]
+    Deadlock { rank: Rank, pass: Pass, from: Rank },
+
+    /// A message is never received.
+    #[error("rank {rank} does not receive the result of the {pass} from rank {from}")]
+    Unreceived { rank: Rank, pass: Pass, from: Rank },
+
+    /// A rank keeps more activations than the schedule says.
+    #[error("rank {rank} keeps the activations of {kept} passes at a time, and the schedule says {most}")]
+    Memory { rank: Rank, kept: usize, most: usize },
 }
 
 /// The costs of passing a micro-batch through a stage, in any unit of time: the same for all stages.
@@ -38,24 +87,45 @@ pub struct Span {
     pub ends: f64,
 }
 
+/// The times of all passes of all ranks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timeline {
+    /// The passes of each rank, in order.
+    pub ranks: Vec<Vec<Span>>,
+}
+
+impl Timeline {
+    /// Returns the end of the last pass.
+    pub fn ends(&self) -> f64 {
+        self.ranks.iter().flatten().map(|span| span.ends).fold(0.0, f64::max)
+    }
+
+    /// Returns the share of the time that ranks do not compute, 0 to 1: without messages, with `s` ranks and `m`
+    /// micro-batches, (s−1)/(m+s−1), and (s−1)/(v·m+s−1) if `v` stages of a rank are interleaved.
+    pub fn bubble(&self) -> f64 {
+        let busy: f64 = self.ranks.iter().flatten().map(|span| span.ends - span.begins).sum();
+        1.0 - busy / (self.ends() * self.ranks.len() as f64)
+    }
+}
+
 /// All ranks, during their acts.
-pub(super) struct Play<'a> {
+struct Play<'a> {
     plan: &'a PipelinePlan,
     costs: PassCosts,
-    pub(super) ranks: Vec<State>,
+    ranks: Vec<State>,
     /// The messages on their way, and when they arrive, by their ends.
     on_the_way: HashMap<(Rank, Rank), VecDeque<(Pass, f64)>>,
     defects: Vec<PipelineDefect>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+struct State {
     /// The number of acts done.
-    pub(super) done: usize,
+    done: usize,
     /// When the last one ended.
     clock: f64,
     /// The times of the passes.
-    pub(super) spans: Vec<Span>,
+    spans: Vec<Span>,
     made: HashSet<Pass>,
     received: HashSet<Pass>,
     /// The forward passes whose backward pass is still to come, now and at most.
@@ -65,7 +135,7 @@ pub(super) struct State {
 
 impl<'a> Play<'a> {
     /// Plays a plan until no rank acts any more.
-    pub(super) fn of(plan: &'a PipelinePlan, costs: PassCosts) -> Self {
+    fn of(plan: &'a PipelinePlan, costs: PassCosts) -> Self {
         let ranks = plan.ranks.iter().map(|_| State::default()).collect();
         let mut play = Self { plan, costs, ranks, on_the_way: HashMap::new(), defects: Vec::new() };
         while play.round() {}
@@ -151,21 +221,14 @@ impl<'a> Play<'a> {
             messages.iter().map(move |&(pass, _)| PipelineDefect::Unreceived { rank, pass, from })
         });
         self.defects.extend(unreceived);
-        let missing = self.all().into_iter().filter_map(|pass| {
-            let rank = pass.stage % ranks;
-            (!self.ranks[rank].made.contains(&pass)).then_some(PipelineDefect::Missing { rank, pass })
-        });
-        self.defects.extend(missing.collect::<Vec<_>>());
-    }
-
-    /// Returns the passes of a step.
-    fn all(&self) -> BTreeSet<Pass> {
-        let pairs = (0..self.plan.stages())
-            .flat_map(|stage| (0..self.plan.micro_batches).map(move |micro_batch| (stage, micro_batch)));
-        pairs
-            .flat_map(|(stage, micro_batch)| {
-                [false, true].map(|is_backward| Pass { is_backward, stage, micro_batch })
-            })
-            .collect()
+        for is_backward in [false, true] {
+            for number in 0..plan.stages() * plan.micro_batches {
+                let (stage, micro_batch) = (number / plan.micro_batches, number % plan.micro_batches);
+                let (rank, pass) = (stage % ranks, Pass { is_backward, stage, micro_batch });
+                if !self.ranks[rank].made.contains(&pass) {
+                    self.defects.push(PipelineDefect::Missing { rank, pass });
+                }
+            }
+        }
     }
 }

@@ -97,7 +97,7 @@ fn a_residual_network_learns_digits_within_an_epoch() {
             &Parameters::new(1),
         );
         let shares = Shares { rank, ranks, global_batch: 32, micro_batch: 16, fixed_passes: None };
-        let feed = Sampled::new(Arc::clone(&dataset), 1, shares, Threads::Auto, Depth::Auto);
+        let feed = Sampled::new(Arc::clone(&dataset), 1, shares, Threads::Auto, Depth::Auto).placed(None);
         let steps = shares.steps(dataset.train.len()) as u64;
         let rate = Rate::new(Schedule::Cosine, 0.1, 0.1, steps);
         let settings = RunSettings::new(1, 32, sgd(), rate);
