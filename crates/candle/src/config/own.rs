@@ -40,7 +40,7 @@ impl Config {
         let (wire, wire_choice) = self.choose_wire(comm, replica.parameters(), resumed.as_ref())?;
         let chosen = Self { wire: Wires::One(wire), ..self.clone() };
         let description = chosen.with_run(json!({ "samples": samples[0] }));
-        chosen.resume(comm, &description, global_batch, resumed.as_mut())?;
+        chosen.continue_from(comm, &description, global_batch, resumed.as_mut())?;
         let shares = self.shares(&strategy, (rank, ranks), global_batch);
         let settings = RunSettings {
             wire_choice,

@@ -282,12 +282,12 @@ impl Config {
         let fingerprint = keeps.then(|| dataset.fingerprint()).transpose();
         let fingerprint = agree(comm, fingerprint.map_err(TrainError::from))?;
         let description = self.description(dataset, fingerprint);
-        self.resume(comm, &description, global_batch, resumed)?;
+        self.continue_from(comm, &description, global_batch, resumed)?;
         Ok(description)
     }
 
     /// Verifies that a checkpoint to resume from is of the run that `description` describes. Called by all ranks.
-    pub(super) fn resume(
+    pub(super) fn continue_from(
         &self,
         comm: &mut Communicator,
         description: &serde_json::Value,
