@@ -16,7 +16,7 @@ use crate::transport::Fabric;
 
 /// A kind that was not called during this many changes of kind is forgotten.
 const MOST_AGE: u64 = 4096;
-/// The number of kinds from which old ones are looked for.
+/// The number of kinds below which none is forgotten.
 const LEAST_TRIMMED: usize = 64;
 
 /// The key of a kind of call: the choice, the call, and the parts of ranks, if they are given.
@@ -75,7 +75,7 @@ impl RecentCalls {
 
     fn change_to(&mut self, place: usize) {
         self.changes += 1;
-        // The one that was called until now, and the one that is called from now on.
+        // Both kinds are in use now: the previous one and the next one.
         self.kinds[self.latest].used = self.changes;
         self.kinds[self.latest].next = place;
         self.kinds[place].used = self.changes;

@@ -9,8 +9,9 @@ use super::super::time::{now_us, seconds_between};
 use super::{Parent, StatusBoard};
 use crate::record::{GroupWait, Stage};
 
-/// The interval at which a rank that waits publishes that it still does, and the age from which it does no more.
+/// The interval at which a waiting rank publishes its wait.
 const PUBLISH_US: u64 = 50_000;
+/// The age from which a published wait is over.
 const OVER_US: u64 = 500_000;
 
 impl InGroup {

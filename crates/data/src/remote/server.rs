@@ -30,7 +30,7 @@ fn retries() -> RetryConfig {
 /// Connects to the store that holds a place's objects. Credentials, region and endpoint of a bucket are those in `AWS_…`, as
 /// `object_store` reads them.
 pub(super) fn connect(place: &Place) -> Result<Arc<dyn ObjectStore>, String> {
-    // Fails where the program has chosen another; that does as well.
+    // An error means that the program has installed a provider of its own, which works too.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let connected: Result<Arc<dyn ObjectStore>, Error> = match place {
         Place::Bucket(bucket) => {

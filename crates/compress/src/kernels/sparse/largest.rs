@@ -18,9 +18,9 @@ use unisono::internals::Level;
 /// is taken does not depend on it.
 #[derive(Debug)]
 pub struct Largest {
-    /// The smallest magnitude of the last array's; 0 if there is none.
+    /// The smallest magnitude that was taken from the last array; 0 if there was none.
     pub(super) least: f32,
-    /// By which part of it that of the next array may be smaller. With error feedback, there are many just below it.
+    /// The fraction by which the smallest magnitude of the next array may be lower. With error feedback, many values are just below it.
     margin: f32,
 }
 
