@@ -30,8 +30,9 @@ pub trait Feed {
     /// run out of data at different steps, and [`OutOfData`](super::OutOfData) decides what happens.
     fn steps(&self) -> Option<usize>;
 
-    /// Returns the number of samples in this many first steps of an epoch over all ranks, if known.
-    fn samples(&self, _steps: usize) -> Option<usize> {
+    /// Returns the number of samples in the first `steps` steps of an epoch over all ranks, if known.
+    fn samples(&self, steps: usize) -> Option<usize> {
+        let _ = steps;
         None
     }
 
@@ -49,7 +50,8 @@ pub trait Feed {
 
     /// Returns the damaged samples that this rank has skipped since the last call, in evaluations and in epochs up to this one
     /// (counted from 1): a feed may have prepared some of the next.
-    fn skipped(&mut self, _epoch: usize) -> Skipped {
+    fn skipped(&mut self, epoch: usize) -> Skipped {
+        let _ = epoch;
         Skipped::default()
     }
 
@@ -58,12 +60,13 @@ pub trait Feed {
         0
     }
 
-    /// Returns the evaluation batches with these numbers. They are the same batches however many ranks share them, so
+    /// Returns the evaluation batches in `range`. They are the same batches however many ranks share them, so
     /// that their results are the same.
     ///
     /// # Errors
     /// An error of the data.
-    fn evaluation(&mut self, _range: Range<usize>) -> Result<Batches<Self::Batch>, DataError> {
+    fn evaluation(&mut self, range: Range<usize>) -> Result<Batches<Self::Batch>, DataError> {
+        let _ = range;
         Ok(Box::new(std::iter::empty()))
     }
 }
@@ -90,11 +93,12 @@ pub trait RandomAccessFeed: Feed {
     /// An error of the data.
     fn lane(
         &mut self,
-        _epoch: usize,
-        _step: usize,
-        _number: usize,
-        _of: usize,
+        epoch: usize,
+        step: usize,
+        number: usize,
+        of: usize,
     ) -> Result<Option<Steps<Self::Batch>>, DataError> {
+        let _ = (epoch, step, number, of);
         Ok(None)
     }
 }

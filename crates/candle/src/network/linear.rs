@@ -25,12 +25,18 @@ pub struct Linear {
 /// The function of a row that the layer computes.
 #[derive(Debug, Clone)]
 pub(super) struct Kernel {
-    /// The index and the values.
-    weight: (usize, Tensor),
-    pub(super) bias: Option<(usize, Tensor)>,
+    weight: Array,
+    pub(super) bias: Option<Array>,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     has_relu: bool,
+}
+
+/// A parameter of the layer.
+#[derive(Debug, Clone)]
+pub(super) struct Array {
+    index: usize,
+    tensor: Tensor,
 }
 
 impl Linear {
@@ -48,7 +54,8 @@ impl Linear {
     ) -> Result<Self> {
         let bias = format!("{name}.bias");
         let layer = Self::without_bias(parameters, &format!("{name}.weight"), inputs, outputs, gain)?;
-        let bias = Some(parameters.add_plain(&bias, Shape::from(outputs), vec![0.0; outputs])?);
+        let (index, tensor) = parameters.add_plain(&bias, Shape::from(outputs), vec![0.0; outputs])?;
+        let bias = Some(Array { index, tensor });
         Ok(Self { kernel: Kernel { bias, ..layer.kernel }, ..layer })
     }
 
@@ -64,7 +71,8 @@ impl Linear {
         gain: f64,
     ) -> Result<Self> {
         let values = parameters.even(name, inputs * outputs, (gain / inputs as f64).sqrt());
-        let weight = parameters.add_plain(name, Shape::from((inputs, outputs)), values)?;
+        let (index, tensor) = parameters.add_plain(name, Shape::from((inputs, outputs)), values)?;
+        let weight = Array { index, tensor };
         let kernel = Kernel { weight, bias: None, inputs, outputs, has_relu: false };
         Ok(Self { parameters: parameters.clone(), kernel })
     }
@@ -88,23 +96,23 @@ impl Linear {
 impl Kernel {
     /// Returns the layer, composed of candle operations.
     pub(super) fn composed(&self, x: &Tensor) -> Result<Tensor> {
-        let y = x.matmul(&self.weight.1)?;
-        let y = self.bias.as_ref().map_or(Ok(y.clone()), |(_, bias)| y.broadcast_add(bias))?;
+        let y = x.matmul(&self.weight.tensor)?;
+        let y = self.bias.as_ref().map_or(Ok(y.clone()), |bias| y.broadcast_add(&bias.tensor))?;
         if self.has_relu { Relu.composed(&y) } else { Ok(y) }
     }
 
     /// Waits until the values are there.
     pub(super) fn wait_for_param(&self) -> Result<()> {
         let mut arrays = self.bias.iter().chain([&self.weight]);
-        arrays.try_for_each(|(index, tensor)| wait_for_param(*index, tensor))
+        arrays.try_for_each(|array| wait_for_param(array.index, &array.tensor))
     }
 
     /// Calls `see` with the values of the weight, `inputs x outputs`, and the bias, which may be empty.
     pub(super) fn with_values<T>(&self, see: impl FnOnce(Matrix<'_>, &[f32]) -> T) -> Result<T> {
-        with_values(&self.weight.1, |weight| {
+        with_values(&self.weight.tensor, |weight| {
             let weight = Matrix::new(weight, self.inputs, self.outputs);
             match &self.bias {
-                Some((_, bias)) => with_values(bias, |bias| see(weight, bias)),
+                Some(bias) => with_values(&bias.tensor, |bias| see(weight, bias)),
                 None => Ok(see(weight, &[])),
             }
         })?
@@ -134,10 +142,10 @@ impl Kernel {
         bias: &mut dyn FnMut(&mut [f32], Fill),
         weight: &mut dyn FnMut(&mut [f32], Fill),
     ) {
-        if let Some((index, _)) = self.bias {
-            report(index, bias);
+        if let Some(array) = &self.bias {
+            report(array.index, bias);
         }
-        report(self.weight.0, weight);
+        report(self.weight.index, weight);
     }
 }
 

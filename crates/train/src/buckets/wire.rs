@@ -11,8 +11,7 @@ use unisono::internals::Codec;
 use unisono::{Communicator, DType, Error};
 use unisono_compress::Wire;
 
-/// The number of gradients that are scaled and converted at a time: so many stay in the core's cache in
-/// between.
+/// The number of gradients in a block, which stays in the core's cache between its scaling and its conversion.
 const BLOCK: usize = 1024;
 /// The bytes of a number in a half-precision format.
 const BYTES: usize = 2;
@@ -73,20 +72,20 @@ pub(super) fn dtype(wire: Wire) -> DType {
 #[derive(Debug)]
 pub(super) struct Narrow {
     half: HalfBytes,
-    parcel: Parcel,
+    buffer: HalfBuffer,
 }
 
 #[derive(Debug)]
-enum Parcel {
+enum HalfBuffer {
     Bf16(CommBuffer<bf16>),
     F16(CommBuffer<f16>),
 }
 
-impl Parcel {
+impl HalfBuffer {
     fn bytes(&mut self) -> &mut [u8] {
         match self {
-            Self::Bf16(parcel) => cast_slice_mut(parcel.values_mut()),
-            Self::F16(parcel) => cast_slice_mut(parcel.values_mut()),
+            Self::Bf16(buffer) => cast_slice_mut(buffer.values_mut()),
+            Self::F16(buffer) => cast_slice_mut(buffer.values_mut()),
         }
     }
 }
@@ -100,11 +99,11 @@ impl Narrow {
         count: usize,
     ) -> Result<Option<Self>, Error> {
         let Some(half) = HalfBytes::of(wire, f16_scale) else { return Ok(None) };
-        let parcel = match wire {
-            Wire::F16 => Parcel::F16(CommBuffer::new(comm, Some(bucket), count)?),
-            _ => Parcel::Bf16(CommBuffer::new(comm, Some(bucket), count)?),
+        let buffer = match wire {
+            Wire::F16 => HalfBuffer::F16(CommBuffer::new(comm, Some(bucket), count)?),
+            _ => HalfBuffer::Bf16(CommBuffer::new(comm, Some(bucket), count)?),
         };
-        Ok(Some(Self { half, parcel }))
+        Ok(Some(Self { half, buffer }))
     }
 
     /// Rounds the gradients and sends them.
@@ -114,10 +113,10 @@ impl Narrow {
         way: CollectiveSpec,
         gradients: &[f32],
     ) -> Result<(), Error> {
-        self.half.encode(gradients, self.parcel.bytes());
-        match &mut self.parcel {
-            Parcel::Bf16(parcel) => parcel.launch(comm, way),
-            Parcel::F16(parcel) => parcel.launch(comm, way),
+        self.half.encode(gradients, self.buffer.bytes());
+        match &mut self.buffer {
+            HalfBuffer::Bf16(buffer) => buffer.launch(comm, way),
+            HalfBuffer::F16(buffer) => buffer.launch(comm, way),
         }
     }
 
@@ -127,13 +126,13 @@ impl Narrow {
         gradients: &mut [f32],
         part: Option<Range<usize>>,
     ) -> Result<Option<Flight>, Error> {
-        let flight = match &mut self.parcel {
-            Parcel::Bf16(parcel) => parcel.complete()?,
-            Parcel::F16(parcel) => parcel.complete()?,
+        let flight = match &mut self.buffer {
+            HalfBuffer::Bf16(buffer) => buffer.complete()?,
+            HalfBuffer::F16(buffer) => buffer.complete()?,
         };
         if flight.is_some() {
             let Range { start, end } = part.unwrap_or(0..gradients.len());
-            let bytes = &self.parcel.bytes()[BYTES * start..BYTES * end];
+            let bytes = &self.buffer.bytes()[BYTES * start..BYTES * end];
             self.half.decode(bytes, &mut gradients[start..end]);
         }
         Ok(flight)
