@@ -179,7 +179,8 @@ impl Endpoint {
 
     /// Says goodbye on all connections.
     pub(crate) fn close(&mut self) {
-        self.send(&Message::Goodbye);
+        let used = self.links.iter().filter(|(_, link)| link.may_be_used());
+        self.actions.extend(used.map(|(&id, _)| Action::Send(id, Message::Goodbye.to_bytes())));
     }
 
     /// Calls for an agreement of the surviving members on the next view, in which `minimum` survivors, if given, may continue independent
@@ -295,8 +296,7 @@ impl Endpoint {
 
     /// Closes a connection. A side that uses it is told, since it would take the end for a death.
     fn close_link(&mut self, id: LinkId) {
-        let uses = |link: &Link| link.handshake.as_ref().is_none_or(Handshake::has_accepted);
-        if self.links.get(&id).is_some_and(uses) {
+        if self.links.get(&id).is_some_and(Link::may_be_used) {
             let refuse = Message::Refuse { why: "this side gives up the connection".to_owned() };
             self.actions.push_back(Action::Send(id, refuse.to_bytes()));
         }

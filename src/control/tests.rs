@@ -251,3 +251,34 @@ fn a_seed_reproduces_a_schedule() {
         assert_eq!(run(seed, true), run(seed, true));
     }
 }
+
+/// Passes what one side sends to the other, over the connection 1, and returns the reports.
+fn pass(now: Time, from: &mut Endpoint, to: &mut Endpoint) -> Vec<Report> {
+    let mut reports = Vec::new();
+    while let Some(action) = from.poll() {
+        match action {
+            Action::Send(link, bytes) => to.handle(now, Event::Received { link, bytes: &bytes }),
+            Action::Report(report) => reports.push(report),
+            Action::Close(_) => {}
+        }
+    }
+    reports
+}
+
+#[test]
+fn who_ends_before_the_other_has_confirmed_says_goodbye() {
+    let now = Time::from_millis(1);
+    let setup = |own| Setup { own, ranks: 2, secret: b"secret".to_vec(), accepts: vec![1], ..Setup::default() };
+    let [mut hub, mut leader] = [setup(0), setup(1)].map(Endpoint::new);
+    hub.handle(now, Event::Opened { link: 1, to: None, nonce: [1, 2] });
+    leader.handle(now, Event::Opened { link: 1, to: Some(0), nonce: [3, 4] });
+    for _ in 0..2 {
+        pass(now, &mut leader, &mut hub);
+        pass(now, &mut hub, &mut leader);
+    }
+    assert!(leader.knows(1) && !hub.knows(1), "accepted, but not confirmed");
+    hub.close();
+    pass(now, &mut hub, &mut leader);
+    leader.handle(now, Event::Ended { link: 1, how: How::Closed });
+    assert_eq!(pass(now, &mut leader, &mut hub), [Report::Lost(0, 1, How::Goodbye)]);
+}

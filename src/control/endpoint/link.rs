@@ -38,6 +38,11 @@ impl Link {
         }
     }
 
+    /// Returns whether the other side may use the connection already: it would take an end without a word for a death.
+    pub(super) fn may_be_used(&self) -> bool {
+        self.handshake.as_ref().is_none_or(Handshake::has_accepted)
+    }
+
     pub(super) fn hear(&mut self, now: Time) {
         self.heard_at = now;
         self.is_heard = true;
