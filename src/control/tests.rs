@@ -268,7 +268,8 @@ fn pass(now: Time, from: &mut Endpoint, to: &mut Endpoint) -> Vec<Report> {
 #[test]
 fn who_ends_before_the_other_has_confirmed_says_goodbye() {
     let now = Time::from_millis(1);
-    let setup = |own| Setup { own, ranks: 2, secret: b"secret".to_vec(), accepts: vec![1], ..Setup::default() };
+    let setup =
+        |own| Setup { own, ranks: 2, secret: b"secret".to_vec(), accepts: vec![1], ..Setup::default() };
     let [mut hub, mut leader] = [setup(0), setup(1)].map(Endpoint::new);
     hub.handle(now, Event::Opened { link: 1, to: None, nonce: [1, 2] });
     leader.handle(now, Event::Opened { link: 1, to: Some(0), nonce: [3, 4] });

@@ -142,11 +142,16 @@ fn expose(rng: &mut ChaCha8Rng, ink: &[f32], image: &mut [u8]) {
     let noise = rng.random_range(5.0..80.0);
     let mut bits = [[0; 2]; SIDE * SIDE];
     rng.fill(bits.as_flattened_mut());
-    for ((grey, ink), bits) in image.iter_mut().zip(ink).zip(bits) {
+    for ((grey, ink), [one, other]) in image.iter_mut().zip(ink).zip(bits) {
         // The sum of two uniform variables approximates a normal one.
-        let [one, other] = bits.map(|bits: u32| (bits >> 8) as f32 / (1 << 24) as f32);
-        *grey = rounded(ink * contrast + (one + other - 1.0) * noise);
+        let bell = uniform(one) + uniform(other) - 1.0;
+        *grey = rounded(ink * contrast + bell * noise);
     }
+}
+
+/// Returns a number from 0 to 1, as `rand` makes it of the same bits.
+fn uniform(bits: u32) -> f32 {
+    (bits >> 8) as f32 / (1 << 24) as f32
 }
 
 /// Returns the nearest level. (`f32::round` is a call for each pixel on processors that are not known to have an instruction for it.)
