@@ -89,15 +89,16 @@ pub(crate) fn killed_while_the_next_forward_pass_goes_on() {
 /// a number of epochs, with more arguments.
 fn ends_as_undisturbed(kills: usize, train: impl Fn(usize, &[&str]) -> Command) {
     let started = Instant::now();
-    // Between two kills it makes about one epoch, on a fast machine two.
-    let epochs = 2 * kills + 2;
+    // Between two kills it makes about one epoch.
+    let epochs = kills + kills / 2 + 2;
     let undisturbed = launch::run(train(epochs, &[]), 10 * MINUTE).expect_success();
     let expected = last_event(&undisturbed.stdout, "done");
 
     let directory = tempfile::tempdir().unwrap();
     let (place, output) = (directory.path().join("checkpoints"), directory.path().join("output"));
     let saving = ["--checkpoint-dir", place.to_str().unwrap(), "--checkpoint-every", "10", "--keep", "2"];
-    let mut command = supervise(&["--max-restarts", "3", "--wait-s", "0"], &train(epochs, &saving));
+    let restarts = kills.to_string();
+    let mut command = supervise(&["--max-restarts", &restarts, "--wait-s", "0"], &train(epochs, &saving));
     command.stdin(Stdio::null()).stdout(File::create(&output).unwrap());
     let said = directory.path().join("said");
     command.stderr(File::create(&said).unwrap());
@@ -115,7 +116,7 @@ fn ends_as_undisturbed(kills: usize, train: impl Fn(usize, &[&str]) -> Command) 
         if round % 3 == 1 {
             until("a checkpoint is being written", MINUTE, || is_writing(&place).then_some(()));
         } else {
-            thread::sleep(Duration::from_micros(draws.below(50_000)));
+            thread::sleep(Duration::from_micros(draws.below(300_000)));
         }
         let ranks = ranks(root);
         // The launcher is the child of the supervisor.
