@@ -235,8 +235,8 @@ fn watch(
     Ok(ExitCode::from(code))
 }
 
-/// The signals that are forwarded to ranks. SIGHUP is one of them unless it is ignored, as under `nohup`. (Where MPI loads UCX, that
-/// handles SIGHUP from the start, unless `UCX_DEBUG_SIGNO` names another signal.)
+/// The signals that are forwarded to ranks. SIGHUP is one of them unless it is ignored, as under `nohup`. (If MPI loads UCX,
+/// UCX installs a handler even if SIGHUP is ignored, unless `UCX_DEBUG_SIGNO` names another signal.)
 fn heeded() -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut heeded = vec![SIGTERM, SIGINT, SIGUSR1];

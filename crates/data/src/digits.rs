@@ -149,12 +149,12 @@ fn expose(rng: &mut ChaCha8Rng, ink: &[f32], image: &mut [u8]) {
     }
 }
 
-/// Returns a number from 0 to 1, as `rand` makes it of the same bits.
+/// Returns a number from 0 to 1, the one that `rand` makes from the same bits.
 fn uniform(bits: u32) -> f32 {
     (bits >> 8) as f32 / (1 << 24) as f32
 }
 
-/// Returns the nearest level. (`f32::round` is a call for each pixel on processors that are not known to have an instruction for it.)
+/// Returns the nearest level. `f32::round` would be a function call for each pixel: not every x86-64 has an instruction for it.
 fn rounded(level: f32) -> u8 {
     let level = level.clamp(0.0, 255.0);
     let whole = level as u8;
@@ -236,12 +236,10 @@ impl Pen {
         for &[a, b] in points.array_windows() {
             for row in near(a.1, b.1) {
                 for column in near(a.0, b.0) {
+                    let distance = distance((column as f32, row as f32), a, b);
+                    let cover = ((reach - distance) / (2.0 * self.blur)).clamp(0.0, 1.0);
                     let pixel = &mut ink[row * SIDE + column];
-                    if *pixel < strength {
-                        let distance = distance((column as f32, row as f32), a, b);
-                        let cover = ((reach - distance) / (2.0 * self.blur)).clamp(0.0, 1.0);
-                        *pixel = pixel.max(cover * strength);
-                    }
+                    *pixel = pixel.max(cover * strength);
                 }
             }
         }
@@ -253,7 +251,7 @@ fn distance(p: Point, a: Point, b: Point) -> f32 {
     let (ab, ap) = ((b.0 - a.0, b.1 - a.1), (p.0 - a.0, p.1 - a.1));
     let length = ab.0 * ab.0 + ab.1 * ab.1;
     let along = ((ap.0 * ab.0 + ap.1 * ab.1) / length.max(f32::MIN_POSITIVE)).clamp(0.0, 1.0);
-    // As `hypot` has it, without a call.
+    // The same bits as `hypot`, without a function call for each pixel.
     let (x, y) = (f64::from(ap.0 - along * ab.0), f64::from(ap.1 - along * ab.1));
     (x * x + y * y).sqrt() as f32
 }

@@ -216,8 +216,8 @@ fn signals_are_passed_on() {
 
 /// A terminal that goes away ends the ranks too; `nohup` leaves them alone.
 fn a_hangup_is_passed_on_unless_it_is_ignored() {
-    // The process that runs the tests may ignore it, and its children would too. UCX, which Debian's MPICH loads, handles it whether
-    // it is ignored or not, unless another signal asks it for details.
+    // The process that runs the tests may ignore it, and its children would too. UCX, which Debian's MPICH loads, installs a handler
+    // even if the signal is ignored, unless `UCX_DEBUG_SIGNO` names another one.
     let ignored = "trap '' HUP; UCX_DEBUG_SIGNO=SIGUSR2 exec";
     for (start, code) in [("exec env --default-signal=HUP", Some(129)), (ignored, Some(0))] {
         let directory = tempfile::tempdir().unwrap();
