@@ -251,7 +251,7 @@ fn distance(p: Point, a: Point, b: Point) -> f32 {
     let (ab, ap) = ((b.0 - a.0, b.1 - a.1), (p.0 - a.0, p.1 - a.1));
     let length = ab.0 * ab.0 + ab.1 * ab.1;
     let along = ((ap.0 * ab.0 + ap.1 * ab.1) / length.max(f32::MIN_POSITIVE)).clamp(0.0, 1.0);
-    // The same bits as `hypot`, without a function call for each pixel.
+    // Equal to `hypot`, without a function call for each pixel.
     let (x, y) = (f64::from(ap.0 - along * ab.0), f64::from(ap.1 - along * ab.1));
     (x * x + y * y).sqrt() as f32
 }
