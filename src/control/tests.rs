@@ -43,6 +43,7 @@ enum Happening {
         is_timeout: bool,
     },
     Call,
+    Leave,
     Crash,
 }
 
@@ -156,6 +157,11 @@ impl Simulation {
                 }
             }
             Happening::Call => member.call(now, &self.schedule),
+            Happening::Leave => {
+                if !member.leaves(now) {
+                    self.queue.push(now + Time::from_millis(1), rank, Happening::Leave);
+                }
+            }
             Happening::Crash => member.crash(),
         }
         self.carry_out(now, rank);
@@ -229,7 +235,7 @@ fn run_all(seeds: std::ops::Range<u64>) {
     });
     println!("fates of members: {counts:?}");
     // The schedules have all kinds of ends.
-    for kind in ["Finished", "Partitioned", "Missing", "Crashed"] {
+    for kind in ["Finished", "Partitioned", "Missing", "Crashed", "Left"] {
         assert!(counts.iter().all(|counts| counts.contains_key(kind)), "no member is {kind}: {counts:?}");
     }
 }

@@ -18,6 +18,11 @@ impl Checks {
                 let are_healthy = schedule.is_healthy(own) && schedule.is_healthy(*rank);
                 assert!(!are_healthy, "rank {own} has lost rank {rank}, but nothing was cut or stopped");
             }
+            Report::Lost(rank, _, How::Closed) => {
+                let said_goodbye =
+                    [own, *rank].iter().all(|&rank| schedule.is_undisturbed(rank)) && schedule.leaves(*rank);
+                assert!(!said_goodbye, "rank {own} takes rank {rank} for dead, which has said goodbye");
+            }
             Report::Lost(rank, _, How::Malformed) => panic!("rank {own} receives nonsense from rank {rank}"),
             Report::Unreached(ranks) => {
                 let healthy: Vec<_> = ranks.iter().filter(|&&rank| schedule.is_healthy(rank)).collect();
@@ -101,15 +106,16 @@ impl Checks {
         if !schedule.has_only_crashes() {
             return;
         }
-        for member in members.iter().filter(|member| member.fate != Fate::Crashed) {
+        let is_gone = |member: &&Member| matches!(member.fate, Fate::Crashed | Fate::Left);
+        for member in members.iter().filter(|member| !is_gone(member)) {
             let Fate::Finished(_, view) = &member.fate else {
                 panic!(
                     "rank {} ends with {:?}, although processes have ended at most",
                     member.rank, member.fate
                 );
             };
-            let is_there = |other: &&Member| other.fate == Fate::Crashed || view.contains(&other.rank);
-            assert!(members.iter().all(|other| is_there(&other)), "{view:?} lacks a living member");
+            let is_there = |other: &Member| is_gone(&other) || view.contains(&other.rank);
+            assert!(members.iter().all(is_there), "{view:?} lacks a living member");
         }
     }
 }

@@ -3,6 +3,9 @@
 use super::{Endpoint, Event, Rank, Schedule, Setup, Time};
 use crate::control::{Gathered, Outcome};
 
+/// The time for which a member that leaves waits for the answers to its connections, as its driver does.
+const LAST_ANSWER: Time = Time::from_millis(500);
+
 /// The outcome of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -12,6 +15,8 @@ pub(super) enum Fate {
     Partitioned(Vec<Rank>),
     Missing(Vec<Rank>),
     Crashed,
+    /// It has said goodbye.
+    Left,
 }
 
 #[derive(Debug)]
@@ -28,6 +33,7 @@ pub(super) struct Member {
     view: (u64, Vec<Rank>),
     is_last_round: bool,
     sends_left: Option<u32>,
+    leaves_since: Option<Time>,
 }
 
 impl Member {
@@ -51,6 +57,7 @@ impl Member {
             view: (0, Vec::new()),
             is_last_round: false,
             sends_left: schedule.crash_at_send(rank),
+            leaves_since: None,
         }
     }
 
@@ -70,6 +77,18 @@ impl Member {
     pub(super) fn crash(&mut self) {
         self.endpoint = None;
         self.fate = Fate::Crashed;
+    }
+
+    /// Says goodbye, unless it still waits for an answer. Returns whether it has left.
+    pub(super) fn leaves(&mut self, now: Time) -> bool {
+        let Some(endpoint) = &mut self.endpoint else { return true };
+        let since = *self.leaves_since.get_or_insert(now);
+        if endpoint.is_connecting() && now < since + LAST_ANSWER {
+            return false;
+        }
+        endpoint.close();
+        self.fate = Fate::Left;
+        true
     }
 
     pub(super) fn crashes_before_sending(&mut self) -> bool {

@@ -9,6 +9,8 @@ pub(super) enum Fault {
     Crash { rank: Rank, at: Time },
     /// The process ends before it sends its message of this number.
     CrashAtSend { rank: Rank, sends: u32 },
+    /// The process leaves the job: it says goodbye, and ends.
+    Leave { rank: Rank, at: Time },
     /// The host ends, so that no host acknowledges or refuses.
     HostDown { rank: Rank, at: Time },
     /// The process does not run.
@@ -64,13 +66,20 @@ impl Schedule {
                 _ => Fault::Divide { side: random.u32(1..(1 << ranks) - 1), since: at, until },
             }
         });
-        let faults: Vec<_> = faults.collect();
+        let mut faults: Vec<_> = faults.collect();
         let calls =
             (0..ranks).map(|_| (random.u8(0..60) > 0).then(|| start + within(&mut random, spread_ms)));
-        let calls = calls.collect();
+        let mut calls: Vec<_> = calls.collect();
         let patience = Time::from_secs(random.u64(5..40));
         let minimum = (random.u8(0..50) == 0).then_some(ranks);
         let delay_us = [2_000, 40_000, 600_000][random.usize(0..3)];
+        if random.u8(0..4) == 0 {
+            let rank = random.usize(0..ranks);
+            // While it connects, or about when the others begin to call.
+            let most_us = [4 * delay_us, 4_000_000][random.usize(0..2)];
+            faults.push(Fault::Leave { rank, at: Time::from_micros(random.u64(0..most_us)) });
+            calls[rank] = None;
+        }
         Self { ranks, patience, minimum, delay_us, calls, faults }
     }
 
@@ -102,6 +111,7 @@ impl Schedule {
             Fault::Crash { rank, at } | Fault::HostDown { rank, at } if rank == own => {
                 Some((at, Happening::Crash))
             }
+            Fault::Leave { rank, at } if rank == own => Some((at, Happening::Leave)),
             _ => None,
         });
         faults.chain(self.calls[own].map(|at| (at, Happening::Call))).collect()
@@ -167,16 +177,27 @@ impl Schedule {
         merged
     }
 
-    /// Returns whether a member is never disturbed itself, and has called by this time if it has to.
+    /// Returns whether a member is never disturbed, and stays.
     pub(super) fn is_healthy(&self, own: Rank) -> bool {
-        !self.faults.iter().any(|fault| match *fault {
+        self.is_undisturbed(own) && !self.leaves(own)
+    }
+
+    /// Returns whether nothing happens to a member but that it may leave.
+    pub(super) fn is_undisturbed(&self, own: Rank) -> bool {
+        self.faults.iter().all(|fault| match *fault {
+            Fault::Leave { .. } => true,
             Fault::Crash { rank, .. }
             | Fault::CrashAtSend { rank, .. }
             | Fault::HostDown { rank, .. }
-            | Fault::Stop { rank, .. } => rank == own,
-            Fault::Cut { from, to, .. } => from == own || to == own,
-            Fault::Divide { .. } => true,
+            | Fault::Stop { rank, .. } => rank != own,
+            Fault::Cut { from, to, .. } => from != own && to != own,
+            Fault::Divide { .. } => false,
         })
+    }
+
+    /// Returns whether a member leaves.
+    pub(super) fn leaves(&self, own: Rank) -> bool {
+        self.faults.iter().any(|fault| matches!(fault, Fault::Leave { rank, .. } if *rank == own))
     }
 
     /// Returns whether a process does not run while it connects.
@@ -190,12 +211,12 @@ impl Schedule {
         self.calls[rank]
     }
 
-    /// Returns whether nothing happens but the end of processes, and all members call before the first of them loses
+    /// Returns whether nothing happens but the end of processes, and all members that stay call before the first of them loses
     /// patience.
     pub(super) fn has_only_crashes(&self) -> bool {
         // All have connected before.
         let is_crash = |fault: &Fault| match *fault {
-            Fault::Crash { at, .. } => at >= Time::from_secs(3),
+            Fault::Crash { at, .. } | Fault::Leave { at, .. } => at >= Time::from_secs(3),
             Fault::CrashAtSend { sends, .. } => sends > 3 * self.ranks as u32,
             _ => false,
         };
@@ -204,6 +225,7 @@ impl Schedule {
         let waits = last
             .zip(first)
             .is_some_and(|(last, first)| *last + Time::from_micros(self.delay_us) < *first + self.patience);
-        self.faults.iter().all(is_crash) && calls.len() == self.ranks && waits && self.minimum.is_none()
+        let all_call = (0..self.ranks).all(|rank| self.calls[rank].is_some() || self.leaves(rank));
+        self.faults.iter().all(is_crash) && all_call && waits && self.minimum.is_none()
     }
 }
