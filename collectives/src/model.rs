@@ -128,9 +128,10 @@ impl Link {
 
     /// Returns the time of a message between ranks with larger arrays: `held_bytes` is the size of the messages between two
     /// ranks that exchange halves and have as much in their caches. The protocol depends on the message's own size, the
-    /// cache that it is read from on that of the arrays: the slower rate of the two is used.
+    /// cache that it is read from on that of the arrays: if these are larger, the slower rate of the two is used.
     pub fn time_among_us(&self, size_bytes: usize, held_bytes: usize, reduces: bool) -> f64 {
-        let among = Range { alpha_us: self.latency_us(size_bytes), ..*self.range(held_bytes) };
+        let rates = self.range(held_bytes.max(size_bytes));
+        let among = Range { alpha_us: self.latency_us(size_bytes), ..*rates };
         self.time_us(size_bytes, reduces).max(among.time_us(size_bytes, reduces))
     }
 
@@ -257,6 +258,8 @@ mod tests {
         assert_eq!(link.time_among_us(1000, 1000, false), link.time_us(1000, false));
         assert_eq!(link.time_among_us(1000, 2000, false), 1.0 + 2.0);
         assert_eq!(link.time_among_us(2000, 100, false), link.time_us(2000, false));
+        let small_are_slow = Link::new(vec![range(1000, 1.0, 0.1), range(usize::MAX, 5.0, 10.0)]).unwrap();
+        assert_eq!(small_are_slow.time_among_us(100_000, 1000, false), 15.0);
         let machine = Machine { cores: 2, ..Machine::default() };
         assert_eq!([2, 3, 4].map(|ranks| machine.held_bytes(64, ranks)), [32, 64, 64]);
     }

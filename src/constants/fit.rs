@@ -34,7 +34,7 @@ impl Sample {
 
 /// The largest sizes of the ranges but the last: what messages of about the same size have in common are the ways of the
 /// transports and the caches that they fit.
-const BOUNDS: [usize; 8] = [512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20, 16 << 20];
+const BOUNDS: [usize; 9] = [128, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20, 16 << 20];
 
 /// Returns the link that agrees best with what was measured, for each range of sizes.
 ///
@@ -183,9 +183,9 @@ mod tests {
         let time_us = |size: usize, reduces| 2.0 + size as f64 / if reduces { 4e3 } else { 8e3 };
         let samples = samples(time_us);
         let link = link(&samples).unwrap();
-        assert_eq!(link.ranges().len(), 7);
+        assert_eq!(link.ranges().len(), 8);
         assert!(off(&link, &samples).worst_percent < 1.0, "{link:?}");
-        for range in &link.ranges()[2..5] {
+        for range in &link.ranges()[3..6] {
             let Range { alpha_us, move_gb_per_s, reduce_gb_per_s, .. } = *range;
             assert!((alpha_us - 2.0).abs() < 0.1 && (move_gb_per_s - 8.0).abs() < 0.1, "{range:?}");
             assert!((reduce_gb_per_s - 4.0).abs() < 0.1, "{range:?}");
@@ -210,7 +210,7 @@ mod tests {
         let link = link(&samples).unwrap();
         assert_eq!(
             link.ranges().iter().map(|range| range.up_to_bytes).collect::<Vec<_>>(),
-            [512, 4096, usize::MAX]
+            [128, 512, 4096, usize::MAX]
         );
     }
 }
