@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from ctypes.util import find_library
 
 import pytest
 from ranks import PRELUDE, TWO_NODES, Ended, check, finish, run, start
@@ -175,8 +176,12 @@ else:
     )
 
 
-def test_several_machines() -> None:
-    check(PRELUDE + "assert comm._comm.transport == 'tcp' and (comm.all_reduce(np.ones(100_000)) == 2).all()", 2, **TWO_NODES)
+@pytest.mark.parametrize("network", ["tcp", "ucx"])
+def test_several_machines(network: str) -> None:
+    if network == "ucx" and find_library("ucp") is None:
+        pytest.skip("there is no libucp")
+    settings = {**TWO_NODES, "UNISONO_NETWORK": network}
+    check(PRELUDE + f"assert comm._comm.transport == '{network}' and (comm.all_reduce(np.ones(100_000)) == 2).all()", 2, **settings)
 
 
 def test_messages_and_groups() -> None:
