@@ -1,4 +1,4 @@
-//! The description of a collective call and of how it was carried out.
+//! The description of a collective call and of its execution.
 
 use std::fmt;
 use std::ops::Range;
@@ -39,8 +39,8 @@ impl Call {
     /// Returns the call with elements of `width` values.
     ///
     /// # Panics
-    /// If elements of several values would be reduced other than by [`ReduceOp::custom_bytes`], if the values are not bytes, or if they
-    /// are not whole elements.
+    /// If elements of several values are reduced other than by [`ReduceOp::custom_bytes`], if the values are not bytes, or if `count` is
+    /// not a multiple of `width`.
     #[inline]
     pub(crate) fn in_elements_of(self, width: u16) -> Self {
         // A division would take a considerable part of the time of a short call.
@@ -48,12 +48,9 @@ impl Call {
             return self;
         }
         let Self { op, dtype, count, .. } = self;
-        let is_of_program = matches!(op, None | Some(ReduceOp::Custom(_)));
-        assert!(
-            is_of_program,
-            "elements of {width} bytes are moved, or reduced by a function of the program's"
-        );
-        assert!(dtype == DType::U8, "elements of {width} bytes are moved as u8, not as {dtype}");
+        let is_supported = matches!(op, None | Some(ReduceOp::Custom(_)));
+        assert!(is_supported, "elements of {width} bytes can only be moved, or reduced by `custom_bytes`");
+        assert!(dtype == DType::U8, "elements of {width} bytes must be passed as u8, got {dtype}");
         assert!(count.is_multiple_of(width.into()), "{count} bytes are not whole elements of {width} bytes");
         Self { count: count / usize::from(width), width, ..self }
     }
@@ -63,17 +60,17 @@ impl Call {
         Self::new(Operation::AllReduce, Some(op), dtype, count)
     }
 
-    /// Returns an all-reduce of no elements: completes once all ranks have called it.
+    /// Returns a barrier: an all-reduce of no elements, which completes once all ranks have called it.
     pub fn barrier() -> Self {
         Self::all_reduce(DType::U8, ReduceOp::Max, 0)
     }
 
-    /// Returns the parts of ranks: the `given` ones, or parts that differ by at most one element.
+    /// Returns the parts of the ranks: `given`, or parts whose sizes differ by at most one element.
     pub(crate) fn parts(&self, ranks: usize, given: Option<&Partition>) -> Partition {
         given.map_or_else(|| Partition::fair(self.count, ranks), Partition::clone)
     }
 
-    /// Returns the elements that hold results on a rank when the call is done, given the parts of ranks.
+    /// Returns the elements that hold results on a rank after the call, given the parts of the ranks.
     pub(crate) fn result_on(&self, rank: Rank, parts: &Partition) -> Range<usize> {
         match self.operation {
             Operation::ReduceScatter => parts.elements(Chunks::one(rank)),
@@ -83,12 +80,11 @@ impl Call {
         }
     }
 
-    /// Returns the byte range of a range of elements.
     pub(crate) fn bytes_of(&self, elements: Range<usize>) -> Range<usize> {
         scaled(elements, self.element_bytes())
     }
 
-    /// Returns the type of elements, for messages.
+    /// Returns the type of the elements, for error texts.
     pub(crate) fn elements(&self) -> String {
         match self.width {
             1 => self.dtype.name().to_owned(),
@@ -96,7 +92,6 @@ impl Call {
         }
     }
 
-    /// Returns the size of an element in bytes.
     pub(crate) fn element_bytes(&self) -> usize {
         usize::from(self.width) * self.dtype.size_bytes()
     }
@@ -126,12 +121,11 @@ impl Memory {
     pub(crate) const HOST: [Self; 2] = [Self::Slice, Self::Registered];
 }
 
-/// Returns the byte range of a range of elements of this size.
 pub(crate) fn scaled(elements: Range<usize>, size_bytes: usize) -> Range<usize> {
     elements.start * size_bytes..elements.end * size_bytes
 }
 
-/// The way in which a call was carried out, on the host or on GPUs.
+/// The execution of a call, on the host or on GPUs.
 ///
 /// ```
 /// use unisono::{Algorithm, Method, ReduceOp, Why};
@@ -139,7 +133,7 @@ pub(crate) fn scaled(elements: Range<usize>, size_bytes: usize) -> Range<usize> 
 /// unisono::threads(2, |mut comm| {
 ///     let ran = comm.call().algorithm(Algorithm::Ring).all_reduce(&mut [1.0_f32; 9], ReduceOp::Sum).unwrap();
 ///     assert_eq!((ran.method, ran.why, ran.link), (Method::Algorithm(Algorithm::Ring), Why::AskedFor, "threads"));
-///     assert_eq!(ran.to_string(), "ring over threads: it was asked for");
+///     assert_eq!(ran.to_string(), "ring over threads: requested");
 /// });
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -148,8 +142,8 @@ pub struct Ran {
     pub method: Method,
     /// The reason why it was chosen.
     pub why: Why,
-    /// The link between ranks: that of [`Communicator::transport`](crate::Communicator::transport); `mpi` for MPI's own
-    /// collectives; `nccl` for NCCL's; `nccl+mpi` for NCCL inside nodes and MPI between them.
+    /// The link between ranks: the name from [`Communicator::transport`](crate::Communicator::transport), `mpi` for MPI's own
+    /// collectives, `nccl` for NCCL's, or `nccl+mpi` for NCCL inside nodes and MPI between them.
     pub link: &'static str,
 }
 

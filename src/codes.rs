@@ -100,7 +100,7 @@ impl Codes {
     /// The reduction of the program's, if this process has defined it too.
     fn custom(self) -> Option<Custom> {
         let code = u16::from_le_bytes([self.byte(1), self.byte(2)]);
-        if self.is_custom() { Custom::known(code) } else { None }
+        if self.is_custom() { Custom::by_code(code) } else { None }
     }
 
     /// The name of the element type; `[u8; 3]` for elements of 3 bytes without one.

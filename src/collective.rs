@@ -1,4 +1,4 @@
-//! The common interface of planned collectives and a vendor's own, so that benchmarks and tests compare like with like.
+//! The common interface of planned collectives and of a vendor's own, by which benchmarks and tests compare them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -62,17 +62,17 @@ pub(crate) struct Engine {
     #[cfg(feature = "nccl")]
     pub(crate) gpu: Option<Box<crate::device::Gpu>>,
     pub(crate) transport: Fabric,
-    /// Point-to-point messages, which have links of their own.
+    /// Point-to-point messages, which use separate links.
     pub(crate) messages: Messages,
     pub(crate) topology: Topology,
     /// The state that the ranks of a node publish to each other.
     pub(crate) status: StatusBoard,
     pub(crate) limits: Limits,
     pub(crate) executor: Executor,
-    /// The schedule by which ranks verify that they make the same call, before a vendor's collective.
+    /// The schedule by which ranks verify, before a vendor's collective, that they make the same call.
     pub(crate) agreement: Schedule,
-    /// Compiled plans by call, and whether it needs the order of ranks; `None` if the algorithm does not offer it. Programs repeat few
-    /// different calls.
+    /// Compiled plans by algorithm, operation, and whether the plan keeps the order of ranks; `None` if the algorithm does not offer it.
+    /// Programs repeat few different calls.
     plans: HashMap<(Algorithm, Operation, bool), Option<Arc<CompiledPlan>>>,
     /// Recent kinds of call and their plans; most calls repeat one of them.
     recent: RecentCalls,
@@ -88,7 +88,7 @@ pub(crate) struct Engine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Limits {
     pub(crate) usual: Deadlines,
-    /// Until the ranks have completed a first call of the user: some may still be starting.
+    /// Applies until the ranks have completed the user's first call, since some may still be starting.
     pub(crate) first: Deadlines,
 }
 
@@ -127,8 +127,7 @@ impl Engine {
         }
     }
 
-    /// Sets the constants of the cost model, for nodes with this many cores. All ranks do so at the same place in their order of
-    /// calls.
+    /// Sets the constants of the cost model, for nodes with this many cores. All ranks call it at the same position among their calls.
     pub(crate) fn set_tuning(&mut self, tuning: &Tuning, cores: usize) {
         self.selector = Selector::new(machines(&self.transport, tuning, cores));
         self.recent = RecentCalls::default();
@@ -181,8 +180,8 @@ impl Engine {
 
     /// Carries out a call by schedules over the transport. Returns the index of the call in `recent`.
     ///
-    /// (An index, not a value of several words: a load of words just stored would stall behind the message sent to another core
-    /// before.)
+    /// (An index rather than a value of several words: loading words that were just stored would stall behind the message that was
+    /// stored for another core before.)
     pub(crate) fn run_planned(
         &mut self,
         choice: &Choice,
@@ -191,7 +190,7 @@ impl Engine {
         buffer: &mut [u8],
     ) -> Result<usize> {
         check_size(call, buffer);
-        // A barrier among calls with given parts has none.
+        // A barrier has no parts, even if the options give parts for other calls.
         let parts = options.parts.as_ref().filter(|_| call.operation.has_parts());
         let place = self.choose(choice, call, parts);
         self.check_vendor(self.recent[place].method, call)?;
@@ -206,8 +205,8 @@ impl Engine {
         done.map(|()| place)
     }
 
-    /// All-gathers elements, the same number from each rank, rank 0 first, by a fixed algorithm. Part of a call, which settles the
-    /// result.
+    /// All-gathers the same number of elements from each rank, in the order of ranks, by a fixed algorithm. The surrounding call settles
+    /// the result.
     pub(crate) fn gather<T: Element>(&mut self, own: &[T]) -> Result<Vec<T>> {
         let (rank, ranks) = (self.transport.rank(), self.topology.ranks());
         let mut all = vec![T::zeroed(); own.len() * ranks];
@@ -218,13 +217,12 @@ impl Engine {
         Ok(all)
     }
 
-    /// Returns the deadlines of the next call.
     pub(crate) fn deadlines(&self, options: &Options) -> Deadlines {
         options.deadlines(self.limits.of(self.calls.sequence)).into_owned()
     }
 
-    /// Returns the compiled plan of this rank, if the algorithm offers the operation; if `in_order`, one that combines in the order
-    /// of ranks.
+    /// Returns the compiled plan of this rank, if the algorithm offers the operation. With `in_order`, the plan combines operands in the
+    /// order of ranks.
     pub(crate) fn plan(
         &mut self,
         algorithm: Algorithm,
@@ -237,7 +235,7 @@ impl Engine {
         self.plans.entry((algorithm, operation, in_order)).or_insert_with(make).clone()
     }
 
-    /// Finds the method and plan of a call: the chosen algorithm, if it offers the operation.
+    /// Finds the method and plan of a call: the chosen algorithm if it offers the operation, otherwise a selected one.
     ///
     /// Returns the index of the call in `recent`.
     #[inline]
@@ -262,7 +260,7 @@ impl Engine {
 
     fn look_up(&mut self, choice: &Choice, call: &Call) -> (Selection, Arc<CompiledPlan>) {
         let in_order = needs_order(call);
-        if let Some((algorithm, why)) = choice.wished(call.size_bytes())
+        if let Some((algorithm, why)) = choice.requested(call.size_bytes())
             && let Some(plan) = self.plan(algorithm, call.operation, in_order)
         {
             return (Selection { algorithm, why }, plan);
@@ -272,17 +270,17 @@ impl Engine {
         let sizes = (call.size_bytes(), call.element_bytes());
         let selection = selector.select(keep.as_deref(), call.operation, topology, sizes);
         let plan = self.plan(selection.algorithm, call.operation, in_order);
-        (selection, plan.expect("what is selected offers the operation"))
+        (selection, plan.expect("the selected algorithm offers the operation"))
     }
 
-    /// Returns the method of a call, and why.
+    /// Returns the method of a call and the reason.
     pub(crate) fn selection(&mut self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> Ran {
         let place = self.choose(choice, call, parts);
         self.recent[place].ran
     }
 }
 
-/// Returns the machines of the cost model, one per kind of memory if these differ.
+/// Returns the machines of the cost model: one per kind of memory, or a single one if they are equal.
 fn machines(transport: &Fabric, tuning: &Tuning, cores: usize) -> Vec<Machine> {
     let mut machines = Memory::HOST.map(|memory| tuning.machine(transport.name(), memory, cores)).to_vec();
     machines.dedup();

@@ -1,8 +1,7 @@
-//! Measuring the constants of [`crate::tuning`]: they are fitted to the times of collectives that have a known number of messages, or of
-//! parts in one pass.
+//! Measures the constants of [`crate::tuning`] by timing collectives that have a known number of messages, or of parts in a single pass.
 //!
-//! Where ranks take turns on cores, most of a short collective is hand-overs. Their constant is fitted: with it, the
-//! clock predicts what was measured. In such a world of one node, nothing else is measured: messages are where each rank has a core.
+//! With more ranks than cores, context switches take most of the time of a short collective. Their constant is fitted so that the clock
+//! predicts the measured times. Such a world of one node measures nothing else, since messages are measured with a core for each rank.
 
 use unisono_collectives::clock;
 use unisono_collectives::model::Machine;
@@ -25,19 +24,19 @@ pub use array::Array;
 use effort::QUICK;
 use effort::{Effort, THOROUGH};
 pub use fit::Off;
-use steps::{ORDERS, Way, all_reduce, steps};
+use steps::{ORDERS, TimedCall, all_reduce, steps};
 #[cfg(feature = "tuning")]
 pub use world::file;
 pub(crate) use world::{agree, of_threads};
 
-/// A section, as measured.
+/// A measured section.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
     /// The kind of communication.
     pub reach: Reach,
     /// The constants.
     pub section: Section,
-    /// The error of the constants of messages; `None` if only hand-overs were measured.
+    /// The error of the constants of messages; `None` if only context switches were measured.
     pub messages_off: Option<Off>,
     /// The error of the constants of a single pass.
     pub one_pass_off: Option<Off>,
@@ -46,26 +45,28 @@ pub struct Measured {
 }
 
 /// The largest ratio of two times of one operation on a machine whose state has not changed.
-const SAME: f64 = 1.5;
+const MAX_STABLE_RATIO: f64 = 1.5;
 
 impl Measured {
     /// Returns whether the state of the machine was stable. On a virtual machine the latency of a cache line changes: two virtual cores may be
     /// hyperthreads of one core now, and distant cores a moment later.
     pub fn is_steady(&self) -> bool {
         let [least_us, most_us] = self.exchange_us;
-        most_us <= SAME * least_us
+        most_us <= MAX_STABLE_RATIO * least_us
     }
 
-    /// By how much its messages differ from what was measured before, where it does: the size of a message, and what that takes by the older
-    /// constants over what it takes by these.
+    /// Compares the times of messages with those of an older section. Returns the message size with the largest difference, and the ratio of
+    /// the older time to the measured one; `None` if all differences are within the noise.
     pub fn disagreement(&self, older: &Section) -> Option<(usize, f64)> {
         let times = |size_bytes| {
             let time_us = |section: &Section| section.messages.time_us(size_bytes, true);
             (size_bytes, time_us(older) / time_us(&self.section))
         };
-        let far = |&(_, times): &(usize, f64)| times.ln().abs();
-        let furthest = [LEAST_BYTES, 32 << 10, 1 << 20].map(times).into_iter();
-        furthest.max_by(|one, other| far(one).total_cmp(&far(other))).filter(|one| far(one) > SAME.ln())
+        let distance = |&(_, times): &(usize, f64)| times.ln().abs();
+        let furthest = [MIN_BYTES, 32 << 10, 1 << 20].map(times).into_iter();
+        furthest
+            .max_by(|one, other| distance(one).total_cmp(&distance(other)))
+            .filter(|one| distance(one) > MAX_STABLE_RATIO.ln())
     }
 }
 
@@ -73,13 +74,13 @@ impl Measured {
 const USED_BETWEEN: usize = 2;
 const LARGE_BYTES: usize = 256 << 10;
 /// The smallest message that is measured.
-const LEAST_BYTES: usize = 8;
-/// The largest one between nodes, where no cache plays a part, and a message of that size may take seconds.
-const MOST_FAR_BYTES: usize = 8 << 20;
+const MIN_BYTES: usize = 8;
+/// The largest message that is measured between nodes, where caches have no effect and such a message may take seconds.
+const MAX_NETWORK_BYTES: usize = 8 << 20;
 
-/// Measures what this world can show, in a few seconds, or minutes over a slow network: ranks of a node how these reach each other,
-/// ranks of several nodes the network between them, and ranks that take turns on cores the time of a context switch. What cannot be
-/// measured stays as in `known`. Called by all ranks; all that know the same get the same.
+/// Measures the constants that this world can determine, in a few seconds, or in minutes over a slow network. Ranks of one node measure the
+/// messages inside it, and ranks of several nodes those between them. Oversubscribed ranks measure the time of a context switch. Other
+/// constants are taken from `known`. All ranks call it; ranks with identical `known` get identical results.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if there is only one rank; otherwise as [`Communicator::all_reduce`].
@@ -107,7 +108,7 @@ fn measure_with(effort: &Effort, comm: &mut Communicator, known: &Tuning) -> Res
     kinds.into_iter().map(|(reach, memory)| Bench::new(comm, effort, reach, memory)?.measure(known)).collect()
 }
 
-/// A world that measures how its ranks reach each other.
+/// Measures one kind of communication in a world.
 struct Bench<'a> {
     comm: &'a mut Communicator,
     effort: &'a Effort,
@@ -119,10 +120,10 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     /// # Errors
-    /// [`Error::Memory`], on all ranks, if one of them gets no array.
+    /// [`Error::Memory`], on all ranks, if one of them cannot allocate the array.
     fn new(comm: &'a mut Communicator, effort: &'a Effort, reach: Reach, memory: Memory) -> Result<Self> {
         let message_bytes = match (comm.is_oversubscribed(), reach) {
-            (true, reach) if reach != Reach::Network => LEAST_BYTES,
+            (true, reach) if reach != Reach::Network => MIN_BYTES,
             _ => largest_bytes(effort, reach, comm.ranks()),
         };
         let largest_bytes = message_bytes * comm.ranks();
@@ -131,7 +132,7 @@ impl<'a> Bench<'a> {
         comm.call().algorithm(Choice::Auto).all_reduce(&mut has_all, ReduceOp::Min)?;
         let mut array = array?;
         if has_all != [1] {
-            let cause = std::io::Error::other("another rank has no such memory");
+            let cause = std::io::Error::other("another rank could not allocate the memory");
             return Err(Error::Memory { size_bytes: largest_bytes, cause });
         }
         array.fill(|elements| elements.fill(1.0))?;
@@ -144,16 +145,16 @@ impl<'a> Bench<'a> {
             (true, Reach::Network) => {
                 let mut measured = self.section(known)?;
                 let known = known.clone().with([(self.reach, measured.section.clone())]);
-                measured.section.hand_over_us = self.hand_overs(&known)?.section.hand_over_us;
+                measured.section.hand_over_us = self.context_switches(&known)?.section.hand_over_us;
                 Ok(measured)
             }
-            (true, _) => self.hand_overs(known),
+            (true, _) => self.context_switches(known),
         }
     }
 
     fn section(&mut self, known: &Tuning) -> Result<Measured> {
         let (reach, ranks) = (self.reach, self.comm.ranks());
-        let sizes = std::iter::successors(Some(LEAST_BYTES), |size| Some(size * self.effort.factor));
+        let sizes = std::iter::successors(Some(MIN_BYTES), |size| Some(size * self.effort.factor));
         let largest_bytes = largest_bytes(self.effort, reach, ranks);
         let copies = known.machine(self.comm.transport(), self.memory, 1).copies;
         let sizes = sizes.take_while(|&size| size <= largest_bytes);
@@ -162,10 +163,11 @@ impl<'a> Bench<'a> {
         let mut exchanges_us = Vec::new();
         for _ in 0..self.effort.rounds {
             exchanges_us.push(self.exchange_us()?);
-            for alike in measured.chunk_by_mut(|one, other| one.sample.size_bytes == other.sample.size_bytes)
+            for same_size in
+                measured.chunk_by_mut(|one, other| one.sample.size_bytes == other.sample.size_bytes)
             {
-                let ways: Vec<_> = alike.iter().map(|steps| (steps.way, steps.array_bytes)).collect();
-                for (steps, round_us) in alike.iter_mut().zip(self.medians_us(&ways)?) {
+                let calls: Vec<_> = same_size.iter().map(|steps| (steps.timed, steps.array_bytes)).collect();
+                for (steps, round_us) in same_size.iter_mut().zip(self.medians_us(&calls)?) {
                     steps.sample.time_us = steps.sample.time_us.min(round_us);
                 }
             }
@@ -176,14 +178,15 @@ impl<'a> Bench<'a> {
             of_kind.map(|steps| steps.sample).collect::<Vec<_>>()
         };
         let (messages, one_pass) = (samples(false), samples(true));
-        let failed = |error| Error::Unsupported(format!("what was measured makes no link: {error}"));
+        let failed =
+            |error| Error::Unsupported(format!("the measured times do not make a valid link: {error}"));
         let link = fit::link(&messages).map_err(failed)?;
         let pass = reach.shares_memory().then(|| fit::link(&one_pass)).transpose().map_err(failed)?;
         let exchange_us = extremes(&exchanges_us);
         Ok(Measured {
             reach,
-            messages_off: Some(fit::off(&link, &messages)),
-            one_pass_off: pass.as_ref().map(|pass| fit::off(pass, &one_pass)),
+            messages_off: Some(fit::errors(&link, &messages)),
+            one_pass_off: pass.as_ref().map(|pass| fit::errors(pass, &one_pass)),
             section: Section {
                 messages: link,
                 one_pass: pass,
@@ -196,20 +199,21 @@ impl<'a> Bench<'a> {
 
     /// Returns the time of an 8-byte exchange: little more than the latency of a cache line.
     fn exchange_us(&mut self) -> Result<f64> {
-        let doubling: Way = (Algorithm::RecursiveDoubling, all_reduce);
-        Ok(self.medians_us(&[(doubling, LEAST_BYTES)])?[0])
+        let doubling: TimedCall = (Algorithm::RecursiveDoubling, all_reduce);
+        Ok(self.medians_us(&[(doubling, MIN_BYTES)])?[0])
     }
 
     /// Measures collectives on arrays of these sizes, alternating; returns the medians of the slowest ranks.
-    fn medians_us(&mut self, ways: &[(Way, usize)]) -> Result<Vec<f64>> {
-        let Effort { worth_bytes, ref iterations, warm_up, .. } = *self.effort;
-        let largest_bytes = ways.iter().map(|(_, array_bytes)| *array_bytes).max().unwrap_or(LEAST_BYTES);
-        let iterations = (worth_bytes / largest_bytes).clamp(*iterations.start(), *iterations.end());
-        let mut times_us = vec![Vec::new(); ways.len()];
+    fn medians_us(&mut self, calls: &[(TimedCall, usize)]) -> Result<Vec<f64>> {
+        let Effort { bytes_per_size, ref iterations, warm_up, .. } = *self.effort;
+        let largest_bytes = calls.iter().map(|(_, array_bytes)| *array_bytes).max().unwrap_or(MIN_BYTES);
+        let iterations = (bytes_per_size / largest_bytes).clamp(*iterations.start(), *iterations.end());
+        let mut times_us = vec![Vec::new(); calls.len()];
         for iteration in 0..warm_up + iterations {
-            for (((algorithm, call), array_bytes), times_us) in ways.iter().zip(&mut times_us) {
+            for (((algorithm, call), array_bytes), times_us) in calls.iter().zip(&mut times_us) {
                 let count = array_bytes / DType::F32.size_bytes();
-                // As after a computation: it is in this rank's caches, if in any. A computation on large arrays uses other memory too, which
+                // As after a computation, the array is in this rank's caches, if it fits. A computation on large arrays also uses other
+                // memory, which
                 // displaces older contents of the caches.
                 let used = if *array_bytes < LARGE_BYTES { count } else { USED_BETWEEN * count };
                 self.array.fill(|elements| {
@@ -225,30 +229,30 @@ impl<'a> Bench<'a> {
     }
 
     /// Fits the time of a context switch, so that the clock predicts the measured times of short collectives.
-    fn hand_overs(&mut self, known: &Tuning) -> Result<Measured> {
-        let array_bytes = LEAST_BYTES * self.comm.ranks();
+    fn context_switches(&mut self, known: &Tuning) -> Result<Measured> {
+        let array_bytes = MIN_BYTES * self.comm.ranks();
         let (mut exchanges_us, mut rounds_us) = (Vec::new(), Vec::new());
         for _ in 0..self.effort.rounds {
             exchanges_us.push(self.exchange_us()?);
-            rounds_us.push(self.medians_us(&ORDERS.map(|way| (way, array_bytes)))?);
+            rounds_us.push(self.medians_us(&ORDERS.map(|timed| (timed, array_bytes)))?);
         }
         exchanges_us.push(self.exchange_us()?);
         let cores = self.comm.transport_of_engine().node_cores();
         let machine = known.machine(self.comm.transport(), self.memory, cores);
-        let off = |hand_over_us: f64| {
+        let error_of = |hand_over_us: f64| {
             let machine = Machine { hand_over_us, ..machine.clone() };
-            let said_us = ORDERS.map(|way| said_us(self.comm, &machine, array_bytes, way));
-            let off = |round_us: &Vec<f64>| {
-                said_us
+            let predicted_us = ORDERS.map(|timed| predicted_us(self.comm, &machine, array_bytes, timed));
+            let error_of_round = |round_us: &Vec<f64>| {
+                predicted_us
                     .iter()
                     .zip(round_us)
-                    .map(|(said, measured)| (said / measured).ln().powi(2))
+                    .map(|(predicted, measured)| (predicted / measured).ln().powi(2))
                     .sum::<f64>()
             };
-            rounds_us.iter().map(off).sum::<f64>()
+            rounds_us.iter().map(error_of_round).sum::<f64>()
         };
         let most_us = rounds_us.iter().flatten().copied().fold(0.0, f64::max);
-        let hand_over_us = (fit::least(off, most_us) * 1e3).round() / 1e3;
+        let hand_over_us = (fit::minimizer(error_of, most_us) * 1e3).round() / 1e3;
         Ok(Measured {
             reach: self.reach,
             section: Section { hand_over_us: Some(hand_over_us), ..known.section(self.reach).clone() },
@@ -261,8 +265,8 @@ impl<'a> Bench<'a> {
 
 /// The largest message between this many ranks that is measured.
 fn largest_bytes(effort: &Effort, reach: Reach, ranks: usize) -> usize {
-    let most_bytes = if reach == Reach::Network { MOST_FAR_BYTES } else { effort.most_bytes };
-    most_bytes.min(effort.most_array_bytes / ranks).max(4 * LEAST_BYTES)
+    let max_bytes = if reach == Reach::Network { MAX_NETWORK_BYTES } else { effort.max_bytes };
+    max_bytes.min(effort.max_array_bytes / ranks).max(4 * MIN_BYTES)
 }
 
 fn median_of_slowest(comm: &mut Communicator, mut times_us: Vec<f64>) -> Result<f64> {
@@ -283,7 +287,12 @@ fn described(comm: &Communicator, [least_us, most_us]: [f64; 2]) -> String {
 }
 
 /// Returns the predicted time of a collective.
-fn said_us(comm: &Communicator, machine: &Machine, array_bytes: usize, (algorithm, call): Way) -> f64 {
+fn predicted_us(
+    comm: &Communicator,
+    machine: &Machine,
+    array_bytes: usize,
+    (algorithm, call): TimedCall,
+) -> f64 {
     let operation = call(array_bytes / DType::F32.size_bytes()).operation;
     let element_bytes = DType::F32.size_bytes();
     clock::predict(algorithm, operation, comm.topology(), machine, array_bytes, element_bytes)
@@ -303,20 +312,20 @@ mod tests {
     }
 
     #[test]
-    fn an_unusual_moment_is_seen() {
+    fn unstable_measurement_is_detected() {
         assert!(measured(0.3, [0.3, 0.4]).is_steady());
         assert!(!measured(0.3, [0.3, 0.5]).is_steady());
         let now = measured(0.2, [0.2, 0.2]);
         assert_eq!(now.disagreement(&measured(0.25, [0.2, 0.2]).section), None);
         let (size_bytes, times) = now.disagreement(&measured(0.5, [0.2, 0.2]).section).unwrap();
-        assert_eq!(size_bytes, LEAST_BYTES);
+        assert_eq!(size_bytes, MIN_BYTES);
         assert!((2.4..2.6).contains(&times), "{times}");
         let (_, times) = measured(0.5, [0.2, 0.2]).disagreement(&now.section).unwrap();
         assert!((0.39..0.41).contains(&times), "{times}");
     }
 
     #[test]
-    fn ranks_that_take_turns_measure_hand_overs_and_leave_messages_alone() {
+    fn oversubscribed_ranks_measure_only_context_switches() {
         let cores = std::thread::available_parallelism().unwrap().get();
         let known = Tuning::default();
         let known = &known;

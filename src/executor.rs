@@ -1,7 +1,7 @@
 //! The executor: runs a program on a buffer, over a transport.
 //!
-//! A program is [bound](Bound) once per kind of call. What a rank does in which order is in the program; the executor adds formats
-//! of elements, copies of what must not change while it is in transit, and the block size that fits a core's cache.
+//! A program is [bound](Bound) once per kind of call. It determines the actions of a rank and their order. The executor adds formats of
+//! elements, copies of data that must not change while in transit, and the block size that fits a core's cache.
 
 use std::sync::Arc;
 
@@ -25,11 +25,10 @@ pub(crate) use agreement::agreement;
 pub(crate) use bound::Bound;
 use run::Run;
 
-/// One collective call on one rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Task<'a> {
-    /// The call as all ranks make it; the program may carry out a part of it. (A copy of what was just stored would stall behind the
-    /// message sent to another core before.)
+    /// The call, of which the program may carry out a part. (A reference, since loading words that were just stored would stall behind the
+    /// message that was stored for another core before.)
     pub(crate) header: &'a Header,
     pub(crate) method: Method,
     /// The schedule by which all ranks verify that they make the same call; its chunks are not used.
@@ -39,7 +38,7 @@ pub(crate) struct Task<'a> {
 }
 
 impl Task<'_> {
-    /// Returns the error of a failure at this place, with what is known of a rank that did not arrive.
+    /// Returns the error of a failure at this place, with the known state of a rank that did not arrive.
     #[cold]
     pub(crate) fn error(
         &self,
@@ -86,7 +85,7 @@ impl Executor {
         self.run_any(bound, task, buffer, transport)
     }
 
-    /// Runs a program that sends from an array of its own, and receives into this rank's buffer.
+    /// Runs a program that sends from a separate array, and receives into this rank's buffer.
     pub(crate) fn run_between(
         &mut self,
         bound: &Bound,

@@ -1,6 +1,6 @@
 //! Kernels over bytes: copies, and every reduction of every element type.
 //!
-//! All of them are bitwise commutative, so `a + b` on one rank equals `b + a` on another; [`ReduceOp`] defines this for zeros of
+//! All kernels are bitwise commutative, so `a + b` on one rank equals `b + a` on another. [`ReduceOp`] defines this for zeros of
 //! different sign. (Which of two NaN payloads a sum or product keeps depends on the processor and the compiler.)
 
 use unisono_collectives::named;
@@ -46,9 +46,9 @@ pub enum ReduceOp {
     /// The sum is computed in the element type, or in `f32` for half precision as far as the algorithm permits. Integers wrap
     /// around as in [`ReduceOp::Sum`], and the quotient is rounded towards zero.
     Mean,
-    /// The smaller value. NaN if either is; −0 is smaller than +0.
+    /// The smaller value, or NaN if either is NaN; −0 is smaller than +0.
     Min,
-    /// The larger value. NaN if either is; +0 is larger than −0.
+    /// The larger value, or NaN if either is NaN; +0 is larger than −0.
     Max,
     /// Multiplies. Integers wrap around.
     Product,
@@ -60,18 +60,18 @@ pub enum ReduceOp {
     BitXor,
     /// 1 if both integers are nonzero, else 0.
     ///
-    /// A result of one rank alone, such as that of a scan on rank 0, is the rank's value unchanged, as in MPI.
+    /// A result of a single rank, such as rank 0's in a scan, is that rank's value unchanged, as in MPI.
     LogicalAnd,
     /// 1 if either integer is nonzero, else 0; see [`ReduceOp::LogicalAnd`] for one rank.
     LogicalOr,
     /// 1 if exactly one of the integers is nonzero, else 0; see [`ReduceOp::LogicalAnd`] for one rank.
     LogicalXor,
-    /// A function of the program's, made by [`ReduceOp::custom`].
+    /// A custom reduction, made by [`ReduceOp::custom`].
     Custom(Custom),
 }
 
 impl ReduceOp {
-    /// All reductions but those of the program.
+    /// All reductions except custom ones.
     pub const ALL: [Self; 11] = [
         Self::Sum,
         Self::Mean,
@@ -86,8 +86,8 @@ impl ReduceOp {
         Self::LogicalXor,
     ];
 
-    /// Returns whether elements of a type can be reduced in this way: all can, except that bitwise and logical reductions
-    /// are of integers, and those of the program of the type that it names.
+    /// Returns whether the reduction is defined for a type. Bitwise and logical reductions are defined for integers, custom reductions for
+    /// their own type, and all others for every type.
     ///
     /// ```
     /// use unisono::{DType, ReduceOp};
@@ -125,7 +125,7 @@ impl ReduceOp {
         }
     }
 
-    /// Returns whether the order of operands does not matter, as for all reductions but some of the program's.
+    /// Returns whether the order of operands does not matter. It matters only for some custom reductions.
     pub fn is_commutative(self) -> bool {
         !matches!(self, Self::Custom(custom) if !custom.is_commutative())
     }
@@ -135,19 +135,19 @@ named!(ReduceOp, "reduction");
 
 /// Reduces `arrived` into `held`, element by element.
 ///
-/// Both consist of whole, aligned elements, the same number.
+/// Both consist of the same number of whole, aligned elements.
 pub type Kernel = fn(held: &mut [u8], arrived: &[u8]);
 
-/// Reduces two arrays into both, in one pass: for two ranks that share memory, each of which processes one half of the elements.
+/// Reduces two arrays into both, in one pass. Two ranks that share memory each process one half of the elements in this way.
 ///
-/// Both consist of whole, aligned elements, the same number, and are bitwise equal afterwards. Half-precision elements are
+/// Both consist of the same number of whole, aligned elements, and are bitwise equal afterwards. Half-precision elements are
 /// reduced in `f32` and rounded once. A mean is only summed, as by a [`Kernel`].
 pub type Joint = fn(one: &mut [u8], other: &mut [u8]);
 
-/// Returns the kernel for an element type and reduction, in the best instructions of this processor.
+/// Returns the kernel for an element type and reduction, with the best instructions of this processor.
 ///
 /// # Panics
-/// If the reduction is one of the program's.
+/// If the reduction is custom.
 pub fn kernel(dtype: DType, op: ReduceOp) -> Kernel {
     with_type!(dtype, T => reduction::<T>(Level::best(), op))
 }
@@ -164,11 +164,11 @@ fn reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Kernel {
         ReduceOp::LogicalAnd => level.compiled::<Reduce<T, LogicalAnd>>(),
         ReduceOp::LogicalOr => level.compiled::<Reduce<T, LogicalOr>>(),
         ReduceOp::LogicalXor => level.compiled::<Reduce<T, LogicalXor>>(),
-        ReduceOp::Custom(custom) => unreachable!("{custom:?} has a function of its own"),
+        ReduceOp::Custom(custom) => unreachable!("{custom:?} has its own function"),
     }
 }
 
-/// Returns the reduction of this type and operator for two arrays that both receive the result.
+/// Returns the joint reduction for an element type and reduction, which writes the result to both arrays.
 ///
 /// # Panics
 /// As [`kernel()`].
@@ -188,7 +188,7 @@ fn joint_reduction<T: Arithmetic>(level: Level, op: ReduceOp) -> Joint {
         ReduceOp::LogicalAnd => level.compiled::<Join<T, LogicalAnd>>(),
         ReduceOp::LogicalOr => level.compiled::<Join<T, LogicalOr>>(),
         ReduceOp::LogicalXor => level.compiled::<Join<T, LogicalXor>>(),
-        ReduceOp::Custom(custom) => unreachable!("{custom:?} has a function of its own"),
+        ReduceOp::Custom(custom) => unreachable!("{custom:?} has its own function"),
     }
 }
 

@@ -20,13 +20,13 @@ pub use rules::{InvalidChoice, Rules};
 
 /// The largest world for which the cost model is run before a call. (For 64 ranks it takes 10 to 20 ms per size class, for 256
 /// up to 0.3 s.)
-pub(crate) const MOST_RANKS: usize = 256;
-/// Above this number of ranks, only some algorithms are predicted.
+pub(crate) const MAX_RANKS: usize = 256;
+/// Above this number of ranks, quadratic algorithms are not considered.
 const MANY_RANKS: usize = 64;
-/// In those worlds, up to this array size the number of steps decides, and above it the number of bytes.
+/// Above `MAX_RANKS`, defaults minimise the steps for arrays of up to this size, and the bytes for larger ones.
 const SMALL_BYTES: usize = 32 * 1024;
 
-/// The algorithm selection of a communicator.
+/// The choice of an algorithm by the user of a communicator.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub enum Choice {
     /// The algorithm predicted to be fastest, for each call.
@@ -38,7 +38,8 @@ pub enum Choice {
     /// offers the all-reduce, and by a [`Collective`](crate::Collective) other operations too. If a communicator's method includes
     /// NCCL, it applies to arrays on GPUs, and arrays in host memory use [`Choice::Auto`].
     Method(Method),
-    /// By array size; [`Choice::Auto`] for sizes without a rule, and for operations that the algorithm does not offer.
+    /// The algorithm of the rule for the array size; [`Choice::Auto`] for sizes without a rule, and for operations that the algorithm does
+    /// not offer.
     Rules(Arc<Rules>),
 }
 
@@ -53,7 +54,7 @@ impl Choice {
         }
     }
 
-    /// Returns the vendor of that method.
+    /// Returns the vendor of [`method`](Self::method).
     pub fn vendor(&self) -> Option<Vendor> {
         self.method().and_then(Method::vendor)
     }
@@ -73,8 +74,8 @@ impl Choice {
         [AUTO].into_iter().chain(Method::ALL.map(Method::name))
     }
 
-    /// Returns the algorithm that the caller chose for an array of this size, if any.
-    pub(crate) fn wished(&self, size_bytes: usize) -> Option<(Algorithm, Why)> {
+    /// Returns the algorithm that the caller requests for an array of this size, if any.
+    pub(crate) fn requested(&self, size_bytes: usize) -> Option<(Algorithm, Why)> {
         match self {
             Self::Method(method) => method.algorithm().map(|algorithm| (algorithm, Why::AskedFor)),
             Self::Rules(rules) => rules.algorithm(size_bytes),
@@ -140,10 +141,10 @@ pub struct Selection {
 
 /// Selects the algorithm predicted to be fastest for an operation on an array of `size_bytes`.
 ///
-/// `machines` has one entry per kind of memory that the array may be in. Ranks do not know each other's kind and must select
-/// the same, so this minimises the worst slowdown over the machines, relative to the fastest algorithm on each.
+/// `machines` has one entry per kind of memory that the array may be in. A rank does not know the kind on other ranks, but all ranks must
+/// select the same algorithm. So the selection minimises the worst slowdown over the machines, relative to the fastest algorithm on each.
 ///
-/// A pure function: all ranks get the same answer.
+/// This is a pure function: all ranks get the same result.
 ///
 /// ```
 /// use unisono::select::select;
@@ -167,13 +168,13 @@ pub fn select(
     element_size_bytes: usize,
 ) -> Selection {
     let candidates = candidates(operation, topology);
-    if candidates.len() > 1 && topology.ranks() > MOST_RANKS {
+    if candidates.len() > 1 && topology.ranks() > MAX_RANKS {
         return usual(operation, topology, size_bytes);
     }
     select_among(&candidates, operation, topology, machines, size_bytes, element_size_bytes)
 }
 
-/// Selects one of some algorithms that offer the operation: in worlds too large for predictions the last one.
+/// Selects one of `candidates`, which all offer the operation. In worlds too large for predictions, it selects the last one.
 fn select_among(
     candidates: &[Algorithm],
     operation: Operation,
@@ -188,7 +189,7 @@ fn select_among(
     if topology.ranks() == 1 {
         return Selection { algorithm: candidates[0], why: Why::Default("there is no other rank") };
     }
-    if topology.ranks() > MOST_RANKS {
+    if topology.ranks() > MAX_RANKS {
         let algorithm = candidates[candidates.len() - 1];
         return Selection { algorithm, why: Why::Default("many ranks, in their order: fewest steps") };
     }
@@ -200,16 +201,16 @@ fn select_among(
         candidates.iter().map(time_us).collect::<Vec<_>>()
     };
     let times_us: Vec<_> = machines.iter().map(times_us).collect();
-    let behind = |candidate: usize| {
-        let of_best = |times_us: &Vec<f64>| {
+    let slowdown = |candidate: usize| {
+        let relative = |times_us: &Vec<f64>| {
             times_us[candidate] / times_us.iter().copied().fold(f64::INFINITY, f64::min)
         };
-        times_us.iter().map(of_best).fold(0.0, f64::max)
+        times_us.iter().map(relative).fold(0.0, f64::max)
     };
     let mut order: Vec<_> = (0..candidates.len()).collect();
-    order.sort_by(|&one, &other| behind(one).total_cmp(&behind(other)));
+    order.sort_by(|&one, &other| slowdown(one).total_cmp(&slowdown(other)));
     let time_us = |candidate: usize| times_us[0][candidate];
-    // With two ranks, several algorithms have the same steps; skip those.
+    // With two ranks, several algorithms have identical steps. Skip those.
     let next = order.iter().copied().find(|&next| time_us(next) != time_us(order[0]));
     Selection {
         algorithm: candidates[order[0]],
@@ -220,12 +221,12 @@ fn select_among(
     }
 }
 
-/// Returns the algorithms that offer an operation, without those that reduce to another one in this topology. (With one rank per
-/// node, an algorithm with levels has the steps of another, but pipelines them over blocks.)
+/// Returns the algorithms that offer an operation, except those that are equivalent to another one in this topology. (With one rank per
+/// node, an algorithm with levels has the steps of another one, but pipelines them over blocks.)
 fn candidates(operation: Operation, topology: &Topology) -> Vec<Algorithm> {
     let has_levels = topology.nodes() > 1;
     let differs = |algorithm: &Algorithm| has_levels || algorithm.descriptor().levels.is_none();
-    // Quadratic algorithms reduce to parts, or to one rank, for the order of additions: others are never slower.
+    // Outside of all-reduces, quadratic algorithms only serve to keep the order of additions. Others are never slower.
     let is_small = topology.ranks() <= MANY_RANKS && operation == Operation::AllReduce;
     let worth = |algorithm: &Algorithm| is_small || !algorithm.descriptor().is_quadratic;
     let offers = |algorithm: &Algorithm| algorithm.plan(operation, topology, 0).is_some();
@@ -263,13 +264,13 @@ fn usual(operation: Operation, topology: &Topology, size_bytes: usize) -> Select
 #[derive(Debug)]
 pub(crate) struct Selector {
     machines: Vec<Machine>,
-    /// By operation, size class, size of an element, and whether only some algorithms keep the order of ranks.
-    made: HashMap<(Operation, usize, usize, bool), Selection>,
+    /// By operation, size class, size of an element, and whether the selection is limited to algorithms that keep the order of ranks.
+    selections: HashMap<(Operation, usize, usize, bool), Selection>,
 }
 
 impl Selector {
     pub(crate) fn new(machines: Vec<Machine>) -> Self {
-        Self { machines, made: HashMap::new() }
+        Self { machines, selections: HashMap::new() }
     }
 
     /// Returns the machine of a kind of memory, by its number; the last one if there are no more.
@@ -277,7 +278,7 @@ impl Selector {
         &self.machines[memory.min(self.machines.len() - 1)]
     }
 
-    /// Selects an algorithm; among these that keep the order of ranks, if the call needs it.
+    /// Selects an algorithm: one of `keep` if the call needs the order of ranks.
     pub(crate) fn select(
         &mut self,
         keep: Option<&[Algorithm]>,
@@ -286,17 +287,17 @@ impl Selector {
         (size_bytes, element_size_bytes): (usize, usize),
     ) -> Selection {
         let class_bytes = class_bytes(size_bytes);
-        let Self { machines, made } = self;
+        let Self { machines, selections } = self;
         let make = || match keep {
             None => select(operation, topology, machines, class_bytes, element_size_bytes),
             Some(keep) => select_among(keep, operation, topology, machines, class_bytes, element_size_bytes),
         };
         let kind = (operation, class_bytes, element_size_bytes, keep.is_some());
-        *made.entry(kind).or_insert_with(make)
+        *selections.entry(kind).or_insert_with(make)
     }
 }
 
-/// Returns the smallest size of the class: the two leading bits of the size.
+/// Returns the smallest size of the class. A class consists of the sizes with the same two leading bits.
 fn class_bytes(size_bytes: usize) -> usize {
     let rounded_bits = size_bytes.checked_ilog2().unwrap_or(0).saturating_sub(1);
     size_bytes >> rounded_bits << rounded_bits
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_chosen_offers_the_operation() {
+    fn selected_algorithm_offers_the_operation() {
         let topologies = [1, 2, 3, 4, 7, 8, 300].map(Topology::single_node);
         let nodes = [Topology::uniform(2, 2), Topology::from_node_sizes(&[3, 1]), Topology::uniform(100, 3)];
         let machines = machines("shm+mpi");
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn size_and_world_decide() {
+    fn selection_depends_on_size_and_world() {
         let choose = |topology: &Topology, transport: &str, size_bytes| {
             select(Operation::AllReduce, topology, &machines(transport), size_bytes, 4).algorithm
         };
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn where_ranks_take_turns_a_tree_has_too_many() {
+    fn oversubscribed_ranks_select_algorithms_with_few_context_switches() {
         // Measured on two cores, 8 bytes: 4 ranks take 5.4 us by all-to-all, 6.9 by master-worker; 8 ranks take 18.4 and 14.9.
         let machines = Memory::HOST.map(|memory| Tuning::default().machine("shm", memory, 2));
         for (ranks, best) in [(4, Algorithm::AllToAll), (8, Algorithm::MasterWorker)] {
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn where_kinds_of_memory_disagree_none_is_far_behind() {
+    fn selection_minimises_the_worst_slowdown_over_kinds_of_memory() {
         let fast = Machine::default();
         let pass = Link::uniform(fast.intra.time_us(64, true) * 1.2, 1.0).unwrap();
         let slow = Machine { one_pass: Some(pass), ..fast.clone() };
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_classed_by_two_bits() {
+    fn size_classes_keep_two_leading_bits() {
         for (size_bytes, class) in [(0, 0), (1, 1), (2, 2), (3, 3), (5, 4), (7, 6), (1000, 768), (1024, 1024)]
         {
             assert_eq!(class_bytes(size_bytes), class, "{size_bytes}");
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read() {
+    fn names_are_parsed() {
         assert_eq!("auto".parse(), Ok(Choice::Auto));
         assert_eq!("mpi".parse(), Ok(Choice::from(Vendor::Mpi)));
         assert_eq!("rail+nccl".parse(), Ok(Choice::from(Method::InNodes(Algorithm::Rail, Vendor::Nccl))));

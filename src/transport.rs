@@ -1,7 +1,7 @@
-//! The fabric: how messages get from rank to rank, through memory inside a node and over a [`Link`](link::Link) between nodes.
+//! The fabric: messages between ranks, through memory inside a node and over a [`Link`](link::Link) between nodes.
 //!
-//! It moves bytes between ranks in order, and checks that both ends are in the same collective. It knows nothing of
-//! schedules, and of elements only what [`Target`] does with them.
+//! It moves bytes between ranks in order, and checks that both ends are in the same collective. It does not depend on schedules, and handles
+//! elements only through [`Target`].
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -70,7 +70,6 @@ pub(crate) use vendor::VendorPhase;
 pub(crate) use waiting::{Deadlines, WaitFailure, Waiting};
 use waiting::{Nap, spins, usable_cores};
 
-/// The fabric of a communicator.
 #[derive(Debug)]
 pub(crate) struct Fabric {
     rank: Rank,
@@ -80,14 +79,15 @@ pub(crate) struct Fabric {
     /// The number of polls of this rank before it yields.
     spins: u32,
     status: StatusBoard,
-    /// Whether this rank cannot continue.
+    /// Whether this rank has failed and cannot continue.
     has_failed: bool,
     /// The ranks that share memory with this one: threads of one process, or processes of one node.
     node: Option<Shared>,
-    /// The messages with all others.
+    /// The messages with all other ranks.
     far: Option<Far>,
-    /// The link for point-to-point messages with them, and their control connections, until they are taken.
+    /// The link for point-to-point messages with other nodes, until it is taken.
     messages: Option<Box<dyn Link>>,
+    /// The control connections to other nodes, until they are taken.
     controls: Vec<(Rank, OwnedFd)>,
     faults: Option<Box<Faults>>,
     #[cfg(feature = "mpi")]
@@ -131,8 +131,8 @@ impl Fabric {
         Ok(ends.into_iter().map(Self::of_node).collect())
     }
 
-    /// Returns the fabric of a world of processes without MPI, and the settings that all of them share. All
-    /// ranks call it, including one with invalid settings, since the others wait for it.
+    /// Returns the fabric of a world of processes without MPI, and the settings that all ranks share. All ranks call it, including one with
+    /// invalid settings, since the others wait for it.
     ///
     /// # Errors
     /// [`Error::Launch`] if they cannot share memory or connect, or the bootstrap fails; [`Error::Setting`], on
@@ -144,8 +144,7 @@ impl Fabric {
         assemble::assemble(bootstrap, config)
     }
 
-    /// Returns the fabric of a group, if MPI connects its ranks; otherwise a bootstrap does. All members call
-    /// it.
+    /// Returns the fabric of a group if MPI connects its ranks. Otherwise a bootstrap connects them. All members call it.
     #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn group(&self, members: &[Rank], config: &Config) -> Option<crate::error::Result<Self>> {
         #[cfg(feature = "mpi")]
@@ -170,7 +169,7 @@ impl Fabric {
         self.faults = Some(Box::new(Faults::of_world(self.rank, self.topology.ranks(), chaos)));
     }
 
-    /// Returns the name in tables.
+    /// Returns the name of the transport, as in tables.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
@@ -180,7 +179,7 @@ impl Fabric {
         self.rank
     }
 
-    /// Returns the number of ranks that really share this node, independent of declared nodes.
+    /// Returns the number of ranks that share this node, regardless of declared nodes.
     pub(crate) fn local_ranks(&self) -> usize {
         self.topology.node(self.topology.node_of(self.rank)).ranks()
     }
@@ -188,7 +187,7 @@ impl Fabric {
     /// Verifies that threads other than the one that created it may use the fabric.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if MPI does not allow it, with what to do.
+    /// [`Error::Unsupported`] if MPI does not allow it, with advice.
     #[cfg_attr(not(feature = "mpi"), allow(clippy::unused_self, reason = "there is no MPI"))]
     pub(crate) fn check_other_threads(&self) -> crate::error::Result<()> {
         #[cfg(feature = "mpi")]
@@ -198,15 +197,16 @@ impl Fabric {
         Ok(())
     }
 
-    /// Makes waits on this thread let MPI make progress until the result is dropped, if this fabric has MPI.
+    /// Makes waits on this thread drive MPI's progress until the result is dropped, if this fabric has MPI.
     #[cfg(feature = "mpi")]
     #[inline]
     pub(crate) fn driven(&self) -> Option<mpi::Driven> {
         self.mpi.as_ref().and_then(|mpi| mpi.driven())
     }
 
-    /// Sets whether this rank computes only when nothing is in flight. If not, its two threads may share a core, and the one
-    /// that waits for messages yields at once.
+    /// Sets whether this rank computes only when no message is in flight. Otherwise its two threads may share a core, and the thread that
+    /// waits
+    /// for messages yields at once.
     pub(crate) fn has_core_to_itself(&mut self, alone: bool) {
         let threads = self.local_ranks() * if alone { 1 } else { 2 };
         self.spins = spins(threads, self.node_cores);
@@ -223,7 +223,6 @@ impl Fabric {
         self.node_cores
     }
 
-    /// Returns the nodes of all ranks.
     pub(crate) fn topology(&self) -> &Topology {
         &self.topology
     }
@@ -262,12 +261,13 @@ impl Fabric {
         }
     }
 
-    /// Returns whether exchanges with other nodes can be posted, since there are some. The same on all ranks.
+    /// Returns whether exchanges can be posted, which are for ranks of other nodes. The result is identical on all ranks.
     pub(crate) fn has_lanes(&self) -> bool {
         self.far.is_some()
     }
 
-    /// Posts an exchange with ranks of other nodes: sends a copy of the bytes, and receives a number of bytes from a rank. Messages between
+    /// Posts an exchange with ranks of other nodes: sends a copy of the bytes, and receives this number of bytes from a rank. Messages
+    /// between
     /// two ranks match in the order in which both post them.
     pub(crate) fn post(
         &mut self,
@@ -279,7 +279,7 @@ impl Fabric {
         self.far.as_mut().expect("there are other nodes").post(header, outgoing, incoming)
     }
 
-    /// Waits for a posted exchange and consumes what it received, if anything.
+    /// Waits for a posted exchange, and consumes the received message, if any.
     pub(crate) fn complete(
         &mut self,
         header: &Header,
@@ -291,28 +291,27 @@ impl Fabric {
         self.far.as_mut().expect("there are other nodes").complete(header, ticket, target, deadlines)
     }
 
-    /// Delays a call, if faults are injected.
+    /// Delays a call if faults are injected.
     fn delay(&mut self) {
         if let Some(faults) = &mut self.faults {
             faults.delay();
         }
     }
 
-    /// Returns whether cross memory attach works between processes of this node; `None` if none share memory.
+    /// Returns whether cross memory attach works between processes of this node; `None` if no processes share memory.
     pub(crate) fn kernel_copies(&self) -> Option<bool> {
         self.node.as_ref()?.kernel_copies()
     }
 
-    /// Returns whether all `ranks` ranks of the world share memory.
     pub(crate) fn is_shared_by(&self, ranks: usize) -> bool {
         self.node.as_ref().is_some_and(|node| node.members().len() == ranks)
     }
 
-    /// Opens this rank's buffer to all ranks, lets `work` work on this rank's range of all buffers, and returns when all ranks
-    /// are done with theirs.
+    /// Opens this rank's buffer to all ranks, runs `work` on this rank's range of all buffers, and returns when all ranks are done.
     ///
-    /// All ranks of a world that [shares memory](Self::is_shared_by) call it with buffers of the same size and with the same
-    /// ranges, which partition them.
+    /// All ranks of a world that [shares memory](Self::is_shared_by) call it with buffers of the same size and identical ranges, which
+    /// partition
+    /// the buffers.
     pub(crate) fn single_pass(
         &mut self,
         header: &Header,
@@ -326,8 +325,8 @@ impl Fabric {
         node.single_pass(header, buffer, shares, deadlines, work)
     }
 
-    /// Returns the connections of this rank with those of other nodes, over which its guard exchanges states and failures; none
-    /// where a thread does, which has its own.
+    /// Takes this rank's connections with other nodes, over which its guard exchanges states and failures. There are none if a thread with
+    /// its own connections does so.
     pub(crate) fn take_controls(&mut self) -> Vec<(Rank, OwnedFd)> {
         std::mem::take(&mut self.controls)
     }
@@ -371,9 +370,9 @@ impl Drop for Fabric {
 }
 
 impl Fabric {
-    /// Tells other ranks that this one is gone.
+    /// Notifies the other ranks that this one has left.
     fn leave(&mut self) {
-        // The last rank to drop it frees the memory.
+        // The last rank that drops it frees the memory.
         self.node = None;
         self.status.leave(self.rank);
         if self.far.is_some() {

@@ -19,8 +19,7 @@ mod file;
 pub use file::{InvalidFile, read, write};
 
 named! {
-    /// The ways in which ranks communicate, by the memory that holds the array; each has constants of its own, in a section of a tuning
-    /// file.
+    /// The ways in which ranks communicate, by the memory that holds the array. Each has a section of constants in a tuning file.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum Reach: "section" {
         /// Processes that share memory, with the array in an ordinary slice.
@@ -37,8 +36,7 @@ named! {
 }
 
 impl Reach {
-    /// Returns the way in which ranks of a node communicate over the
-    /// [transport](crate::Communicator::transport) of this name.
+    /// Returns the section for ranks of a node over the [transport](crate::Communicator::transport) of this name.
     pub fn inside(transport: &str, memory: Memory) -> Self {
         match (transport, memory) {
             ("threads", _) => Self::Threads,
@@ -54,7 +52,7 @@ impl Reach {
     }
 }
 
-/// A yield in the kernel, and the next rank's check for its message.
+/// The default time of a context switch: a yield to the kernel, and the next rank's poll for its message.
 const HAND_OVER_US: f64 = 1.4;
 
 /// The constants for one [`Reach`].
@@ -62,10 +60,10 @@ const HAND_OVER_US: f64 = 1.4;
 pub struct Section {
     /// The cost of messages.
     pub messages: Link,
-    /// The cost of each other rank in a single pass, where memory is shared ([`Machine::one_pass`]).
+    /// The cost per other rank in a single pass, where memory is shared ([`Machine::one_pass`]).
     pub one_pass: Option<Link>,
-    /// The time in which a core switches from a waiting rank to the next ([`Machine::hand_over_us`]); `None` for the
-    /// default. In worlds of several nodes that share memory, that of the network applies.
+    /// The time of a context switch from a waiting rank to the next ([`Machine::hand_over_us`]); `None` for the default. If ranks of several
+    /// nodes share memory, the value in the section of the network applies.
     pub hand_over_us: Option<f64>,
     /// The machine and the time of the measurement.
     pub measured: String,
@@ -85,7 +83,7 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// Returns the constants for one way to communicate.
+    /// Returns a section of the constants.
     pub fn section(&self, reach: Reach) -> &Section {
         &self.sections[reach as usize]
     }
@@ -105,7 +103,7 @@ impl Tuning {
         let inside = Reach::inside(transport, memory);
         let network = self.section(Reach::Network);
         let Section { messages, one_pass, hand_over_us, .. } = self.section(inside).clone();
-        // Between nodes, a rank that has its turn looks for messages of the network too.
+        // With several nodes, a rank that is scheduled also polls the network.
         let has_network = transport.starts_with("shm+");
         let hand_over_us = if has_network { network.hand_over_us } else { hand_over_us };
         Machine {
@@ -113,7 +111,7 @@ impl Tuning {
             one_pass: one_pass.filter(|_| inside.shares_memory()),
             inter: network.messages.clone(),
             segment_bytes: Some(FAR_SEGMENT),
-            // An array outside of registered memory is copied into it anyway, and only once.
+            // An array outside of registered memory is copied into it in any case, and only once.
             copies: inside != Reach::ShmSlice,
             cores,
             hand_over_us: hand_over_us.unwrap_or(HAND_OVER_US),

@@ -1,4 +1,4 @@
-//! The catalogue of algorithms, by name, and the plan that each makes for one rank.
+//! The catalogue of algorithms by name, and the plan of each for one rank.
 
 use crate::names::named;
 use crate::operation::Operation;
@@ -90,7 +90,7 @@ impl Algorithm {
     /// ```
     pub fn usual(role: Role) -> Self {
         let has_it = |algorithm: &Self| algorithm.descriptor().role == Some(role);
-        Self::ALL.into_iter().find(has_it).expect("each role is an algorithm's")
+        Self::ALL.into_iter().find(has_it).expect("each role has an algorithm")
     }
 
     /// Returns the hierarchical algorithms.
@@ -127,7 +127,7 @@ impl Algorithm {
         Some((0..topology.ranks()).map(plan).collect())
     }
 
-    /// Makes the plan of any one rank. Work common to all ranks is done once, and the plans of a large world, which together may
+    /// Returns a function from a rank to its plan. Work common to all ranks is done once, and the plans of a large world, which together may
     /// not fit into memory, can be made one after the other.
     pub fn planner(self, operation: Operation, topology: &Topology) -> Option<impl Fn(Rank) -> Plan> {
         let ranks = topology.ranks();
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_go_round() {
+    fn names_round_trip() {
         for algorithm in Algorithm::ALL {
             assert_eq!(algorithm.name().parse(), Ok(algorithm));
         }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn each_role_is_of_one_algorithm() {
+    fn each_role_has_one_algorithm() {
         use Role::{
             FewestBetweenNodes, FewestBytes, FewestSteps, FromOrToOne, PartsOfAll, PartsOfOne,
             SharesTheNetwork,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_name_gets_a_suggestion() {
+    fn misspelt_name_gets_a_suggestion() {
         let error = "buterfly".parse::<Algorithm>().unwrap_err().to_string();
         assert!(error.contains("did you mean `butterfly`?"), "{error}");
         let error = "quicksort".parse::<Algorithm>().unwrap_err().to_string();

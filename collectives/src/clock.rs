@@ -2,13 +2,13 @@
 //!
 //! The rules are those of LogGP, with these specifics:
 //!
-//! - **Rendezvous.** A message starts when both of its ends are ready, and a step ends when both of its halves have. The
+//! - **Rendezvous.** A message starts when both of its ends are ready, and a step ends when both of its halves have ended. The
 //!   rank is ready for its next step [`Machine::step_us`] later.
 //! - **Within a node the receiver's core does the work**: it reads the sender's memory, and copies or reduces the data. A
 //!   step has at most one receive, so no core ever has two messages to process, and a send costs a rank only the wait for
 //!   the receiver. Sending and receiving overlap, since they use two cores. The link's rates must include the contention of
 //!   cores for memory bandwidth: measure them on all ranks at once.
-//! - **Data that would change while being sent are copied first** ([`Machine::copies`]): a step may send what it
+//! - **Data that would change while being sent are copied first** ([`Machine::copies`]), since a step may send the data that it
 //!   reduces into.
 //! - **Between nodes the ports do the work**: every node has one outgoing and one incoming port, shared by its ranks. A
 //!   message occupies each for the time of its bytes; others wait in the order in which they became ready. The switch
@@ -18,20 +18,21 @@
 //! needs no messages ([`Machine::one_pass`]): each rank waits for all others, and processes its own part of all arrays in a
 //! single pass.
 //!
-//! If a node has fewer cores ([`Machine::cores`]) than ranks, the ranks take turns, and every turn is simulated.
+//! If a node has fewer cores ([`Machine::cores`]) than ranks, the ranks take turns on them, and every turn is simulated.
 //!
 //! The clock interprets the [`Program`](crate::Program)s that would run. Short messages among ranks that share memory are eager: their
-//! senders go on. Between nodes, hierarchical plans run in lanes if the machine supports them ([`Machine::segment_bytes`]): that takes the
-//! time of one block, plus that of the slowest stage for each further block. Nothing else is pipelined, so an executor that splits messages
+//! senders continue. Between nodes, hierarchical plans run in lanes if the machine supports them ([`Machine::segment_bytes`]). Lanes take the
+//! time of one block, plus that of the slowest stage for each further block. There is no other pipelining, so an executor that splits
+//! messages
 //! into segments may be faster.
 //!
-//! A ring of 16 384 ranks has 537 million messages. But all its nodes do the same at the same time, relative to their
+//! A ring of 16 384 ranks has 537 million messages. But all its nodes perform the same steps at the same time, relative to their
 //! neighbours. If the plans have this symmetry, only the ranks of one node are simulated, each representing all ranks with
-//! its local rank. The plans of all ranks are compared for that, or, if this would take more than about a second, those of
-//! sampled nodes.
+//! its local rank. To detect it, the plans of all ranks are compared, or those of sampled nodes if that would take more than about a
+//! second.
 //!
 //! **Source**: Alexandrov, Ionescu, Schauser and Scheiman, "LogGP: incorporating long messages into the LogP model", SPAA
-//! 1995; the rendezvous and the ports are ours.
+//! 1995; the rendezvous and the ports are Unisono's.
 
 use crate::algorithm::Algorithm;
 use crate::execution::{Capabilities, CompiledPlan, Execution, LANES_DEPTH};
@@ -41,11 +42,11 @@ use crate::partition::Partition;
 use crate::plan::Plan;
 use crate::world::{Rank, Topology};
 
+mod engine;
 mod outline;
-mod play;
 
+use engine::simulate;
 use outline::{LIMITS, World};
-use play::play;
 
 /// The prediction for a collective.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -68,8 +69,8 @@ pub enum Unpredictable {
     /// The algorithm does not offer the operation.
     #[error("{algorithm} does not offer {operation}")]
     NotOffered { algorithm: Algorithm, operation: Operation },
-    /// The simulation would take minutes, and more memory than there is.
-    #[error("more than {more_than} messages, and no ranks that stand for others")]
+    /// The simulation would take minutes, and more memory than is available.
+    #[error("more than {more_than} messages, and no ranks that represent others")]
     TooManyMessages { more_than: usize },
     /// The plans are defective; [`crate::verify()`] describes how.
     #[error("rank {rank} never finishes")]
@@ -113,9 +114,9 @@ pub fn predict(
     // A partial element counts as one.
     let count = size_bytes.div_ceil(element_size_bytes);
     let execution = compiled.execution(count, element_size_bytes, &Capabilities::of(machine, topology));
-    // Ranks of a node that take turns are not symmetric: one has its turn first.
-    let takes_turns = topology.nodes() == 1 && topology.ranks() > machine.cores;
-    let stride = if takes_turns { topology.ranks() } else { topology.stride() };
+    // Ranks that take turns on the cores of a node are not symmetric, since one has its turn first.
+    let is_oversubscribed = topology.nodes() == 1 && topology.ranks() > machine.cores;
+    let stride = if is_oversubscribed { topology.ranks() } else { topology.stride() };
     let mut busiest = Prediction { time_us: 0.0, steps: 0, messages: 0, sent_bytes: 0 };
     let mut world = |count, execution| {
         let program = |rank| {
@@ -132,9 +133,9 @@ pub fn predict(
             let (block, whole) = (world(block_count, steps)?, world(count, steps)?);
             let no_wire = Link::uniform(0.0, f64::MAX).expect("an infinitely fast link is valid");
             let no_wire = Machine { inter: no_wire, call_us: 0.0, ..machine.clone() };
-            let alone = play(&block, machine, (block_count, element_size_bytes))?;
-            let inside_us = play(&block, &no_wire, (block_count, element_size_bytes))?.time_us();
-            let whole = play(&whole, machine, (count, element_size_bytes))?;
+            let alone = simulate(&block, machine, (block_count, element_size_bytes))?;
+            let inside_us = simulate(&block, &no_wire, (block_count, element_size_bytes))?.time_us();
+            let whole = simulate(&whole, machine, (count, element_size_bytes))?;
             // In the node, ranks work on one block at a time. A port carries one block after the other, at the rate of the whole: buffers
             // on the way make a single block faster than a long sequence. And between the start and the end of a step between nodes,
             // `LANES_DEPTH` blocks are in flight.
@@ -143,20 +144,20 @@ pub fn predict(
             let stages_us = [inside_us, alone.busiest_port_us, port_us, step_us];
             alone.time_us() + (blocks - 1) as f64 * stages_us.into_iter().fold(0.0, f64::max)
         }
-        _ => play(&world(count, execution)?, machine, (count, element_size_bytes))?.time_us(),
+        _ => simulate(&world(count, execution)?, machine, (count, element_size_bytes))?.time_us(),
     };
     Ok(Prediction { time_us, ..busiest })
 }
 
 impl Prediction {
-    /// Takes the steps and messages of a rank into account.
+    /// Includes the steps and messages of a rank.
     fn include(&mut self, plan: &Plan, rank: Rank, (count, element_size_bytes): (usize, usize)) {
         let partition = Partition::fair(count, plan.chunk_count());
         let (mut steps, mut messages, mut sent_count) = (0, 0, 0);
         for phase in plan.phases() {
             steps += phase.schedule.steps().len();
             for send in phase.schedule.steps().iter().filter_map(|step| step.send) {
-                // A message to oneself costs nothing here.
+                // A message of a rank to itself costs nothing here.
                 if phase.group.member(send.to) != rank {
                     messages += 1;
                     sent_count += partition.elements(send.chunks).len();

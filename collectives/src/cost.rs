@@ -4,7 +4,7 @@ use crate::plan::Plan;
 use crate::program::{Interpreter, Nothing, Program};
 use crate::schedule::Schedule;
 
-/// Steps and bytes, counted.
+/// The counted steps and bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cost {
     /// The steps on the critical path, if all messages take the same time.

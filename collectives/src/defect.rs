@@ -28,7 +28,7 @@ pub enum Defect {
     #[error("rank {to}, step {step}: receives chunks {received}, but rank {from} sends chunks {sent}")]
     LengthMismatch { from: Rank, to: Rank, step: usize, sent: Chunks, received: Chunks },
 
-    /// A rank waits for a message, or for one to be taken, but the other rank has finished.
+    /// A rank waits for a message, or for one to be received, but the other rank has finished.
     #[error("rank {rank}, step {step}: waits for rank {other}, which has finished")]
     Unmatched { rank: Rank, step: usize, other: Rank },
 
@@ -36,7 +36,7 @@ pub enum Defect {
     #[error("rank {rank}, step {step}: waits for rank {other}, which waits too")]
     Deadlock { rank: Rank, step: usize, other: Rank },
 
-    /// A rank reduces a contribution that it already had.
+    /// A rank reduces a contribution that it already has.
     #[error("rank {rank}, step {step}: adds rank {contributor}'s contribution to chunk {chunk} twice")]
     Doubled { rank: Rank, step: usize, chunk: usize, contributor: Rank },
 
@@ -49,19 +49,19 @@ pub enum Defect {
     Missing { rank: Rank, chunk: usize, contributor: Rank },
 
     /// At the end a rank has a contribution that it should not have.
-    #[error("rank {rank} ends with something in chunk {chunk} that does not belong there")]
+    #[error("rank {rank} ends with an unexpected contribution in chunk {chunk}")]
     Foreign { rank: Rank, chunk: usize },
 
-    /// At the end two ranks have the same sum, added in different orders: in floating point not the same bits.
+    /// At the end two ranks have the same sum, but added in different orders, which gives different bits in floating point.
     #[error("ranks {one} and {other} add up chunk {chunk} in different orders")]
     DifferentOrder { chunk: usize, one: Rank, other: Rank },
 
     /// A program sends a message that no rank receives.
-    #[error("a message of rank {from} to rank {to} is never taken")]
+    #[error("a message of rank {from} to rank {to} is never received")]
     NotTaken { from: Rank, to: Rank },
 
     /// In a pass over memory two ranks access the same elements.
-    #[error("ranks {one} and {other} touch chunk {chunk} of rank {of} in the same pass")]
+    #[error("ranks {one} and {other} access chunk {chunk} of rank {of} in the same pass")]
     Race { one: Rank, other: Rank, of: Rank, chunk: usize },
 
     /// In a pass over memory, a rank accesses elements of another rank that were not lent to it.
@@ -72,7 +72,7 @@ pub enum Defect {
     #[error("rank {rank}, instruction {step}: a block of chunks {chunks} is not in one place")]
     Scattered { rank: Rank, step: usize, chunks: Chunks },
 
-    /// A program adds in another order than its plan: in floating point not the same bits.
+    /// A program adds in another order than its plan, which gives different bits in floating point.
     #[error("rank {rank} adds up chunk {chunk} in another order than its plan")]
     OtherOrder { rank: Rank, chunk: usize },
 }

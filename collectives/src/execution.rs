@@ -1,10 +1,10 @@
-//! Executions: how a plan is carried out, given its size and what links and memory allow.
+//! Executions: the ways to carry out a plan, given its size and the capabilities of links and memory.
 //!
 //! A plan defines which rank sends which data to which rank, and the order of additions. An [`Execution`] defines the rest: whether short
-//! messages are eager, how many blocks are worked on in turn, whether ranks that access each other's memory need no messages at
-//! all, and what overlaps with transfers between nodes. One function decides, [`CompiledPlan::execution`], and
-//! [`CompiledPlan::program`] translates the plan accordingly to a [program](crate::program), which is verified, drawn and run. For an
-//! array in GPU memory there is a [`StagedPlan`]: segments that pass through pinned memory, each reduced by a program of its own.
+//! messages are eager, the number of blocks that are processed in sequence, whether ranks need no messages because they access each other's
+//! memory, and the work that overlaps with transfers between nodes. [`CompiledPlan::execution`] decides it, and [`CompiledPlan::program`]
+//! translates the plan accordingly to a [program](crate::program), which is verified, drawn and run. An array in GPU memory has a
+//! [`StagedPlan`]: segments that pass through pinned memory, each reduced by a separate program.
 //!
 //! ```
 //! use unisono_collectives::execution::{Capabilities, CompiledPlan, Execution};
@@ -14,7 +14,7 @@
 //!     CompiledPlan::new(Algorithm::RoundRobin, Operation::AllReduce, &Topology::single_node(4), 0).unwrap();
 //! let shared = Capabilities { is_shared: true, ..Capabilities::default() };
 //! assert_eq!(compiled.execution(1 << 20, 4, &shared), Execution::SinglePass { blocks: 2 });
-//! // Without memory in common there are messages.
+//! // Without common memory there are messages.
 //! let execution = compiled.execution(1 << 20, 4, &Capabilities::default());
 //! assert_eq!(execution, Execution::Messages { blocks: 1 });
 //! ```
@@ -31,11 +31,11 @@ pub use compiled::CompiledPlan;
 pub(crate) use compiled::LANES_DEPTH;
 pub use staged::{StagedAct, StagedPlan, acts as staged_acts};
 
-/// The part of a chunk worked on at a time where ranks share memory: a few of them fit a core's cache.
+/// The size of the part of a chunk that is processed at a time where ranks share memory. A few of them fit a core's cache.
 pub const BLOCK_BYTES: usize = 512 << 10;
 
 /// The ways in which a rank carries out its plan. All ranks of a call derive it from the same inputs, and get
-/// the same.
+/// the same result.
 ///
 /// A *block* is a part of each chunk: an element stays in its chunk, and results do not depend on the number of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Execution {
     }
 }
 
-/// The capabilities of links, memory and the element type. The same on all ranks, since it decides what must be
+/// The capabilities of links, memory and the element type. They are identical on all ranks, since they determine decisions that must be
 /// identical on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
@@ -103,8 +103,8 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Returns the capabilities of a modelled machine: in one node, ranks share memory if it has a [single
-    /// pass](Machine::one_pass); between nodes there are lanes if it has a [segment size](Machine::segment_bytes).
+    /// Returns the capabilities of a modelled machine. In one node, ranks share memory if it has a [single pass](Machine::one_pass). Between
+    /// nodes there are lanes if it has a [segment size](Machine::segment_bytes).
     pub fn of(machine: &Machine, topology: &Topology) -> Self {
         let nodes = topology.nodes();
         Self {
@@ -118,7 +118,7 @@ impl Capabilities {
     }
 }
 
-/// Messages only: ranks share no memory.
+/// Messages only, since ranks share no memory.
 impl Default for Capabilities {
     fn default() -> Self {
         Self {

@@ -19,7 +19,7 @@ const DRAWN_RANKS: usize = 8;
 const DRAWN_CHUNKS: usize = 16;
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Draws the plans of all ranks (rank 0's first): what is sent when, and how the result grows.
+/// Draws the plans of all ranks (rank 0's first): the messages of each round, and the growth of the result.
 ///
 /// ```
 /// use unisono_collectives::{Algorithm, Operation, Topology, explain};
@@ -55,7 +55,6 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Runs the plans of all ranks.
     fn of(operation: Operation, topology: &Topology, plans: &[Plan]) -> Self {
         let ranks = topology.ranks();
         assert_eq!(plans.len(), ranks, "one plan for each rank");
@@ -95,7 +94,7 @@ fn title(name: &str, operation: Operation, topology: &Topology) -> String {
     format!("{name}: {operation} over {} ranks{places}", topology.ranks())
 }
 
-/// Returns what is above the table: the title, a description, and which ranks the table does not have.
+/// Returns the lines above the table: the title, a description, and the ranks that are not drawn.
 fn header(title: &str, description: &str, ranks: usize) -> String {
     let rule = "─".repeat(title.chars().count());
     let hidden = if ranks > DRAWN_RANKS {
@@ -134,7 +133,6 @@ fn chunks_text(chunk_count: usize, chunks: Chunks) -> String {
     }
 }
 
-/// A line of the table.
 enum Row {
     Phase(&'static str),
     Cells(String, Vec<String>),
@@ -156,7 +154,6 @@ impl Values for Record {
     }
 }
 
-/// The rows drawn so far.
 struct Drawing<'a> {
     plans: &'a [Plan],
     /// The number of contributions of a full bar.
@@ -187,7 +184,7 @@ impl Drawing<'_> {
         self.rows.push(Row::Cells(label, buffers.iter().take(DRAWN_RANKS).map(bars).collect()));
     }
 
-    /// Returns the text for what a rank sends and receives in a round.
+    /// Returns the text for the messages that a rank sends and receives in a round.
     fn messages(&self, rank: Rank, arrivals: &[Arrival]) -> String {
         let chunks = |chunks| chunks_text(self.plans[rank].chunk_count(), chunks);
         let sent = arrivals.iter().filter(|event| event.from == rank);
@@ -232,7 +229,6 @@ impl Drawing<'_> {
     }
 }
 
-/// Returns the name of the phase of a step in the flattened plan.
 fn phase_of(plan: &Plan, step: usize) -> &'static str {
     let mut end = 0;
     let phase = plan.phases().iter().find(|phase| {

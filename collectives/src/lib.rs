@@ -2,7 +2,7 @@
 //!
 //! **An algorithm is a pure function from (rank, world) to a schedule**: a list of steps, each with at most one send and at
 //! most one receive, over a buffer that is split into chunks. That one value is *verified* ([`verify()`]: symbolically, all
-//! ranks at once), *priced* ([`cost`] counts it, [`clock`] predicts its time on a machine described by [`model`]), *drawn*
+//! ranks at once), *costed* ([`cost`] counts it, [`clock`] predicts its time on a machine described by [`model`]), *drawn*
 //! ([`explain()`]), *simulated* ([`simulate`]), and, by the crate `unisono`, *run* over threads and MPI. So a ring is
 //! written once, in ten lines ([`algorithm::ring`]).
 //!

@@ -118,17 +118,18 @@ impl Link {
 
     /// Returns the time of a message without contention.
     ///
-    /// It is never less than that of a smaller message: if a range starts with a time below the end of the previous one, as
-    /// fitted lines may, the greater of the two is used.
+    /// It is never less than the time of a smaller message. If a range starts with a time below the end of the previous one, as fitted lines
+    /// may,
+    /// the greater of the two is used.
     pub fn time_us(&self, size_bytes: usize, reduces: bool) -> f64 {
         let smaller = self.ranges.iter().take_while(|range| range.up_to_bytes < size_bytes);
         let least = smaller.map(|range| range.time_us(range.up_to_bytes, reduces)).fold(0.0, f64::max);
         least.max(self.range(size_bytes).time_us(size_bytes, reduces))
     }
 
-    /// Returns the time of a message between ranks with larger arrays: `held_bytes` is the size of the messages between two
-    /// ranks that exchange halves and have as much in their caches. The protocol depends on the message's own size, the
-    /// cache that it is read from on that of the arrays: if these are larger, the slower rate of the two is used.
+    /// Returns the time of a message between ranks with larger arrays. `held_bytes` is the size of the messages with which two ranks exchange
+    /// halves of arrays that fill their caches as much. The message's own size determines the protocol, and the size of the arrays the cache
+    /// that it is read from. If the arrays are larger, the slower rate of the two is used.
     pub fn time_among_us(&self, size_bytes: usize, held_bytes: usize, reduces: bool) -> f64 {
         let rates = self.range(held_bytes.max(size_bytes));
         let among = Range { alpha_us: self.latency_us(size_bytes), ..*rates };
@@ -163,18 +164,18 @@ pub struct Machine {
     /// The link between two ranks of different nodes. Its rate is also that of a node's port, which all ranks of the node
     /// share.
     pub inter: Link,
-    /// The segment size of links between nodes, if these progress while a rank does something else: hierarchical plans then
-    /// run in [lanes](crate::Execution::Lanes). `None` if a rank must wait for its messages.
+    /// The segment size of links between nodes, if these progress while a rank does other work. Hierarchical plans then run in
+    /// [lanes](crate::Execution::Lanes). `None` if a rank must wait for its messages.
     pub segment_bytes: Option<usize>,
     /// Whether data that would change while being sent are copied first, which takes as long as the bytes of a message of their size
     /// between ranks of a node; false if messages are copied anyway.
     pub copies: bool,
-    /// The number of cores that the ranks of a node share. If there are more ranks, they take turns.
+    /// The number of cores that the ranks of a node share. If there are more ranks, they take turns on the cores.
     pub cores: usize,
-    /// For ranks that take turns: the time in which a core switches from a waiting rank to the next, in microseconds.
+    /// The time of a context switch from a waiting rank to the next, in microseconds, for ranks that take turns.
     pub hand_over_us: f64,
-    /// The largest eager message, which is copied to where its receiver finds it, so that its sender continues. For ranks
-    /// that take turns, the sender of a larger one waits for the receiver's turn.
+    /// The largest eager message, which is copied for its receiver, so that its sender continues. For ranks that take turns, the sender of a
+    /// larger one waits for the receiver's turn.
     pub eager_bytes: usize,
     /// The time of a step besides its messages, in microseconds.
     pub step_us: f64,
@@ -202,8 +203,7 @@ const ETHERNET: [Range; 1] =
     [Range { up_to_bytes: usize::MAX, alpha_us: 15.0, move_gb_per_s: 1.25, reduce_gb_per_s: 1.25 }];
 
 impl Machine {
-    /// Returns the size of the messages between two ranks that exchange halves and have as much of their arrays in a
-    /// core's caches as each core has here, with this many ranks on a node.
+    /// Returns `held_bytes` of [`Link::time_among_us`] for arrays of this size, with this many ranks on a node.
     pub(crate) fn held_bytes(&self, array_bytes: usize, local_ranks: usize) -> usize {
         array_bytes.saturating_mul(local_ranks.div_ceil(self.cores.max(1))) / 2
     }
@@ -217,7 +217,8 @@ impl Machine {
 /// A typical current machine: ranks of a node share memory, each has a core, and nodes have 10 Gbit/s Ethernet.
 impl Default for Machine {
     fn default() -> Self {
-        let link = |ranges: &[Range]| Link::new(ranges.to_vec()).expect("the constants make a link");
+        let link =
+            |ranges: &[Range]| Link::new(ranges.to_vec()).expect("the default constants are a valid link");
         Self {
             intra: link(&SHARED_MEMORY),
             one_pass: Some(link(&ONE_PASS)),
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_a_message_decides() {
+    fn constants_depend_on_the_message_size() {
         let link = Link::new(vec![range(1000, 1.0, 1.0), range(usize::MAX, 5.0, 10.0)]).unwrap();
         assert_eq!(link.time_us(0, false), 1.0);
         assert_eq!(link.time_us(1000, false), 2.0);
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_large_arrays_leave_in_no_cache_is_slower() {
+    fn messages_of_arrays_beyond_the_cache_are_slower() {
         let link = Link::new(vec![range(1000, 1.0, 1.0), range(usize::MAX, 5.0, 0.5)]).unwrap();
         assert_eq!(link.time_among_us(1000, 1000, false), link.time_us(1000, false));
         assert_eq!(link.time_among_us(1000, 2000, false), 1.0 + 2.0);
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_message_never_takes_less() {
+    fn larger_message_never_takes_less() {
         for link in [Machine::default().intra, Machine::default().inter] {
             for reduces in [false, true] {
                 let times: Vec<_> =
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_link_says_why() {
+    fn invalid_link_is_described() {
         let refused = |ranges| Link::new(ranges).unwrap_err().to_string();
         assert!(refused(vec![]).contains("at least one range"));
         assert!(refused(vec![range(100, 1.0, 1.0)]).contains("ends at 100 bytes; it must be open"));

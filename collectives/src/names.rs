@@ -13,14 +13,14 @@ pub struct UnknownName {
 }
 
 /// The similarity from which a name counts as a misspelling of another (Jaro and Winkler's measure).
-const ALIKE: f64 = 0.75;
+const MIN_SIMILARITY: f64 = 0.75;
 
 impl UnknownName {
     /// Returns the most similar valid name, if it is similar enough.
     pub fn meant(&self) -> Option<&'static str> {
-        let alike = self.known.iter().map(|known| (strsim::jaro_winkler(&self.name, known), known));
-        let best = alike.max_by(|(one, _), (other, _)| one.total_cmp(other));
-        best.filter(|(likeness, _)| *likeness > ALIKE).map(|(_, known)| *known)
+        let similar = self.known.iter().map(|known| (strsim::jaro_winkler(&self.name, known), known));
+        let best = similar.max_by(|(one, _), (other, _)| one.total_cmp(other));
+        best.filter(|(similarity, _)| *similarity > MIN_SIMILARITY).map(|(_, known)| *known)
     }
 
     fn suggestion(&self) -> String {

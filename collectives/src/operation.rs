@@ -1,4 +1,4 @@
-//! The collective operations, and where each leaves its result.
+//! The collective operations and their results.
 
 use std::fmt;
 
@@ -23,12 +23,12 @@ pub enum Operation {
     },
     /// The root ends with the reduction of all buffers; the other buffers are undefined.
     Reduce {
-        /// The rank that gets the result.
+        /// The rank that receives the result.
         root: Rank,
     },
     /// Every rank contributes its own part; the root ends with all parts.
     Gather {
-        /// The rank that gets the parts.
+        /// The rank that receives the parts.
         root: Rank,
     },
     /// Every rank ends with its own part of the root's buffer; the rest of its buffer is undefined, except on the root.
@@ -45,7 +45,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them; those with a root have this one.
+    /// Returns all operations, with this root if they have one.
     pub const fn all(root: Rank) -> [Self; 10] {
         [
             Self::AllReduce,
@@ -61,7 +61,7 @@ impl Operation {
         ]
     }
 
-    /// The name of the operation, without its root.
+    /// Returns the name of the operation, without its root.
     pub fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all-reduce",
@@ -77,7 +77,7 @@ impl Operation {
         }
     }
 
-    /// The root, if the operation has one.
+    /// Returns the root, if the operation has one.
     pub fn root(self) -> Option<Rank> {
         match self {
             Self::Broadcast { root }
@@ -123,7 +123,7 @@ impl Operation {
         }
     }
 
-    /// Returns whether values are reduced, or only moved.
+    /// Returns whether values are reduced, rather than only moved.
     pub fn reduces(self) -> bool {
         matches!(
             self,

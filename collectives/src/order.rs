@@ -1,4 +1,4 @@
-//! Plans for reductions that are associative and not commutative: those that combine contributions in the order of ranks.
+//! Plans for reductions that are associative but not commutative, which combine contributions in the order of ranks.
 
 use std::collections::HashMap;
 
@@ -6,11 +6,11 @@ use crate::operation::Operation;
 use crate::plan::Plan;
 use crate::program::{Event, Interpreter, Program, Values};
 use crate::schedule::Combine;
-use crate::verify::promise;
+use crate::verify::required;
 use crate::world::Rank;
 
-/// Chooses for each reduction of the plans of all ranks (rank 0's first) which operand is the left one, so that each result is
-/// x0 ∘ x1 ∘ … in the order of ranks. `None` if there is a reduction for which neither side keeps that order.
+/// Chooses the left operand of each reduction in the plans of all ranks (rank 0's first), so that each result is x0 ∘ x1 ∘ … in the order of
+/// ranks. `None` if there is a reduction for which neither side keeps that order.
 ///
 /// The plans are assumed correct ([`verify`](crate::verify())).
 pub(crate) fn in_rank_order(mut plans: Vec<Plan>, operation: Operation) -> Option<Vec<Plan>> {
@@ -23,7 +23,7 @@ pub(crate) fn in_rank_order(mut plans: Vec<Plan>, operation: Operation) -> Optio
     let buffers = interpreter.buffers;
     let is_in_order = |rank: Rank, chunk: usize, run: Option<(Rank, Rank)>| {
         let expected =
-            promise(operation, plans.len(), rank, chunk).map(|(_, ranks)| (ranks.start, ranks.end));
+            required(operation, plans.len(), rank, chunk).map(|(_, ranks)| (ranks.start, ranks.end));
         expected.is_none() || run == expected
     };
     let mut ranks = buffers.iter().enumerate();
@@ -41,12 +41,12 @@ pub(crate) fn in_rank_order(mut plans: Vec<Plan>, operation: Operation) -> Optio
     keeps_order.then_some(plans)
 }
 
-/// Values that are the first of their contributors, and one past the last one; `None` if contributors are missing between these, or
-/// were combined in another order.
+/// Values are ranges of contributors: the first one, and one past the last one. `None` if contributors are missing in the range, or were
+/// combined in another order.
 struct Runs {
-    /// The way in which each reduction of a rank, by the number of its step, keeps the order.
+    /// The side of the received operand with which each reduction of a rank, by the number of its step, keeps the order.
     sides: HashMap<(Rank, usize), Combine>,
-    /// Whether each keeps it in the same way for all chunks.
+    /// Whether the side of each reduction is the same for all chunks.
     is_consistent: bool,
 }
 
@@ -79,7 +79,7 @@ mod tests {
         in_rank_order(algorithm.plans(operation, topology)?, operation)
     }
 
-    /// Strings of up to 16 hexadecimal digits, whose first digit is not 0.
+    /// Concatenates strings of up to 16 hexadecimal digits, whose first digit is not 0.
     fn concatenated(left: u64, right: u64) -> u64 {
         let digits = right.checked_ilog2().map_or(0, |bit| bit / 4 + 1);
         left << (4 * digits) | right
@@ -102,8 +102,10 @@ mod tests {
                     for (rank, result) in results.iter().enumerate() {
                         for (index, &found) in result.iter().enumerate() {
                             let chunk = index * plans[0].chunk_count() / (2 * ranks);
-                            let Some((_, givers)) = promise(operation, ranks, rank, chunk) else { continue };
-                            let expected = givers.map(|giver| giver as u64 + 1).fold(0, concatenated);
+                            let Some((_, contributors)) = required(operation, ranks, rank, chunk) else {
+                                continue;
+                            };
+                            let expected = contributors.map(|rank| rank as u64 + 1).fold(0, concatenated);
                             assert_eq!(found, expected, "{what}, rank {rank}, element {index}");
                         }
                     }
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_keep_the_order_is_refused() {
+    fn algorithms_that_change_the_order_are_rejected() {
         let keeps = |algorithm, operation, ranks| {
             in_order(algorithm, operation, &Topology::single_node(ranks)).is_some()
         };
@@ -126,7 +128,7 @@ mod tests {
             assert!(keeps(Algorithm::AllToAll, Operation::Reduce { root: ranks - 2 }, ranks));
             assert!(keeps(Algorithm::Ring, Operation::Scan, ranks));
         }
-        // Between two ranks there is one order only.
+        // Two ranks have only one order.
         assert!(keeps(Algorithm::Ring, Operation::AllReduce, 2));
     }
 }

@@ -101,7 +101,6 @@ impl Partition {
         }
     }
 
-    /// Returns the chunk of an element.
     pub(crate) fn chunk_of(&self, element: usize) -> usize {
         match self {
             Self::Fair { fair, larger, .. } => {
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_small_partition_is_fair_and_whole() {
+    fn every_small_partition_is_fair_and_complete() {
         for count in 0..=70 {
             for chunk_count in 1..=70 {
                 check(count, chunk_count);
@@ -193,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_partition_is_fair_and_whole(count in 0..usize::MAX / 4096, chunk_count in 1..2000_usize) {
+        fn any_partition_is_fair_and_complete(count in 0..usize::MAX / 4096, chunk_count in 1..2000_usize) {
             check(count, chunk_count);
         }
     }

@@ -1,4 +1,4 @@
-//! Plans: what one rank does in one collective, phase by phase.
+//! Plans: the part of one rank in a collective, phase by phase.
 
 use crate::schedule::{Chunks, Schedule, Step};
 use crate::world::{Group, Rank};
@@ -51,7 +51,7 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// Returns whether it is within nodes: exactly the phases with a vendor call are.
+    /// Returns whether the phase is within nodes. Exactly these phases have a vendor call.
     pub fn is_in_node(&self) -> bool {
         self.vendor.is_some()
     }
@@ -82,7 +82,7 @@ impl Plan {
         Self::new(schedule.chunk_count(), [Phase { name, group: world, schedule, vendor: None }])
     }
 
-    /// Returns the number of chunks; the same on every rank.
+    /// Returns the number of chunks, which is identical on all ranks.
     pub fn chunk_count(&self) -> usize {
         self.chunk_count
     }
@@ -97,7 +97,7 @@ impl Plan {
         self.phases.iter_mut().flat_map(|phase| phase.schedule.steps_mut())
     }
 
-    /// Returns all phases as one schedule of world ranks, which is verified, priced, drawn and simulated.
+    /// Returns all phases as one schedule of world ranks, which is verified, costed, drawn and simulated.
     pub fn flattened(&self) -> Schedule {
         let world = |phase: &Phase| {
             let group = phase.group.clone();
@@ -106,18 +106,19 @@ impl Plan {
         self.phases.iter().map(world).fold(Schedule::new(self.chunk_count, []), Schedule::then)
     }
 
-    /// Returns the phases that remain if vendors execute all phases that they can, as a plan over the chunks that it uses;
-    /// `None` if there are none.
+    /// Returns the phases that remain if vendors execute all phases that they can, as a plan over the chunks that these phases use; `None` if
+    /// no
+    /// phase remains.
     pub fn without_vendors(&self) -> Option<(Chunks, Self)> {
-        let ours = || self.phases.iter().filter(|phase| phase.vendor.is_none());
-        let touched = ours().flat_map(|phase| phase.schedule.steps()).flat_map(Step::touched);
-        let all = touched
+        let remaining = || self.phases.iter().filter(|phase| phase.vendor.is_none());
+        let accessed = remaining().flat_map(|phase| phase.schedule.steps()).flat_map(Step::accessed);
+        let all = accessed
             .reduce(|all, chunks| Chunks::new(all.start.min(chunks.start), all.end.max(chunks.end)))?;
         let moved = |phase: &Phase| {
             let schedule = phase.schedule.clone().refined(all.count(), |chunk| chunk - all.start);
             Phase { schedule, ..phase.clone() }
         };
-        Some((all, Self::new(all.count(), ours().map(moved))))
+        Some((all, Self::new(all.count(), remaining().map(moved))))
     }
 }
 
@@ -131,19 +132,20 @@ mod tests {
     }
 
     #[test]
-    fn a_vendor_may_do_what_the_steps_do() {
+    fn vendor_calls_match_the_steps_of_their_phases() {
         for algorithm in [Algorithm::HierarchicalCopy, Algorithm::Rail] {
             for ranks in 2..9 {
                 let plans = plans(algorithm, &Topology::single_node(ranks));
                 for (number, phase) in plans[0].phases().iter().enumerate() {
                     let schedules: Vec<_> =
                         plans.iter().map(|plan| plan.phases()[number].schedule.clone()).collect();
-                    let operation = match phase.vendor.as_ref().expect("in a node a vendor may do it all") {
-                        VendorCall::Reduce { root } => Operation::Reduce { root: *root },
-                        VendorCall::Broadcast { root } => Operation::Broadcast { root: *root },
-                        VendorCall::ReduceScatter { .. } => Operation::ReduceScatter,
-                        VendorCall::AllGather { .. } => Operation::AllGather,
-                    };
+                    let operation =
+                        match phase.vendor.as_ref().expect("every phase in a node has a vendor call") {
+                            VendorCall::Reduce { root } => Operation::Reduce { root: *root },
+                            VendorCall::Broadcast { root } => Operation::Broadcast { root: *root },
+                            VendorCall::ReduceScatter { .. } => Operation::ReduceScatter,
+                            VendorCall::AllGather { .. } => Operation::AllGather,
+                        };
                     assert_eq!(verify_schedules(&schedules, operation), [], "{algorithm}, {ranks} ranks");
                 }
             }
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_one_after_the_other_and_whole() {
+    fn parts_of_vendor_calls_are_contiguous_and_complete() {
         for sizes in [&[3, 1][..], &[2, 5, 3], &[4, 4]] {
             let plans = plans(Algorithm::Rail, &Topology::from_node_sizes(sizes));
             for phase in plans.iter().flat_map(Plan::phases) {
@@ -171,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn between_nodes_nothing_is_left_to_vendors() {
+    fn phases_between_nodes_remain_without_vendors() {
         let topology = Topology::from_node_sizes(&[2, 1]);
         let rail = plans(Algorithm::Rail, &topology);
         // Two shards of two chunks: the second node's only rank holds both.
-        let (chunks, ours) = rail[1].without_vendors().unwrap();
-        assert_eq!((chunks, ours.chunk_count(), ours.phases().len()), (Chunks::new(2, 4), 2, 1));
-        let (chunks, ours) = rail[2].without_vendors().unwrap();
-        assert_eq!((chunks, ours.chunk_count(), ours.phases().len()), (Chunks::new(0, 4), 4, 2));
+        let (chunks, remaining) = rail[1].without_vendors().unwrap();
+        assert_eq!((chunks, remaining.chunk_count(), remaining.phases().len()), (Chunks::new(2, 4), 2, 1));
+        let (chunks, remaining) = rail[2].without_vendors().unwrap();
+        assert_eq!((chunks, remaining.chunk_count(), remaining.phases().len()), (Chunks::new(0, 4), 4, 2));
 
         let copy = plans(Algorithm::HierarchicalCopy, &topology);
         assert!(copy[0].without_vendors().is_some());

@@ -83,7 +83,7 @@ pub struct Incoming {
     pub combine: Combine,
 }
 
-/// One instruction of a rank. Every rank has a buffer of its own, and a part is in the rank's own buffer unless it is `theirs`.
+/// One instruction of a rank. Every rank has its own buffer, and a part is in the rank's own buffer unless it is `theirs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instruction {
     /// Sends and receives, and completes when both messages have been received. The outgoing part is read before the incoming one is written.
@@ -147,7 +147,7 @@ pub enum Instruction {
         /// The part of this rank's.
         own: Part,
     },
-    /// A collective of a vendor among the ranks of a phase, with the meaning of the next `steps` instructions, in whose place it may be called.
+    /// A collective of a vendor among the ranks of a phase, which may replace the next `steps` instructions.
     Vendor {
         /// The number of the phase.
         phase: usize,
@@ -173,7 +173,7 @@ impl Program {
         Self { chunk_count: schedule.chunk_count(), blocks: 1, rounds: 1, instructions: steps.collect() }
     }
 
-    /// Returns whether it needs elements as they were before the call, of which a copy must be kept.
+    /// Returns whether the program reads elements as they were before the call, so that a copy must be kept.
     pub fn reads_original(&self) -> bool {
         self.instructions.iter().any(|(_, instruction)| match instruction {
             Instruction::Exchange(Some(send), _)

@@ -1,4 +1,4 @@
-//! Steps and schedules: what one rank does, in order, by chunks.
+//! Steps and schedules: the sends and receives of one rank, in order, by chunks.
 
 use std::fmt;
 use std::ops::Range;
@@ -60,8 +60,8 @@ pub enum Source {
 pub enum Combine {
     /// It replaces the existing contents.
     Replace,
-    /// It is reduced into the existing contents, and is the right operand. Without an order of the operands, `Reduce` and
-    /// `ReduceBefore` are the same.
+    /// It is reduced into the existing contents, and is the right operand. For commutative reductions, `Reduce` and `ReduceBefore` are
+    /// equivalent.
     Reduce,
     /// It is reduced into the existing contents, and is the left operand.
     ReduceBefore,
@@ -128,25 +128,25 @@ impl Step {
         Self { send: Some(Send { to, chunks, source: Source::Original }), ..self }
     }
 
-    /// Adds the replacement of `chunks` by those that rank `from` sends.
+    /// Adds the replacement of `chunks` by chunks of rank `from`.
     pub fn replace(self, from: Rank, chunks: Chunks) -> Self {
         Self { receive: Some(Receive { from, chunks, combine: Combine::Replace }), ..self }
     }
 
-    /// Adds the reduction of those that rank `from` sends into `chunks`.
+    /// Adds the reduction of chunks of rank `from` into `chunks`.
     pub fn reduce(self, from: Rank, chunks: Chunks) -> Self {
         Self { receive: Some(Receive { from, chunks, combine: Combine::Reduce }), ..self }
     }
 
     /// Returns the ranges of chunks that it reads or writes.
-    pub(crate) fn touched(&self) -> impl Iterator<Item = Chunks> + use<> {
+    pub(crate) fn accessed(&self) -> impl Iterator<Item = Chunks> + use<> {
         [self.send.map(|send| send.chunks), self.receive.map(|receive| receive.chunks)].into_iter().flatten()
     }
 
-    /// Returns the step in reverse: what was sent is received and reduced, what was received is sent.
+    /// Returns the reversed step: it receives and reduces the chunks that this one sends, and sends the chunks that this one receives.
     ///
     /// # Panics
-    /// If the step is not part of an outward half: it reduces, or sends its original input.
+    /// If the step is not part of an outward half, since it reduces or sends its original input.
     fn reversed(self) -> Self {
         let mut step = Self::new();
         if let Some(receive) = self.receive {
@@ -182,7 +182,7 @@ impl Schedule {
         Self { chunk_count, steps: steps.into_iter().collect() }
     }
 
-    /// Returns the number of chunks; the same on every rank.
+    /// Returns the number of chunks, which is identical on all ranks.
     pub fn chunk_count(&self) -> usize {
         self.chunk_count
     }
@@ -192,7 +192,7 @@ impl Schedule {
         &self.steps
     }
 
-    /// Returns the steps, for a change of what receives do.
+    /// Returns the steps, to change the treatment of received data.
     pub(crate) fn steps_mut(&mut self) -> &mut [Step] {
         &mut self.steps
     }
@@ -207,11 +207,12 @@ impl Schedule {
         self
     }
 
-    /// For each step, the earlier step before whose receive its send can go, if sends are eager: its data exist by then, and
-    /// the sends to a rank stay in order. Ranks then wait only for what they depend on.
+    /// Returns, for each step, the earliest step before whose receive its send can be posted, if sends are eager. Its data exist by then, and
+    /// the
+    /// sends to a rank stay in order. Ranks then wait only for data that they depend on.
     ///
-    /// A sender never blocks as long as [`SENDS_AHEAD`] messages to each rank can be in flight: a schedule with more to one
-    /// rank keeps its steps.
+    /// A sender never blocks as long as [`SENDS_AHEAD`] messages to each rank can be in flight. A schedule with more to one rank keeps its
+    /// steps.
     pub fn earliest_sends(&self) -> Vec<usize> {
         let mut written = vec![0; self.chunk_count];
         let ranks = self.steps.iter().filter_map(|step| step.send.map(|send| send.to + 1)).max();
@@ -221,12 +222,12 @@ impl Schedule {
             earliest.push(number);
             if let Some(send) = step.send {
                 let chunks = send.chunks.range();
-                let known = match send.source {
+                let ready = match send.source {
                     Source::Original => 0,
                     Source::Current => written[chunks].iter().copied().max().unwrap_or(0),
                 };
                 let (sends, before): &mut (usize, usize) = &mut to_rank[send.to];
-                (*sends, *before) = (*sends + 1, known.max(*before));
+                (*sends, *before) = (*sends + 1, ready.max(*before));
                 earliest[number] = *before;
             }
             if let Some(receive) = step.receive {
@@ -239,10 +240,10 @@ impl Schedule {
         earliest
     }
 
-    /// Time reversal: an all-gather becomes a reduce-scatter, a broadcast becomes a reduce.
+    /// Returns the time reversal: an all-gather becomes a reduce-scatter, a broadcast becomes a reduce.
     ///
     /// # Panics
-    /// If this is not an outward half: a step reduces, or sends its original input.
+    /// If this is not an outward half, since a step reduces or sends its original input.
     pub fn reversed(&self) -> Self {
         Self::new(self.chunk_count, self.steps.iter().rev().map(|step| step.reversed()))
     }
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_nothing_can_be_sent_at_once() {
+    fn independent_data_are_sent_at_once() {
         let earliest = |algorithm: Algorithm, operation, ranks| {
             let plan = algorithm.plan(operation, &Topology::single_node(ranks), 1).unwrap();
             plan.flattened().earliest_sends()
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_goes_after_what_it_reads_and_after_those_before_it() {
+    fn send_follows_its_data_and_earlier_sends() {
         let one = Chunks::one;
         let schedule = Schedule::new(
             3,
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_sends_no_more_ahead_than_there_is_room_for() {
+    fn sends_ahead_are_limited() {
         let sends = |count| Schedule::new(1, (0..count).map(|_| Step::new().send(1, Chunks::one(0))));
         assert_eq!(sends(SENDS_AHEAD).earliest_sends(), [0; SENDS_AHEAD]);
         assert_eq!(sends(SENDS_AHEAD + 1).earliest_sends(), [0, 1, 2, 3, 4]);

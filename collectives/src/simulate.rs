@@ -1,4 +1,4 @@
-//! A whole world in one function call: evaluates the plans of all ranks on real values, without threads or messages.
+//! Simulates a whole world in one function call: evaluates the plans of all ranks on real values, without threads or messages.
 //!
 //! The order of additions is the schedule's, so every transport must produce the same result, to the last bit.
 

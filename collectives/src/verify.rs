@@ -1,8 +1,8 @@
-//! The proof: runs all ranks of a collective over symbols.
+//! Verification: runs all ranks of a collective over symbols.
 //!
-//! A value is the set of its contributions, with a hash of the order in which they were added. So the run detects what
-//! numbers would hide: a contribution that is missing or doubled, or a result that two ranks added in different orders, and
-//! that floating point would make different.
+//! A value is the set of its contributions, with a hash of the order in which they were added. So the run detects errors that
+//! numbers would hide: a contribution that is missing or doubled, or a result that two ranks added in different orders, which
+//! differs in floating point.
 
 use std::ops::Range;
 
@@ -21,8 +21,8 @@ use symbols::{Symbol, Symbols};
 
 /// Finds all defects of the plans of all ranks (rank 0's first) for an operation; none if they are correct.
 ///
-/// It proves that every message has two ends of the same length; that nothing deadlocks, even if no message is ever
-/// buffered; that every rank with a result has each contribution to it exactly once; and that all ranks with a sum added it
+/// It proves that every message has two ends of the same length, that no rank deadlocks, even if no message is ever
+/// buffered, that every rank with a result has each contribution to it exactly once, and that all ranks with a sum added it
 /// in the same order.
 ///
 /// ```
@@ -67,7 +67,7 @@ pub fn verify_schedules(schedules: &[Schedule], operation: Operation) -> Vec<Def
     defects
 }
 
-/// Returns a step that replaces what it sends: what the other rank receives would depend on time.
+/// Returns the defect of a step that replaces chunks that it sends, since the received data would depend on timing.
 fn overlap(rank: Rank, step: usize, &Step { send, receive }: &Step) -> Option<Defect> {
     let (send, receive) = send.zip(receive)?;
     let is_race = send.source == Source::Current
@@ -76,8 +76,8 @@ fn overlap(rank: Rank, step: usize, &Step { send, receive }: &Step) -> Option<De
     is_race.then_some(Defect::Overlap { rank, step, sent: send.chunks, replaced: receive.chunks })
 }
 
-/// Runs the programs of all ranks on symbols; returns the values of all ranks at the end, which have the contributions that the operation
-/// promises.
+/// Runs the programs of all ranks on symbols. Returns the values of all ranks at the end, which have the contributions that the operation
+/// requires.
 fn results(
     programs: &[Program],
     operation: Operation,
@@ -99,7 +99,7 @@ fn results(
     if defects.is_empty() { Ok((symbols, buffers)) } else { Err(defects) }
 }
 
-/// Instructions that name ranks or parts that do not exist.
+/// Returns the defects of instructions that name ranks or parts that do not exist.
 fn malformed(programs: &[Program], parts: usize, blocks: usize) -> Vec<Defect> {
     let mut defects = Vec::new();
     let ranks = programs.len();
@@ -119,7 +119,7 @@ fn malformed(programs: &[Program], parts: usize, blocks: usize) -> Vec<Defect> {
     defects
 }
 
-/// Compares the result of every rank with what the operation requires.
+/// Compares the result of every rank with the requirement of the operation.
 fn wrong_results(
     buffers: &[Vec<Symbol>],
     symbols: &Symbols,
@@ -130,7 +130,7 @@ fn wrong_results(
     for (rank, buffer) in buffers.iter().enumerate() {
         for (cell, &symbol) in buffer.iter().enumerate() {
             let (chunk, block) = (cell / blocks, cell % blocks);
-            let Some((origin, expected)) = promise(operation, buffers.len(), rank, chunk) else { continue };
+            let Some((origin, expected)) = required(operation, buffers.len(), rank, chunk) else { continue };
             let missing = symbols.missing(symbol, &expected);
             defects.extend(missing.map(|contributor| Defect::Missing { rank, chunk, contributor }));
             let is_foreign = symbols.chunk(symbol) != origin * blocks + block;
@@ -142,8 +142,8 @@ fn wrong_results(
     defects
 }
 
-/// Returns the required final value of a rank's chunk: its chunk, and the contributing ranks.
-pub(crate) fn promise(
+/// Returns the required final value of a rank's chunk: its chunk of origin, and the contributing ranks.
+pub(crate) fn required(
     operation: Operation,
     ranks: usize,
     rank: Rank,

@@ -57,7 +57,7 @@ impl Group {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Topology {
     node_of: Vec<usize>,
-    // Derived data, computed once: plans need it, all ranks' plans p times.
+    // Derived data, computed once, since the plan of every rank needs them.
     local_rank: Vec<Rank>,
     nodes: Vec<Group>,
     world: Group,
@@ -70,12 +70,12 @@ impl Topology {
         Self::from_node_sizes(&[ranks])
     }
 
-    /// `nodes` nodes of `ranks_per_node` ranks each, numbered node by node.
+    /// Returns a world of `nodes` nodes of `ranks_per_node` ranks each, numbered node by node.
     pub fn uniform(nodes: usize, ranks_per_node: usize) -> Self {
         Self::from_node_sizes(&vec![ranks_per_node; nodes])
     }
 
-    /// Nodes of these sizes; ranks are numbered node by node.
+    /// Returns a world of nodes of these sizes. Ranks are numbered node by node.
     ///
     /// # Panics
     /// If there is no node, or a node has no rank.
@@ -111,7 +111,7 @@ impl Topology {
         Self { local_rank, nodes: nodes.into_iter().map(Group::new).collect(), world, leaders, node_of }
     }
 
-    /// Returns the topology of these ranks as a world of their own, numbered in this order.
+    /// Returns the topology of these ranks as a separate world, numbered in this order.
     ///
     /// # Panics
     /// If there are none.
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn worlds_look_the_same_from_every_node() {
+    fn stride_preserves_the_nodes() {
         assert_eq!(Topology::uniform(4, 3).stride(), 3);
         assert_eq!(Topology::uniform(4, 1).stride(), 1);
         assert_eq!(Topology::single_node(6).stride(), 1);
@@ -207,18 +207,18 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "without a gap")]
-    fn a_gap_between_nodes_is_refused() {
+    fn gap_between_nodes_is_refused() {
         let _ = Topology::from_node_of(vec![0, 2, 2]);
     }
 
     #[test]
     #[should_panic(expected = "every node needs a rank")]
-    fn an_empty_node_is_refused() {
+    fn empty_node_is_refused() {
         let _ = Topology::from_node_sizes(&[2, 0]);
     }
 
     #[test]
-    fn a_group_numbers_its_members() {
+    fn group_numbers_its_members() {
         let group = Group::new(vec![4, 7]);
         assert_eq!(group.position(7), Some(1));
         assert_eq!(group.position(5), None);

@@ -6,11 +6,11 @@ use unisono_collectives::Algorithm;
 
 use crate::size;
 
-/// The reason for the method of a call, with a text for humans.
+/// The reason for the choice of a call's method. `Display` gives a text for users.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum Why {
-    /// The caller named it.
+    /// The caller chose the method by name.
     AskedFor,
     /// The caller has a rule for arrays of this size.
     Rule {
@@ -35,7 +35,7 @@ pub enum Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::AskedFor => write!(f, "it was asked for"),
+            Self::AskedFor => write!(f, "requested"),
             Self::Rule { from_bytes, to_bytes } => {
                 let to = to_bytes.map(size::text).unwrap_or_default();
                 write!(f, "a rule for {}-{to}", size::text(from_bytes))
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_are_texts() {
+    fn reasons_have_texts() {
         let text = |why: Why| why.to_string();
         assert_eq!(text(Why::Rule { from_bytes: 8 << 10, to_bytes: Some(1 << 20) }), "a rule for 8K-1M");
         assert_eq!(text(Why::Rule { from_bytes: 0, to_bytes: None }), "a rule for 0-");

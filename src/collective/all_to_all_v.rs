@@ -14,8 +14,8 @@ use crate::record::COUNTS_OF_PAIRS;
 use crate::select::Choice;
 
 impl Engine {
-    /// Sends part `j` of one array to each rank `j`, and stores what rank `i` sends as part `i` of another one. `call` has the elements of
-    /// no array, since ranks do not know each other's counts: a rank that receives another number of bytes than it expects reports it.
+    /// Sends part `j` of `sent` to each rank `j`, and stores the part from each rank `i` as part `i` of `received`. `call` has
+    /// 0 elements, since ranks do not know each other's counts. A rank that receives an unexpected number of bytes reports an error.
     pub(crate) fn all_to_all_v(
         &mut self,
         choice: &Choice,

@@ -9,7 +9,7 @@ use crate::error::{Place, Result};
 use crate::record::POINT_TO_POINT;
 
 impl Engine {
-    /// Waits until a counter in shared memory has a value, which another rank gives it.
+    /// Waits until rank `other` has set a counter in shared memory to a value.
     pub(crate) fn wait_until(
         &mut self,
         operation: &'static str,

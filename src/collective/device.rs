@@ -75,18 +75,18 @@ impl Engine {
         &mut self,
         gpu: &mut Gpu,
         choice: &Choice,
-        asked: DeviceCall<'_>,
+        requested: DeviceCall<'_>,
         span: &mut Span<'_>,
     ) -> Result<Ran> {
-        let call = asked.call;
+        let call = requested.call;
         check_on_gpu(call)?;
         assert_eq!(span.size_bytes(), call.size_bytes(), "the buffer of {} {}", call.count, call.dtype);
-        check_context(span.context(), asked.stream.context())?;
+        check_context(span.context(), requested.stream.context())?;
         let (method, why) = match choose::choose(choice, call, &gpu.inside, &self.topology)? {
             Some(chosen) => chosen,
             None => self.on_host(choice, call),
         };
-        if asked.options.parts.is_some() && method != Method::Vendor(Vendor::Nccl) {
+        if requested.options.parts.is_some() && method != Method::Vendor(Vendor::Nccl) {
             return Err(Error::Unsupported(format!(
                 "counts of ranks on GPUs need NCCL on one node, and this {} is by {method}",
                 call.operation
@@ -95,11 +95,13 @@ impl Engine {
         let done = match method {
             // With one rank, the array is its own result.
             _ if self.topology.ranks() == 1 => Ok(()),
-            Method::Vendor(_) => self.by_nccl(gpu, asked, span),
-            Method::Algorithm(algorithm) => self.in_segments(gpu, algorithm, None, asked, span),
-            Method::InNodes(algorithm, vendor) => self.in_segments(gpu, algorithm, Some(vendor), asked, span),
+            Method::Vendor(_) => self.by_nccl(gpu, requested, span),
+            Method::Algorithm(algorithm) => self.in_segments(gpu, algorithm, None, requested, span),
+            Method::InNodes(algorithm, vendor) => {
+                self.in_segments(gpu, algorithm, Some(vendor), requested, span)
+            }
         };
-        // The host's part, which may end before the GPU's.
+        // The host's part is complete here, possibly before the GPU's.
         if self.topology.ranks() > 1 {
             self.status.end(done.is_ok(), call.size_bytes());
         }
@@ -107,8 +109,8 @@ impl Engine {
         Ok(Ran { method, why, link: method.link(self.transport.name()) })
     }
 
-    fn by_nccl(&mut self, gpu: &mut Gpu, asked: DeviceCall<'_>, span: &mut Span<'_>) -> Result<()> {
-        let DeviceCall { call, options, stream } = asked;
+    fn by_nccl(&mut self, gpu: &mut Gpu, requested: DeviceCall<'_>, span: &mut Span<'_>) -> Result<()> {
+        let DeviceCall { call, options, stream } = requested;
         let deadlines = self.deadlines(options);
         let method = Method::Vendor(Vendor::Nccl);
         let header = &self.begin_on_gpu(call, method, 1, options.label);
@@ -124,12 +126,12 @@ impl Engine {
         gpu: &mut Gpu,
         algorithm: Algorithm,
         vendor: Option<Vendor>,
-        asked: DeviceCall<'_>,
+        requested: DeviceCall<'_>,
         span: &mut Span<'_>,
     ) -> Result<()> {
-        let DeviceCall { call, options, stream } = asked;
+        let DeviceCall { call, options, stream } = requested;
         let compiled =
-            self.plan(algorithm, call.operation, false).expect("what is selected offers the operation");
+            self.plan(algorithm, call.operation, false).expect("the selected algorithm offers the operation");
         let kind = (algorithm, call.operation, vendor.is_some());
         let staged = Arc::clone(gpu.plans.entry(kind).or_insert_with(|| {
             Arc::new(match vendor {
@@ -171,13 +173,13 @@ impl Engine {
         .run(span)
     }
 
-    /// The method that the host would select for such an array in its own memory.
+    /// Returns the method that the host would select for this array in host memory.
     fn on_host(&mut self, choice: &Choice, call: &Call) -> (Method, Why) {
         let Ran { method, why, .. } = self.selection(choice, call, None);
         (method, why)
     }
 
-    /// The header of the next call by this method, which uses `numbers` sequence numbers.
+    /// Returns the header of the next call by this method, which uses `numbers` sequence numbers.
     fn begin_on_gpu(&mut self, call: &Call, method: Method, numbers: u64, label: u64) -> Header {
         let header = self.calls.next(numbers, call.count, Codes::new(call, method), label);
         // The end is recorded when the host's part is done.
@@ -186,28 +188,28 @@ impl Engine {
     }
 }
 
-/// A rank uses a single GPU, which the other ranks know.
-fn check_context(known: &CudaContext, given: &CudaContext) -> Result<()> {
-    if known.cu_device() == given.cu_device() {
+/// Checks that a call uses the GPU that this rank announced to the other ranks.
+fn check_context(announced: &CudaContext, given: &CudaContext) -> Result<()> {
+    if announced.cu_device() == given.cu_device() {
         return Ok(());
     }
     Err(Error::Unsupported(format!(
-        "this rank's arrays are on GPU {}, and this call's array or stream is on GPU {}: a rank uses one",
-        known.ordinal(),
+        "this rank uses GPU {}, but this call's array or stream is on GPU {}; a rank uses a single GPU",
+        announced.ordinal(),
         given.ordinal()
     )))
 }
 
 /// # Errors
-/// [`Error::Unsupported`] for a reduction that is not defined for the elements, for one of the program's, and for elements of several
-/// bytes without a type.
+/// [`Error::Unsupported`] for a reduction that is not defined for the elements, for a custom reduction, and for untyped elements of
+/// several bytes.
 fn check_on_gpu(call: &Call) -> Result<()> {
     match call.op {
         Some(op @ ReduceOp::Custom(_)) => Err(Error::Unsupported(format!(
-            "`{op}` is a function of the program's on the host, and the array is in GPU memory; copy it to host memory"
+            "`{op}` is a custom reduction, which runs on the host, but the array is in GPU memory; copy it to host memory"
         ))),
         _ if call.width != 1 => Err(Error::Unsupported(format!(
-            "elements of `{}` bytes are moved in host memory only, and the array is in GPU memory",
+            "elements of `{}` bytes are supported in host memory only, but the array is in GPU memory",
             call.width
         ))),
         Some(op) => check_defined(op, call),

@@ -1,4 +1,4 @@
-//! The end of a failed call: refused, or with the communicator lost.
+//! The outcome of a failed call: the call is refused, or the communicator is lost.
 
 use unisono_collectives::Rank;
 
@@ -13,12 +13,12 @@ impl Engine {
     pub(crate) fn settle<R>(&mut self, ended: Result<R>) -> Result<R> {
         match ended {
             Ok(_) => ended,
-            Err(error) => Err(self.failed_of(error)),
+            Err(error) => Err(self.record_error(error)),
         }
     }
 
     #[cold]
-    fn failed_of(&mut self, error: Error) -> Error {
+    fn record_error(&mut self, error: Error) -> Error {
         self.status.call_failed(error.code());
         if matches!(error, Error::Unsupported(_)) {
             return error;
@@ -32,13 +32,13 @@ impl Engine {
         error.in_call(rank)
     }
 
-    /// Marks this rank as failed by itself; returns the error of later calls.
+    /// Marks this communicator as lost because this rank failed. Returns the error of later calls.
     pub(crate) fn fail(&mut self, cause: &str) -> Error {
         self.lose(self.transport.rank(), cause.to_owned());
         self.check_alive().expect_err("this rank has failed")
     }
 
-    /// Marks this communicator as lost, because of rank `first`, and informs the others.
+    /// Marks this communicator as lost because of rank `first`, and informs the other ranks.
     fn lose(&mut self, first: Rank, cause: String) {
         if self.failure.is_none() {
             self.transport.fail(first, &cause);
@@ -48,7 +48,7 @@ impl Engine {
         }
     }
 
-    /// Ends this communicator on all ranks, which is no failure.
+    /// Ends this communicator on all ranks without a failure.
     pub(crate) fn revoke(&mut self, cause: &str) {
         if self.failure.is_none() {
             let rank = self.transport.rank();
@@ -57,7 +57,7 @@ impl Engine {
         }
     }
 
-    /// Writes metrics and traces, if there are any.
+    /// Writes metrics and traces, if any are enabled.
     fn flush(&self) {
         if self.status.observer().is_some_and(|observer| observer.is_of_world()) {
             flush();
@@ -70,8 +70,8 @@ impl Engine {
         self.transport.end_if_stranded(self.messages.are_stranded());
     }
 
-    /// Checks, at the start of a call, that neither this rank nor another one has failed: what a failed rank sent before might
-    /// otherwise complete the call here, although it has ended with an error there.
+    /// Checks at the start of a call that no rank has failed. Otherwise messages that a failed rank had sent could complete the call
+    /// here, although it failed there.
     ///
     /// # Errors
     /// [`Error::Aborted`] after a failure.
@@ -106,7 +106,7 @@ impl Drop for Engine {
         if std::thread::panicking() {
             drop(self.fail(&panicked()));
         }
-        // Other ranks wait for the messages under way.
+        // Other ranks wait for the messages in flight.
         self.messages.finish();
         if let Some((first, cause)) = self.messages.failure() {
             self.lose(first, cause);
@@ -145,23 +145,23 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_others_say_ends_a_call_with_the_communicator() {
-        let said: [fn() -> Error; 4] = [
+    fn errors_of_libraries_are_fatal_to_the_communicator() {
+        let originals: [fn() -> Error; 4] = [
             || Error::Memory { size_bytes: 8, cause: io::ErrorKind::OutOfMemory.into() },
             || Error::Mpi { call: "MPI_Isend", code: 17, text: "on purpose".to_owned() },
             || Error::Library("no such function".to_owned()),
             || Error::Setting("on a group".to_owned()),
         ];
-        for said in said {
+        for original in originals {
             let (mut engine, _folder) = engine();
-            let failed = engine.settle(Err::<(), _>(said())).unwrap_err();
-            assert!(!said().is_fatal() && failed.is_fatal());
+            let failed = engine.settle(Err::<(), _>(original())).unwrap_err();
+            assert!(!original().is_fatal() && failed.is_fatal());
             assert_eq!(
                 (failed.failed_rank(), failed.source().unwrap().to_string()),
-                (Some(0), said().to_string())
+                (Some(0), original().to_string())
             );
             assert!(
-                matches!(call(&mut engine), Err(Error::Aborted { by: 0, cause, .. }) if cause == said().to_string())
+                matches!(call(&mut engine), Err(Error::Aborted { by: 0, cause, .. }) if cause == original().to_string())
             );
         }
         let memory = Error::Memory { size_bytes: 8, cause: io::ErrorKind::OutOfMemory.into() };
@@ -182,12 +182,12 @@ pub(super) mod tests {
         let failed = engine.settle(Err::<(), _>(Error::Left { at: Box::new(at), other: 2 })).unwrap_err();
         let later = call(&mut engine).unwrap_err();
         assert_eq!((failed.failed_rank(), later.failed_rank()), (Some(2), Some(2)), "{later}");
-        let told = engine.status.failure().unwrap();
-        assert_eq!((told.by, told.first, told.cause), (0, 2, failed.to_string()));
+        let reported = engine.status.failure().unwrap();
+        assert_eq!((reported.by, reported.first, reported.cause), (0, 2, failed.to_string()));
     }
 
     #[test]
-    fn what_is_refused_ends_nothing() {
+    fn refused_call_leaves_the_communicator_usable() {
         let (mut engine, _folder) = engine();
         let refused = engine.settle(Err::<(), _>(Error::Unsupported("by this MPI".to_owned()))).unwrap_err();
         assert!(!refused.is_fatal());

@@ -1,4 +1,4 @@
-//! Options of a call, apart from the call itself.
+//! The options of a call.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use unisono_collectives::partition::Partition;
 
 use crate::transport::Deadlines;
 
-/// Options of a call: label, timeout, the parts of ranks, and the tag of a message.
+/// The label, timeout and parts of a collective call, and the tag of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// The hash of the label; 0 without one.
@@ -21,8 +21,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns the deadlines of the call, given the `usual` ones of the communicator: those themselves, unless the call has
-    /// its own. (Nearly every call has none, and a short one would wait for the words of a copy to be stored.)
+    /// Returns the deadlines of the call: the `usual` ones of the communicator, unless the call has its own timeout. They are borrowed,
+    /// since a short call would wait until the stores of a copy complete.
     #[inline]
     pub(crate) fn deadlines<'a>(&self, usual: &'a Deadlines) -> Cow<'a, Deadlines> {
         match self.timeout {

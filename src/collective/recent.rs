@@ -14,33 +14,32 @@ use crate::method::Method;
 use crate::select::Choice;
 use crate::transport::Fabric;
 
-/// A kind that was not called during this many changes of kind is forgotten.
-const MOST_AGE: u64 = 4096;
-/// The number of kinds below which none is forgotten.
-const LEAST_TRIMMED: usize = 64;
+/// A kind that was not called during this many changes of kind is evicted.
+const MAX_AGE: u64 = 4096;
+/// The number of kinds below which none is evicted.
+const MIN_EVICTING: usize = 64;
 
 /// The key of a kind of call: the choice, the call, and the parts of ranks, if they are given.
 type Kind = (Choice, Call, Option<Partition>);
 
 /// The recent kinds of call, by their index.
 ///
-/// A call like the one before is found by a comparison, and so is one that follows the same kind as last time: programs repeat
-/// sequences of calls.
+/// Most calls repeat the previous kind, or follow the same kind as last time, since programs repeat sequences of calls. Both are found
+/// by comparisons, without hashing.
 #[derive(Debug)]
 pub(super) struct RecentCalls {
     kinds: Vec<Recent>,
     places: HashMap<Kind, usize>,
-    /// The index of the latest call.
     latest: usize,
     /// The number of times that the kind changed.
     changes: u64,
-    /// The number of kinds at which old ones are forgotten next.
-    trimmed_at: usize,
+    /// The number of kinds at which old ones are evicted next.
+    evict_at: usize,
 }
 
 impl Default for RecentCalls {
     fn default() -> Self {
-        Self { kinds: Vec::new(), places: HashMap::new(), latest: 0, changes: 0, trimmed_at: LEAST_TRIMMED }
+        Self { kinds: Vec::new(), places: HashMap::new(), latest: 0, changes: 0, evict_at: MIN_EVICTING }
     }
 }
 
@@ -48,23 +47,26 @@ impl RecentCalls {
     /// Returns the index of the latest call, if it was of this kind.
     #[inline]
     pub(super) fn latest(&self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> Option<usize> {
-        self.kinds.get(self.latest).is_some_and(|kind| kind.is_of(choice, call, parts)).then_some(self.latest)
+        self.kinds
+            .get(self.latest)
+            .is_some_and(|kind| kind.matches(choice, call, parts))
+            .then_some(self.latest)
     }
 
-    /// Finds a kind that differs from the latest one, which it becomes.
+    /// Finds a kind other than the latest one, and makes it the latest.
     pub(super) fn find(&mut self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> Option<usize> {
         let next = self.kinds.get(self.latest)?.next;
-        let is_next = self.kinds.get(next).is_some_and(|kind| kind.is_of(choice, call, parts));
+        let is_next = self.kinds.get(next).is_some_and(|kind| kind.matches(choice, call, parts));
         let place =
             if is_next { next } else { *self.places.get(&(choice.clone(), *call, parts.cloned()))? };
         self.change_to(place);
         Some(place)
     }
 
-    /// Adds a kind that is not there, as the latest one. Returns its index. Other indices may change.
+    /// Adds a new kind as the latest one, and returns its index. The indices of other kinds may change.
     pub(super) fn insert(&mut self, kind: Recent) -> usize {
-        if self.kinds.len() >= self.trimmed_at {
-            self.forget_old();
+        if self.kinds.len() >= self.evict_at {
+            self.evict_old();
         }
         let place = self.kinds.len();
         self.places.insert(kind.kind(), place);
@@ -82,15 +84,15 @@ impl RecentCalls {
         self.latest = place;
     }
 
-    fn forget_old(&mut self) {
-        let oldest = self.changes.saturating_sub(MOST_AGE);
+    fn evict_old(&mut self) {
+        let oldest = self.changes.saturating_sub(MAX_AGE);
         self.kinds[self.latest].used = self.changes;
         let latest = self.kinds[self.latest].kind();
         self.kinds.retain(|kind| kind.used >= oldest);
         let key = |(place, kind): (usize, &Recent)| (kind.kind(), place);
         self.places = self.kinds.iter().enumerate().map(key).collect();
         self.latest = self.places[&latest];
-        self.trimmed_at = (2 * self.kinds.len()).max(LEAST_TRIMMED);
+        self.evict_at = (2 * self.kinds.len()).max(MIN_EVICTING);
     }
 }
 
@@ -108,7 +110,7 @@ impl IndexMut<usize> for RecentCalls {
     }
 }
 
-/// A kind of call, with everything computed once for it.
+/// A kind of call, with everything that is computed once per kind.
 #[derive(Debug)]
 pub(super) struct Recent {
     choice: Choice,
@@ -119,7 +121,7 @@ pub(super) struct Recent {
     pub(super) method: Method,
     pub(super) codes: Codes,
     pub(super) bound: Bound,
-    /// When it was called last, in changes of kind.
+    /// The number of changes of kind before its latest call.
     used: u64,
     /// The index of the kind that followed it last time.
     next: usize,
@@ -147,7 +149,7 @@ impl Recent {
     }
 
     #[inline]
-    fn is_of(&self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> bool {
+    fn matches(&self, choice: &Choice, call: &Call, parts: Option<&Partition>) -> bool {
         self.call == *call && self.choice == *choice && self.parts.as_ref() == parts
     }
 
@@ -168,14 +170,14 @@ mod tests {
     }
 
     #[test]
-    fn hundreds_of_kinds_called_alternately_stay_known() {
+    fn hundreds_of_alternating_kinds_stay_cached() {
         let (mut engine, _folder) = engine();
         let mut compiled = 0;
         for round in 0..3 {
             for count in 0..300 {
-                let is_known = engine.recent.latest(&Choice::Auto, &call(count), None).is_some()
+                let is_cached = engine.recent.latest(&Choice::Auto, &call(count), None).is_some()
                     || engine.recent.find(&Choice::Auto, &call(count), None).is_some();
-                compiled += usize::from(!is_known);
+                compiled += usize::from(!is_cached);
                 engine.selection(&Choice::Auto, &call(count), None);
                 assert_eq!(engine.recent.kinds[engine.recent.latest].call, call(count));
             }
@@ -184,20 +186,20 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_are_not_called_any_more_are_forgotten() {
+    fn unused_kinds_are_evicted() {
         let (mut engine, _folder) = engine();
         for count in 0..20_000 {
             engine.selection(&Choice::Auto, &call(count), None);
             engine.selection(&Choice::Auto, &call(0), None);
         }
         let RecentCalls { kinds, places, .. } = &engine.recent;
-        assert!(kinds.len() <= MOST_AGE as usize + 1, "{}", kinds.len());
+        assert!(kinds.len() <= MAX_AGE as usize + 1, "{}", kinds.len());
         assert_eq!(kinds.len(), places.len());
-        assert!(places.iter().all(|((choice, call, parts), &place)| kinds[place].is_of(
+        assert!(places.iter().all(|((choice, call, parts), &place)| kinds[place].matches(
             choice,
             call,
             parts.as_ref()
         )));
-        assert!(places.contains_key(&(Choice::Auto, call(0), None)), "it is called all the time");
+        assert!(places.contains_key(&(Choice::Auto, call(0), None)), "this kind is in use");
     }
 }

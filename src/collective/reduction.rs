@@ -1,4 +1,4 @@
-//! The reductions that a call may have, and the algorithms that keep the order of ranks.
+//! Validation of reductions, and the algorithms that keep the order of ranks.
 
 use unisono_collectives::algorithm::Role;
 use unisono_collectives::{Algorithm, Operation};
@@ -7,12 +7,12 @@ use super::Engine;
 use crate::call::Call;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
-use crate::select::{Choice, MOST_RANKS};
+use crate::select::{Choice, MAX_RANKS};
 
 impl Engine {
     /// # Errors
-    /// [`Error::Unsupported`] for a reduction that is not defined for the call, and for an algorithm chosen by name that does not keep
-    /// the order of ranks if the reduction needs it.
+    /// [`Error::Unsupported`] for a reduction that is not defined for the call, and for a non-commutative reduction by an algorithm chosen
+    /// by name that does not keep the order of ranks.
     #[inline]
     pub(crate) fn check_reduction(&mut self, choice: &Choice, call: &Call) -> Result<()> {
         match call.op {
@@ -25,7 +25,7 @@ impl Engine {
     fn check_limited(&mut self, op: ReduceOp, choice: &Choice, call: &Call) -> Result<()> {
         check_defined(op, call)?;
         if needs_order(call)
-            && let Some((algorithm, _)) = choice.wished(call.size_bytes())
+            && let Some((algorithm, _)) = choice.requested(call.size_bytes())
             && self.plan(algorithm, call.operation, false).is_some()
             && self.plan(algorithm, call.operation, true).is_none()
         {
@@ -39,10 +39,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the algorithms that keep the order of ranks in an operation. In large worlds, only those are considered that have few
-    /// steps or few bytes, since the plans of all ranks are compared.
+    /// Returns the algorithms that keep the order of ranks in an operation. In large worlds only algorithms with few steps or few bytes
+    /// are considered, because the check compares the plans of all ranks.
     pub(super) fn in_order(&mut self, operation: Operation) -> Vec<Algorithm> {
-        let is_large = self.topology.ranks() > MOST_RANKS;
+        let is_large = self.topology.ranks() > MAX_RANKS;
         let few = [Algorithm::usual(Role::FewestSteps), Algorithm::AllToAll];
         let considered = |algorithm: &Algorithm| !is_large || few.contains(algorithm);
         let mut keeps = |algorithm: &Algorithm| self.plan(*algorithm, operation, true).is_some();
@@ -61,7 +61,7 @@ pub(super) fn check_defined(op: ReduceOp, call: &Call) -> Result<()> {
     let Call { operation, dtype, width, .. } = call;
     let why = match op {
         ReduceOp::Mean if matches!(operation, Operation::Scan | Operation::ExclusiveScan) => {
-            let why = "since every rank has the values of another number of ranks; use a sum";
+            let why = "since each rank combines a different number of values; use a sum";
             format!("a {operation} has no mean, {why}")
         }
         ReduceOp::Custom(custom) if custom.element() != (*dtype, *width) => match custom.element() {
@@ -72,7 +72,7 @@ pub(super) fn check_defined(op: ReduceOp, call: &Call) -> Result<()> {
             ),
         },
         _ if !op.is_defined_for(*dtype) => {
-            format!("{op} is a reduction of integers, and the elements are {dtype}")
+            format!("{op} is a reduction of integers, but the elements are {dtype}")
         }
         _ => return Ok(()),
     };

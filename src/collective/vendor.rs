@@ -10,7 +10,7 @@ use crate::kernels::{Accumulator, ReduceOp};
 use crate::method::{Method, Vendor};
 
 impl Engine {
-    /// Carries out a call by the vendor's own collective, which waits without a deadline, as MPI does, and reduces in its own order.
+    /// Carries out a call by the vendor's own collective. It has no deadline, and the vendor determines the order of the reduction.
     pub(super) fn run_by_vendor(&mut self, options: &Options, call: &Call, buffer: &mut [u8]) -> Result<Ran> {
         check_size(call, buffer);
         let method = Method::Vendor(Vendor::Mpi);
@@ -29,11 +29,11 @@ impl Engine {
     }
 
     /// # Errors
-    /// [`Error::Unsupported`] if the vendor would not give the same reduction as our algorithms, or cannot move the elements.
+    /// [`Error::Unsupported`] if the vendor's reduction differs from Unisono's, or if the vendor cannot move the elements.
     pub(super) fn check_vendor(&mut self, method: Method, call: &Call) -> Result<()> {
         if call.width != 1 && method == Method::Vendor(Vendor::Mpi) {
             return Err(Error::Unsupported(format!(
-                "MPI's own collectives move no elements of `{}` bytes; choose another algorithm",
+                "MPI's own collectives cannot move elements of `{}` bytes; choose another algorithm",
                 call.width
             )));
         }
@@ -41,7 +41,7 @@ impl Engine {
             && let Some(op @ ReduceOp::Custom(_)) = call.op
         {
             return Err(Error::Unsupported(format!(
-                "MPI's own collectives do not have `{op}`, a function of the program's; choose another algorithm"
+                "MPI's own collectives do not support `{op}`, a custom reduction; choose another algorithm"
             )));
         }
         let accumulates = |op| match method {

@@ -50,7 +50,7 @@ impl<T: Element> Array<T> {
         Ok(())
     }
 
-    /// Executes a call on the first elements, which all ranks start together; returns the method that ran, and this rank's time.
+    /// Executes a call on the first elements, after a barrier. Returns the method and this rank's time.
     pub fn timed(&mut self, comm: &mut Communicator, choice: &Choice, call: &Call) -> Result<(Ran, f64)> {
         comm.barrier()?;
         let choice = choice.clone();
@@ -63,7 +63,7 @@ impl<T: Element> Array<T> {
             Self::OnDevice(array) => array.reduce(comm, &choice, call)?,
         };
         let time_us = began.elapsed().as_secs_f64() * 1e6;
-        // A rank that finished first would continue on a core that another rank may need to finish.
+        // A rank that finishes first would keep a core that another rank may need to finish.
         if comm.is_oversubscribed() {
             comm.barrier()?;
         }
@@ -122,7 +122,7 @@ mod device {
             copied.map_err(cuda("a copy to the GPU"))
         }
 
-        /// Copies the array from the GPU, and returns once that is done.
+        /// Executes a call on the array, and returns once the GPU has completed it.
         pub(super) fn reduce(
             &mut self,
             comm: &mut Communicator,

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::rank_0::as_rank_0_has;
+use super::rank_0::broadcast_from_rank_0;
 use super::{Measured, measure_quickly};
 use crate::communicator::Communicator;
 use crate::error::Result;
@@ -20,15 +20,15 @@ use crate::tuning::{self, Reach, Section, Tuning};
 
 /// The largest oversubscribed world that is measured: fitting the time of a context switch runs the clock a thousand
 /// times.
-const MOST_IN_TURN: usize = 16;
-/// The approximate time to measure messages. Ranks in excess of the cores sleep during it.
-const NAP: Duration = Duration::from_millis(150);
+const MAX_OVERSUBSCRIBED: usize = 16;
+/// The approximate time to measure messages. Ranks without a core sleep during it.
+const MEASURING_TIME: Duration = Duration::from_millis(150);
 
 /// The files that this process has measured or read, by name: constants do not change while it runs.
 static KNOWN: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
 
-/// The hash of the machine and the version of the library, which are part of the name of a file. The list of processors is long where
-/// there are many: reading ends at the first model.
+/// The hash of the machine and the version of the library, which is part of file names. Reading stops at the first processor model, since
+/// the list of processors may be long.
 static MACHINE: LazyLock<u64> = LazyLock::new(|| {
     let cpus = fs::File::open("/proc/cpuinfo").map(BufReader::new).into_iter().flat_map(BufRead::lines);
     let model = cpus.map_while(io::Result::ok).find(|line| line.starts_with("model name"));
@@ -49,7 +49,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// A world with this many ranks, whose constants are cached in `folder`; `None` if it has one rank.
+    /// Returns a world with this many ranks, whose constants are cached in `folder`; `None` if it has one rank.
     pub(super) fn new(
         transport: &'static str,
         ranks: usize,
@@ -63,10 +63,10 @@ impl World {
         Some(Self { name, ranks, cores, folder: folder.map(Path::to_owned) })
     }
 
-    /// Whether the world is small enough to be measured at its first use.
+    /// Returns whether the world is small enough to be measured at its first use.
     pub(super) fn is_measurable(&self) -> bool {
-        let takes_turns = self.ranks > self.cores;
-        !takes_turns || self.ranks <= MOST_IN_TURN
+        let is_oversubscribed = self.ranks > self.cores;
+        !is_oversubscribed || self.ranks <= MAX_OVERSUBSCRIBED
     }
 
     /// Returns the file that caches the constants.
@@ -75,7 +75,7 @@ impl World {
     }
 
     /// Returns the text of the cached file, if there is a valid one.
-    pub(super) fn known(&self) -> Option<String> {
+    pub(super) fn cached(&self) -> Option<String> {
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(text) = known.get(&self.name) {
             return Some(text.clone());
@@ -87,13 +87,12 @@ impl World {
         Some(text)
     }
 
-    /// Measures the constants, and caches them if the measurement was stable. Called by all ranks; returns an identical text on all of
-    /// them.
+    /// Measures the constants, and caches them if the measurement was stable. All ranks call it, and get identical texts.
     pub(super) fn measure(&self, comm: &mut Communicator) -> Result<String> {
         let mut known = Tuning::default();
         let mut is_steady = true;
         if self.cores > 1 && self.ranks > self.cores {
-            // First messages between ranks with a core each; then the cost of taking turns.
+            // First measure messages between ranks with a core each, then the cost of context switches.
             let mut text = String::new();
             let group = comm.split((comm.rank() < self.cores).then_some(0), 0)?;
             match group {
@@ -102,9 +101,9 @@ impl World {
                     is_steady = measured.iter().all(Measured::is_steady);
                     text = tuning::write(&sections(measured));
                 }
-                None => std::thread::sleep(NAP),
+                None => std::thread::sleep(MEASURING_TIME),
             }
-            known = as_rank_0_has(comm, &text)?.parse().expect("rank 0 wrote it");
+            known = broadcast_from_rank_0(comm, &text)?.parse().expect("rank 0 wrote it");
         }
         let measured = measure_quickly(comm, &known)?;
         is_steady &= self.ranks > self.cores || measured.iter().all(Measured::is_steady);

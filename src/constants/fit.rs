@@ -1,17 +1,17 @@
-//! Lines through measured times.
+//! Fits lines to measured times.
 
 use unisono_collectives::model::{InvalidLink, Link, Range};
 
-/// Work with messages of one size, one after the other, or with parts of one size in a pass.
+/// A sequence of messages of one size, or a single pass over parts of one size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Work {
-    /// The number of messages, and how often the bytes of one are copied, and how often reduced.
     pub(super) messages: usize,
+    /// The number of times that the bytes of a message are copied.
     pub(super) moved: usize,
+    /// The number of times that the bytes of a message are reduced.
     pub(super) reduced: usize,
 }
 
-/// The time of such work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sample {
     pub(super) size_bytes: usize,
@@ -20,26 +20,24 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    fn said_us(&self, link: &Link) -> f64 {
+    fn predicted_us(&self, link: &Link) -> f64 {
         let latency_us = link.latency_us(self.size_bytes);
         let bytes_us = |reduces| link.time_us(self.size_bytes, reduces) - latency_us;
-        self.said([latency_us, bytes_us(false), bytes_us(true)])
+        self.sum_us([latency_us, bytes_us(false), bytes_us(true)])
     }
 
-    fn said(&self, [latency_us, moved_us, reduced_us]: [f64; 3]) -> f64 {
+    fn sum_us(&self, [latency_us, moved_us, reduced_us]: [f64; 3]) -> f64 {
         let Work { messages, moved, reduced } = self.work;
         messages as f64 * latency_us + moved as f64 * moved_us + reduced as f64 * reduced_us
     }
 }
 
-/// The largest sizes of the ranges but the last: what messages of about the same size have in common are the ways of the
-/// transports and the caches that they fit.
+/// The upper bounds of all ranges but the last. Messages within a range use the same code of the transports and fit the same caches.
 const BOUNDS: [usize; 9] = [128, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20, 16 << 20];
 
-/// Returns the link that agrees best with what was measured, for each range of sizes.
+/// Returns the link that fits the samples best, range by range.
 ///
-/// A range is fitted to the samples from its lower bound to its upper one; those beyond the largest sample belong to
-/// the last range that has any.
+/// A range is fitted to the samples between its bounds, inclusive. Samples beyond the largest bound belong to the last range that has any.
 pub(super) fn link(samples: &[Sample]) -> Result<Link, InvalidLink> {
     let mut ranges = Vec::new();
     let mut from = 0;
@@ -49,7 +47,7 @@ pub(super) fn link(samples: &[Sample]) -> Result<Link, InvalidLink> {
             .copied()
             .filter(|sample| sample.size_bytes >= from && sample.size_bytes <= up_to_bytes)
             .collect();
-        // A bound belongs to both of its ranges, so that they meet there; it alone makes none.
+        // A sample at a bound belongs to both adjacent ranges, so that they meet there. It does not suffice for a range of its own.
         if inside.iter().any(|sample| sample.size_bytes > from) {
             ranges.push(range(up_to_bytes, &inside));
             from = up_to_bytes;
@@ -61,91 +59,91 @@ pub(super) fn link(samples: &[Sample]) -> Result<Link, InvalidLink> {
     Link::new(ranges)
 }
 
-/// By how much what the constants say is off what was measured.
+/// The errors of predicted times, relative to measured times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Off {
-    /// The median over all sizes, in percent of what was measured.
+    /// The median over all samples, in percent of the measured time.
     pub typical_percent: f64,
-    /// The most.
+    /// The largest error.
     pub worst_percent: f64,
-    /// At this size.
+    /// The size with the largest error.
     pub worst_at_bytes: usize,
 }
 
-pub(super) fn off(link: &Link, samples: &[Sample]) -> Off {
-    let percent =
-        |sample: &Sample| (100.0 * (sample.said_us(link) / sample.time_us - 1.0).abs(), sample.size_bytes);
+pub(super) fn errors(link: &Link, samples: &[Sample]) -> Off {
+    let percent = |sample: &Sample| {
+        (100.0 * (sample.predicted_us(link) / sample.time_us - 1.0).abs(), sample.size_bytes)
+    };
     let mut percents: Vec<_> = samples.iter().map(percent).collect();
     percents.sort_by(|one, other| one.0.total_cmp(&other.0));
     let (worst_percent, worst_at_bytes) = percents[percents.len() - 1];
     Off { typical_percent: percents[percents.len() / 2].0, worst_percent, worst_at_bytes }
 }
 
-/// Larger messages than these take most of their time for their bytes.
+/// Larger messages spend most of their time on their bytes.
 const SMALL_BYTES: usize = 256 << 10;
-/// The most that is latency of the least time of a range of large messages.
+/// The largest latency in a range of large messages, as a share of the shortest time.
 const LATENCY_SHARE: f64 = 0.25;
-/// Rates above this are no rates of a memory: the samples say nothing of them.
-const MOST_GB_PER_S: f64 = 999.0;
+/// No memory is faster. A higher rate means that the samples do not determine it.
+const MAX_GB_PER_S: f64 = 999.0;
 
-/// Returns the line α + n/rate of each kind, with one α for both, whose errors in percent of the times have the
-/// least sum of squares; no α below 0, and no time that falls with the size.
+/// Fits a line α + n/rate to moved messages and one to reduced messages, with the same α. It minimises the sum of squares of the relative
+/// errors, with α at least 0 and times that do not fall with the size.
 fn range(up_to_bytes: usize, samples: &[Sample]) -> Range {
     let error = |alpha_us: f64| {
         let slopes = slopes(samples, alpha_us);
-        samples.iter().map(|sample| off_line(sample, alpha_us, slopes).powi(2)).sum::<f64>()
+        samples.iter().map(|sample| relative_error(sample, alpha_us, slopes).powi(2)).sum::<f64>()
     };
-    // Two samples determine a line, which may be anywhere at 0; but no message spends most of its time before its first byte arrives,
-    // unless it is a small one.
+    // Two samples determine a line, whose value at size 0 may be anything. But only a small message spends most of its time before its first
+    // byte arrives.
     let (least_us, largest) = samples.iter().fold((f64::INFINITY, 0), |(least_us, largest), sample| {
         let message_us = sample.time_us / sample.work.messages as f64;
         (message_us.min(least_us), sample.size_bytes.max(largest))
     });
-    let alpha_us = least(error, if largest > SMALL_BYTES { LATENCY_SHARE * least_us } else { least_us });
+    let alpha_us = minimizer(error, if largest > SMALL_BYTES { LATENCY_SHARE * least_us } else { least_us });
     let [move_gb_per_s, reduce_gb_per_s] =
         slopes(samples, alpha_us).map(|slope| rounded(1.0 / (slope * 1e3)));
     Range { up_to_bytes, alpha_us: rounded(alpha_us), move_gb_per_s, reduce_gb_per_s }
 }
 
-/// The error of a line, as a share of what was measured.
-fn off_line(sample: &Sample, alpha_us: f64, slopes: [f64; 2]) -> f64 {
+/// Returns the error of a line for a sample, relative to the measured time.
+fn relative_error(sample: &Sample, alpha_us: f64, slopes: [f64; 2]) -> f64 {
     let [moved_us, reduced_us] = slopes.map(|slope| sample.size_bytes as f64 * slope);
-    sample.said([alpha_us, moved_us, reduced_us]) / sample.time_us - 1.0
+    sample.sum_us([alpha_us, moved_us, reduced_us]) / sample.time_us - 1.0
 }
 
-/// Returns the best slopes for an α: the microseconds that a byte takes that is moved, and reduced. A kind without samples has the slope of
-/// the other.
+/// Returns the best slopes for an α: the microseconds per moved byte and per reduced byte. A kind without samples has the slope of the
+/// other.
 fn slopes(samples: &[Sample], alpha_us: f64) -> [f64; 2] {
     let (mut products, mut sides) = ([[0.0; 2]; 2], [0.0; 2]);
     for sample in samples {
         let Work { moved, reduced, .. } = sample.work;
         let row = [moved, reduced].map(|times| (times * sample.size_bytes) as f64 / sample.time_us);
-        let left = -off_line(sample, alpha_us, [0.0; 2]);
+        let left = -relative_error(sample, alpha_us, [0.0; 2]);
         for (one, x) in row.into_iter().enumerate() {
             sides[one] += x * left;
             row.into_iter().enumerate().for_each(|(other, y)| products[one][other] += x * y);
         }
     }
     let [[moved, both], [_, reduced]] = products;
-    let least = 1.0 / (MOST_GB_PER_S * 1e3);
-    // The best slope of a kind, beside one of the other.
-    let beside = |kind: usize, other: f64| ((sides[kind] - both * other) / products[kind][kind]).max(least);
+    let least = 1.0 / (MAX_GB_PER_S * 1e3);
+    // The best slope of one kind, given the slope of the other.
+    let best = |kind: usize, other: f64| ((sides[kind] - both * other) / products[kind][kind]).max(least);
     if moved == 0.0 {
-        return [beside(1, 0.0); 2];
+        return [best(1, 0.0); 2];
     }
     if reduced == 0.0 {
-        return [beside(0, 0.0); 2];
+        return [best(0, 0.0); 2];
     }
     let determinant = moved * reduced - both * both;
-    // (Not a number if the samples do not tell the kinds apart.)
+    // (NaN if the samples do not distinguish the kinds.)
     let free = (sides[0] * reduced - sides[1] * both) / determinant;
-    let of_reduced = beside(1, free.max(least));
-    [beside(0, of_reduced), of_reduced]
+    let of_reduced = best(1, free.max(least));
+    [best(0, of_reduced), of_reduced]
 }
 
-/// Returns the position between 0 and `most` at which a function that falls and then rises is least: by
-/// thirds.
-pub(super) fn least(function: impl Fn(f64) -> f64, most: f64) -> f64 {
+/// Returns the position between 0 and `most` of the minimum of a function that falls and then rises, by ternary search.
+pub(super) fn minimizer(function: impl Fn(f64) -> f64, most: f64) -> f64 {
     let (mut from, mut to) = (0.0, most);
     for _ in 0..100 {
         let (one, other) = (from + (to - from) / 3.0, to - (to - from) / 3.0);
@@ -154,7 +152,7 @@ pub(super) fn least(function: impl Fn(f64) -> f64, most: f64) -> f64 {
     from
 }
 
-/// As many digits as a file has.
+/// Rounds to the number of digits in a tuning file.
 fn rounded(value: f64) -> f64 {
     let scale = if value < 10.0 { 1000.0 } else { 10.0 };
     ((value * scale).round() / scale).max(if value > 0.0 { 1e-3 } else { 0.0 })
@@ -164,7 +162,7 @@ fn rounded(value: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Messages that are reduced; and as many more that are moved after them.
+    /// Returns samples of reduced messages, and of as many moved as reduced ones.
     fn samples(time_us: impl Fn(usize, bool) -> f64) -> Vec<Sample> {
         let sizes = (3..=23).map(|shift| 1 << shift);
         let both = |size_bytes| {
@@ -179,12 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_link_is_found_again() {
+    fn exact_link_is_recovered() {
         let time_us = |size: usize, reduces| 2.0 + size as f64 / if reduces { 4e3 } else { 8e3 };
         let samples = samples(time_us);
         let link = link(&samples).unwrap();
         assert_eq!(link.ranges().len(), 8);
-        assert!(off(&link, &samples).worst_percent < 1.0, "{link:?}");
+        assert!(errors(&link, &samples).worst_percent < 1.0, "{link:?}");
         for range in &link.ranges()[3..6] {
             let Range { alpha_us, move_gb_per_s, reduce_gb_per_s, .. } = *range;
             assert!((alpha_us - 2.0).abs() < 0.1 && (move_gb_per_s - 8.0).abs() < 0.1, "{range:?}");
@@ -193,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_times_still_make_a_link() {
+    fn unusual_times_give_a_valid_link() {
         // Times that fall, and times through the origin.
         let falling = samples(|size, _| 10.0 - (size as f64).log2() / 10.0);
         let steep = samples(|size, _| size as f64 / 1e3);
@@ -204,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn few_sizes_make_fewer_ranges() {
+    fn few_sizes_give_fewer_ranges() {
         let samples: Vec<_> =
             samples(|size, _| 1.0 + size as f64).into_iter().filter(|s| s.size_bytes <= 8192).collect();
         let link = link(&samples).unwrap();

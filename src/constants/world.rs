@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 #[cfg(feature = "tuning")]
 use super::first_use::World;
-use super::rank_0::as_rank_0_has;
+use super::rank_0::broadcast_from_rank_0;
 use crate::communicator::Communicator;
 use crate::config::{Config, Constants};
 use crate::error::{Error, Result};
@@ -21,8 +21,8 @@ fn known(transport: &Fabric, cores: usize, config: &Config) -> Result<Option<Str
         // Validated here, before any rank uses it.
         Constants::File(file) => {
             let text = std::fs::read_to_string(file);
-            let text = text.map_err(|error| wrong(format!("cannot read `{}`: {error}", file.display())))?;
-            parsed(&text).map_err(|error| wrong(format!("`{}`, {error}", file.display())))?;
+            let text = text.map_err(|error| invalid(format!("cannot read `{}`: {error}", file.display())))?;
+            parsed(&text).map_err(|error| invalid(format!("`{}`, {error}", file.display())))?;
             Ok(Some(text))
         }
         Constants::Measured { kept_in } => Ok(cached_text(transport, cores, config, kept_in.as_deref())),
@@ -33,9 +33,9 @@ fn known(transport: &Fabric, cores: usize, config: &Config) -> Result<Option<Str
 fn cached_text(transport: &Fabric, cores: usize, config: &Config, kept_in: Option<&Path>) -> Option<String> {
     let default = Some(String::new());
     let Some(world) = cached(transport, cores, config, kept_in) else { return default };
-    // Between nodes it may take minutes.
+    // Measuring between nodes may take minutes.
     let is_measurable = transport.topology().nodes() == 1 && world.is_measurable();
-    world.known().or(default.filter(|_| !is_measurable))
+    world.cached().or(default.filter(|_| !is_measurable))
 }
 
 #[cfg(not(feature = "tuning"))]
@@ -43,7 +43,7 @@ fn cached_text(_: &Fabric, _: usize, _: &Config, _: Option<&Path>) -> Option<Str
     Some(String::new())
 }
 
-/// The world whose constants are cached in a folder. Declared nodes and injected faults change the times of messages, so they are not.
+/// Returns the world whose constants are cached in a folder. Declared nodes and injected faults change message times, which are not cached.
 #[cfg(feature = "tuning")]
 fn cached(transport: &Fabric, cores: usize, config: &Config, kept_in: Option<&Path>) -> Option<World> {
     let is_plain = config.nodes.is_none() && config.chaos.is_none();
@@ -51,8 +51,8 @@ fn cached(transport: &Fabric, cores: usize, config: &Config, kept_in: Option<&Pa
     world.filter(|_| is_plain)
 }
 
-/// Returns the file from which the next world like this one takes its constants: that of `UNISONO_TUNING`, or this user's cache of the
-/// machine. `None` if there is none: with `UNISONO_TUNING=default`, with declared nodes, or without a folder for caches. Rank 0's is used.
+/// Returns the file from which the next world like this one reads its constants: the one in `UNISONO_TUNING`, or this user's cache for the
+/// machine. `None` with `UNISONO_TUNING=default`, with declared nodes, or without a cache folder. Ranks use rank 0's file.
 #[cfg(feature = "tuning")]
 pub fn file(comm: &mut Communicator) -> Option<PathBuf> {
     let config = comm.config().clone();
@@ -74,7 +74,7 @@ pub(crate) fn of_threads(world: &mut [Communicator], config: &Config) -> Result<
         Some(text) => text,
         None => measured_by_threads(world.len(), cores, config)?,
     };
-    let tuning = parsed(&text).map_err(wrong)?;
+    let tuning = parsed(&text).map_err(invalid)?;
     world.iter_mut().for_each(|comm| comm.set_tuning(&tuning));
     Ok(())
 }
@@ -113,16 +113,16 @@ pub(crate) fn agree(comm: &mut Communicator, config: &Config) -> Result<()> {
         0 => known(comm.transport_of_engine(), cores, config).map_err(|error| error.to_string()),
         _ => Ok(None),
     };
-    let (cores, known) = as_rank_0_has(comm, &(cores, own))?;
+    let (cores, known) = broadcast_from_rank_0(comm, &(cores, own))?;
     let text = match known.map_err(Error::Setting)? {
         Some(text) => text,
         None => measured(comm, cores, config)?,
     };
-    comm.set_constants((parsed(&text).map_err(wrong)?, cores));
+    comm.set_constants((parsed(&text).map_err(invalid)?, cores));
     Ok(())
 }
 
-fn wrong(what: String) -> Error {
+fn invalid(what: String) -> Error {
     Error::Setting(format!("UNISONO_TUNING: {what}"))
 }
 

@@ -7,20 +7,20 @@ use super::Task;
 use crate::error::Result;
 use crate::transport::{Fabric, Incoming, Outgoing, Target};
 
-/// Returns the steps by which a rank hears, directly or indirectly, from every other rank. Their messages are empty, so the
+/// Returns the steps by which a rank receives a message, directly or indirectly, from every other rank. Messages are empty, so the
 /// chunks do not matter.
 pub(crate) fn agreement(rank: Rank, ranks: usize) -> Schedule {
     let plan = Algorithm::RecursiveDoubling.plan(Operation::AllReduce, &Topology::single_node(ranks), rank);
     plan.expect("every algorithm offers all-reduce").flattened()
 }
 
-/// Returns a step of the agreement, in errors.
+/// Returns the place of a step of the agreement, for errors.
 fn at(step: usize) -> Place {
     Place { name: "agreement", phase: 0, step }
 }
 
 impl Task<'_> {
-    /// Checks that all ranks make the same call: vendors do not, and would hang or reduce unrelated data.
+    /// Checks that all ranks make the same call. Vendors do not check it, and would hang or reduce unrelated data.
     pub(crate) fn agree(&self, transport: &mut Fabric) -> Result<()> {
         let header = self.header;
         for (number, step) in self.agreement.steps().iter().enumerate() {
@@ -34,10 +34,10 @@ impl Task<'_> {
         Ok(())
     }
 
-    /// Announces the call, and checks that no rank of this status board makes another one in its place, given a hash of all calls up to
-    /// it. Ranks that have not come so far are not waited for, unless this rank would be too far ahead of them.
+    /// Announces the call with a hash of all calls up to it, and checks that no rank of this status board announces a different one at this
+    /// position. It waits for a slower rank only if this rank would be too far ahead of it.
     ///
-    /// If the calls of two ranks differ, at least one of them returns the error, before a vendor takes part in its name.
+    /// If the calls of two ranks differ, at least one of them returns the error, before it calls the vendor.
     #[cfg(feature = "nccl")]
     pub(crate) fn announce(&self, history: u64, transport: &Fabric) -> Result<()> {
         use crate::status::LEAD;
@@ -49,17 +49,17 @@ impl Task<'_> {
         for (position, &other) in others.clone() {
             let mut waiting = Waiting::new(0, self.deadlines, status);
             while status.announced(position) + LEAD < next {
-                let look = waiting.pause_for(other).and_then(|is_time| {
+                let poll = waiting.pause_for(other).and_then(|is_time| {
                     let left = if is_time { Failure::left(other, status) } else { None };
                     left.filter(|_| status.announced(position) + LEAD < next).map_or(Ok(()), Err)
                 });
-                look.map_err(|failure| self.error(failure, transport, at(0)))?;
+                poll.map_err(|failure| self.error(failure, transport, at(0)))?;
             }
         }
         let number = status.announce(history);
         match others.clone().find(|(position, _)| !status.agrees(*position, number, history)) {
             None => Ok(()),
-            Some((_, &other)) => Err(self.error(self.header.apart_from(other, status), transport, at(0))),
+            Some((_, &other)) => Err(self.error(self.header.mismatch_with(other, status), transport, at(0))),
         }
     }
 }

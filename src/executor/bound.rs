@@ -1,4 +1,4 @@
-//! Programs bound to a kind of call: parts become ranges of elements, and the instructions between two barriers a pass.
+//! Programs bound to a kind of call: parts become ranges of elements, and the instructions between two barriers become a pass.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
@@ -27,7 +27,7 @@ pub(crate) struct Bound {
     pub(super) rank: Rank,
     pub(super) ranks: usize,
     pub(super) format: Format,
-    /// The elements that hold results on this rank in the end.
+    /// The elements that hold results on this rank after the call.
     pub(super) result: Range<usize>,
     /// The elements of each chunk, and of each chunk of the input.
     pub(super) partition: Partition,
@@ -35,16 +35,16 @@ pub(crate) struct Bound {
     pub(super) blocks: usize,
     pub(super) rounds: usize,
     pub(super) ops: Vec<(Place, Op)>,
-    /// Whether it only sends and receives, in one round, and elements as they are.
+    /// Whether the program only sends and receives, in one round, without conversions.
     pub(super) is_short: bool,
     pub(super) has_passes: bool,
     pub(super) reads_original: bool,
-    /// Whether ranks leave phases to a vendor. One that has no such phase agrees with the others too.
+    /// Whether a vendor carries out phases of some ranks. Ranks without such a phase take part in the agreement too.
     pub(super) by_vendor: bool,
     pub(super) compiled: Arc<CompiledPlan>,
 }
 
-/// An instruction, or work on the formats of elements. The instructions of short calls are not in boxes, for speed.
+/// An instruction, or a conversion of elements. The instructions of short calls are not boxed, for speed.
 #[derive(Debug)]
 pub(super) enum Op {
     Send(Send),
@@ -72,7 +72,6 @@ pub(super) enum Op {
 /// The halves of an exchange.
 pub(super) type Halves = (Option<Send>, Option<Receive>);
 
-/// An outgoing part.
 #[derive(Debug)]
 pub(super) struct Send {
     pub(super) to: Rank,
@@ -80,7 +79,6 @@ pub(super) struct Send {
     pub(super) source: Source,
 }
 
-/// An incoming part.
 #[derive(Debug)]
 pub(super) struct Receive {
     pub(super) from: Rank,
@@ -110,7 +108,7 @@ impl Bound {
         let capabilities = capabilities(transport, compiled.ranks(), call, method);
         let program = compiled.program(call.count, call.element_bytes(), &capabilities);
         Self::new(&program, compiled, call, method, parts)
-            .expect("the executor runs every program that a plan gives")
+            .expect("the executor supports every program of a plan")
     }
 
     /// Returns the program of an all-to-all from one array to another one, with these parts.
@@ -120,7 +118,7 @@ impl Bound {
         method: Method,
         (sent, received): (&Partition, &Partition),
     ) -> Self {
-        // Ranks do not know each other's sizes, so that nothing may depend on them.
+        // Ranks do not know each other's sizes, so the program must not depend on them.
         let program = compiled.program(0, 1, &Capabilities::default());
         Self::bind(&program, compiled, call, method, (received, sent))
             .expect("an all-to-all sends the parts of its input")
@@ -129,7 +127,7 @@ impl Bound {
     /// Binds a program to a call; `parts` are the parts of ranks, if they are given.
     ///
     /// # Errors
-    /// Why it cannot be run. All programs that are lowered from plans can.
+    /// The reason why it cannot be run. All programs that are lowered from plans can be.
     pub(crate) fn new(
         program: &Program,
         compiled: &Arc<CompiledPlan>,
@@ -150,7 +148,7 @@ impl Bound {
         (partition, input): (&Partition, &Partition),
     ) -> Result<Self, &'static str> {
         if [partition, input].iter().any(|partition| partition.chunk_count() != program.chunk_count) {
-            return Err("the parts of ranks are not the chunks of a program");
+            return Err("the number of parts differs from the chunks of the program");
         }
         let (rank, ranks) = (compiled.rank(), compiled.ranks());
         // A vendor's collectives add elements in the wider format, without rounding.
@@ -190,7 +188,7 @@ impl Bound {
         Ok(bound)
     }
 
-    /// Binds an instruction, the first of `rest`, and those that belong to it; it removes them from `rest`.
+    /// Binds the first instruction of `rest` and those that belong to it, and removes them from `rest`.
     fn next(
         &mut self,
         instruction: Instruction,
@@ -207,7 +205,7 @@ impl Bound {
                 return Err("an access to memory outside a pass");
             }
             Instruction::Vendor { phase, steps } => {
-                *rest = rest.get(steps..).ok_or("a vendor replaces more than there is")?;
+                *rest = rest.get(steps..).ok_or("a vendor replaces more steps than there are")?;
                 Op::Vendor { phase }
             }
             Instruction::Send(send) => Op::Send(self.send(send)),
@@ -267,7 +265,7 @@ impl Bound {
                 posted.push_back(block_of(halves));
                 Ok(block_of(halves))
             }
-            Op::Complete => posted.pop_front().ok_or("nothing was posted that is completed"),
+            Op::Complete => posted.pop_front().ok_or("a completion without a posted exchange"),
             Op::Original(both) => Ok(both.1.piece.block),
             Op::Pass(_) | Op::Vendor { .. } => Ok(0),
             Op::Widen { block } | Op::Finish { block } => Ok(*block),
@@ -275,8 +273,8 @@ impl Bound {
         self.ops.iter().map(block).collect()
     }
 
-    /// Inserts `Widen` before the first operation on each block of a round, and `Finish` after the last one; `blocks` are the blocks of
-    /// the operations.
+    /// Inserts `Widen` before the first operation on each block of a round, and `Finish` after the last one. `blocks` are the blocks of the
+    /// operations.
     fn widen_and_finish(&mut self, blocks: &[usize]) {
         let last: HashMap<_, _> = blocks.iter().enumerate().map(|(at, &block)| (block, at)).collect();
         let mut begun = HashSet::new();
@@ -292,12 +290,10 @@ impl Bound {
         }
     }
 
-    /// Returns the number of blocks of a round.
     pub(super) fn blocks_of_round(&self) -> usize {
         self.blocks / self.rounds
     }
 
-    /// Returns the elements of a piece in a round.
     #[inline]
     pub(super) fn elements(&self, piece: &Piece, round: usize) -> Range<usize> {
         self.elements_of_blocks(&piece.all, piece.block..piece.block + 1, round)

@@ -7,7 +7,7 @@ use crate::kernels::Accumulator;
 use crate::method::{Method, Vendor};
 use crate::transport::{EAGER_BYTES, FAR_SEGMENT, Fabric};
 
-/// Returns the capabilities, which are identical on all ranks, for a call.
+/// Returns the capabilities for a call. They are identical on all ranks.
 pub(super) fn capabilities(transport: &Fabric, ranks: usize, call: &Call, method: Method) -> Capabilities {
     Capabilities {
         is_shared: transport.is_shared_by(ranks),

@@ -1,4 +1,4 @@
-//! The formats of elements: held during a collective, and on the wire.
+//! The formats of elements: in memory during a collective, and on the wire.
 
 use unisono_collectives::Combine;
 
@@ -6,22 +6,21 @@ use crate::call::Call;
 use crate::kernels::{self, Accumulator, Definition, Kernel, ReduceOp};
 use crate::transport::Target;
 
-/// The formats of elements: held during a collective, and on the wire.
+/// The formats of elements: in memory during a collective, and on the wire.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Format {
     pub(super) held_size_bytes: usize,
     pub(super) wire_size_bytes: usize,
     /// The reduction, if the operation reduces.
     reduce: Option<Kernel>,
-    /// The reduction in place of a kernel, if it is the program's.
+    /// The custom reduction, if any, which replaces a kernel.
     pub(super) custom: Option<&'static Definition>,
     /// Set if elements are accumulated in a wider format than on the wire.
     pub(super) accumulator: Option<Accumulator>,
 }
 
 impl Format {
-    /// Returns the formats for the elements and the operation of a call, by a plan that `accumulates` or does
-    /// not.
+    /// Returns the formats for a call, by a plan that accumulates in a wider format or does not.
     pub(super) fn of(call: &Call, accumulates: bool) -> Self {
         let Call { dtype, op, .. } = *call;
         let accumulator = op.filter(|_| accumulates).and_then(|op| Accumulator::of(dtype, op));

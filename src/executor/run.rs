@@ -18,8 +18,8 @@ mod formats;
 mod pass;
 mod vendor;
 
-/// Runs a program that only sends and receives, in the user's buffer. It has a loop of its own because [`Run`] keeps its state in memory:
-/// those stores would queue behind the stores of messages, whose cache lines another core holds (10 % of the time of a call with 8 bytes).
+/// Runs a program that only sends and receives, in the user's buffer. [`Run`] would be slower: the stores of its state would queue behind
+/// the stores of messages, whose cache lines another core holds (10 % of the time of a call with 8 bytes).
 pub(super) fn short(bound: &Bound, task: &Task<'_>, buffer: &mut [u8], transport: &mut Fabric) -> Result<()> {
     let (Task { header, deadlines, .. }, format) = (task, &bound.format);
     for (place, op) in &bound.ops {
@@ -44,7 +44,6 @@ pub(super) fn short(bound: &Bound, task: &Task<'_>, buffer: &mut [u8], transport
     Ok(())
 }
 
-/// A program in progress.
 pub(super) struct Run<'a> {
     pub(super) bound: &'a Bound,
     pub(super) task: &'a Task<'a>,
@@ -77,7 +76,7 @@ impl<'a> Run<'a> {
         for round in 0..bound.rounds {
             self.round = round;
             for (place, op) in &bound.ops {
-                // A pass reports its round as the step.
+                // In a pass, the round is reported as the step.
                 let step = if bound.has_passes { round } else { place.step };
                 // Operations that wait for other ranks publish their position; a send does not wait.
                 if !matches!(op, Op::Send(_)) && place.phase + step + round > 0 {
@@ -166,7 +165,7 @@ impl<'a> Run<'a> {
         transport.complete(header, ticket, target.as_mut(), deadlines)
     }
 
-    /// Returns the bytes to send, and the place of what is received: disjoint.
+    /// Returns the bytes to send and the place of the received ones, which are disjoint.
     fn bytes_and_place(
         &mut self,
         send: Option<&Send>,

@@ -1,4 +1,4 @@
-//! Mutants of programs over threads: they compute what the reference interpreter computes, or fail where it does.
+//! Mutants of programs over threads: they compute the results of the reference interpreter, or fail like it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn add(left: f32, right: f32) -> f32 {
     left + right
 }
 
-/// Returns a reduction whose result depends on the side of each operand.
+/// A reduction whose result depends on the side of each operand.
 fn lean(left: f32, right: f32) -> f32 {
     left * 0.75 - right
 }
@@ -43,7 +43,7 @@ impl Sample {
         Self::of((algorithm, operation, op), add, CompiledPlan::new, ranks, count)
     }
 
-    /// With a reduction that is not commutative.
+    /// Returns a sample with a non-commutative reduction.
     fn in_order(algorithm: Algorithm, operation: Operation, ranks: usize, count: usize) -> Self {
         let op = ReduceOp::custom("lean", false, |left: &mut [f32], right: &[f32]| {
             left.iter_mut().zip(right).for_each(|(left, right)| *left = lean(*left, *right));
@@ -104,10 +104,10 @@ impl Sample {
 }
 
 #[test]
-fn programs_and_their_mutants_do_what_the_interpreter_does() {
+fn programs_and_their_mutants_agree_with_the_interpreter() {
     use Algorithm::{Butterfly, MasterWorker, RecursiveDoubling, Ring, RoundRobin, Tree};
     use Operation::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter, Scan};
-    // Chunks of equal sizes: a mutant that exchanges two of them still sends as many bytes as are expected.
+    // Chunks have equal sizes, so a mutant that exchanges two of them still sends the expected number of bytes.
     let samples = [
         Sample::new(RecursiveDoubling, AllReduce, 4, 8),
         Sample::new(Algorithm::AllToAll, AllReduce, 3, 8),
@@ -146,7 +146,7 @@ fn programs_and_their_mutants_do_what_the_interpreter_does() {
                         refused += 1;
                     }
                 },
-                // The outcome of a race depends on timing, and a message that was not received only affects the next call.
+                // The outcome of a race depends on timing. A message that was not received affects only the next call.
                 Err(defects)
                     if defects.iter().any(|defect| {
                         matches!(
@@ -169,7 +169,7 @@ fn programs_and_their_mutants_do_what_the_interpreter_does() {
 }
 
 #[test]
-fn every_program_of_a_plan_can_be_run() {
+fn every_program_of_a_plan_can_be_bound() {
     let messages = Capabilities { eager_bytes: 4096, segment_bytes: 65_280, ..Capabilities::default() };
     let everywhere = [
         messages,

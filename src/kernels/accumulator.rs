@@ -20,7 +20,7 @@ pub struct Accumulator {
     pub codec: Codec,
     /// Reduces half-precision elements into `f32`.
     pub reduce: Kernel,
-    /// Rounds `f32` elements to half precision, in place too: a rank holds the same value that it sends.
+    /// Rounds `f32` elements to half precision, and stores the rounded values in `held` too, so that a rank holds the values that it sends.
     pub round: fn(held: &mut [u8], rounded: &mut [u8]),
 }
 
@@ -65,7 +65,7 @@ impl<H: Half, O: Operator> Fused for ReduceWidened<H, O> {
     }
 }
 
-/// Rounds `f32` to half precision, in place too.
+/// Rounds `f32` to half precision, in both arrays.
 #[derive(Debug)]
 struct Round<H>(PhantomData<H>);
 
@@ -81,7 +81,7 @@ impl<H: Half> Fused for Round<H> {
     }
 }
 
-/// Reduces half-precision elements in `f32` and rounds the result, into both sides if both are written.
+/// Reduces half-precision elements in `f32` and rounds the result. Stores it in both arrays if both are writable.
 #[derive(Debug)]
 pub(super) struct Halves<H, O>(PhantomData<(H, O)>);
 

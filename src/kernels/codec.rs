@@ -1,4 +1,4 @@
-//! `f32` elements in half the bytes.
+//! Conversion of `f32` elements to half precision and back.
 
 use std::marker::PhantomData;
 

@@ -4,8 +4,8 @@
 //! destination is a few bytes ahead of the source within a page. These copies take about the same time at all offsets:
 //! destinations are aligned to cache lines, and the direction keeps loads away from addresses that were just stored, modulo a page.
 //!
-//! Arrays of a fixed size are copied by a few loads and stores in the registers of the level. The compiler replaces a loop of one
-//! load and one store by a call of `memcpy`, so a step here is several.
+//! Arrays of a fixed size are copied by a few loads and stores in the registers of the level. A step of the loop consists of several, since
+//! the compiler replaces a loop of one load and one store by a call of `memcpy`.
 
 use std::sync::LazyLock;
 
@@ -20,9 +20,9 @@ const PAGE: usize = 4096;
 
 /// Copies `from` to `to`, as collectives copy. A copy that exceeds the caches bypasses them.
 ///
-/// It takes about the same time wherever the two begin within a page. `copy_from_slice` does not on some processors, since `memcpy` of
-/// some systems copies more than a few KiB by an instruction that is slow at some offsets. Where a program copies to
-/// [registered memory](crate::Communicator::alloc) and back, this is the faster way.
+/// The time is about the same for all offsets of the two arrays within a page. The time of `copy_from_slice` is not on some systems, whose
+/// `memcpy` copies more than a few KiB by an instruction that is slow at some offsets. This function is faster for copies to
+/// [registered memory](crate::Communicator::alloc) and back.
 ///
 /// ```
 /// let mut registered = unisono::Registered::<f32>::local(1 << 16)?;
@@ -53,7 +53,7 @@ pub(super) struct Copies {
 
 impl Copies {
     pub(super) fn at_level(level: Level) -> Self {
-        // Source and destination of a smaller copy fit the cache, partly at least, from which some core reads them next.
+        // A smaller copy fits the last-level cache at least partly, and some core reads it from there next.
         let streamed_bytes = last_cache_bytes().map_or(usize::MAX, |bytes| bytes / 4 * 3);
         Self {
             cached: level.compiled::<Copy<false>>(),
@@ -63,7 +63,7 @@ impl Copies {
     }
 }
 
-/// A copy, through the caches or past them.
+/// A copy, through the caches or by non-temporal stores.
 #[derive(Debug)]
 struct Copy<const STREAMED: bool>;
 
@@ -72,7 +72,7 @@ impl<const STREAMED: bool> Pass for Copy<STREAMED> {
 
     #[inline(always)]
     fn run<L: Lanes>(lanes: L, to: &mut [u8], from: &[u8]) {
-        assert_eq!(to.len(), from.len(), "both have as many bytes");
+        assert_eq!(to.len(), from.len(), "source and destination must have the same size");
         if to.len() < BLOCK {
             short(to, from);
             return;
@@ -83,7 +83,7 @@ impl<const STREAMED: bool> Pass for Copy<STREAMED> {
         let ahead = (to.as_ptr() as usize).wrapping_sub(from.as_ptr() as usize) % PAGE;
         let (head, lines, _) = bytemuck::pod_align_to_mut::<u8, Line>(to);
         let blocks = lines.as_chunks_mut().0.iter_mut().zip(from[head.len()..].as_chunks().0);
-        // Forwards, a load would follow a store to the same offset within a page closely.
+        // Forwards, a load would closely follow a store to the same offset within a page.
         if (1..PAGE / 2).contains(&ahead) {
             for (to, from) in blocks.rev() {
                 block::<L, STREAMED, true>(lanes, to, from);
@@ -145,19 +145,17 @@ fn both_ends<const N: usize>(to: &mut [u8], from: &[u8]) {
     end::<N>(to, from);
 }
 
-/// Copies the first bytes.
 #[inline(always)]
 fn start<const N: usize>(to: &mut [u8], from: &[u8]) {
     let ends = to.first_chunk_mut::<N>().zip(from.first_chunk());
-    let (to, from) = ends.expect("there are so many bytes");
+    let (to, from) = ends.expect("the slice has at least N bytes");
     *to = *from;
 }
 
-/// Copies the last bytes.
 #[inline(always)]
 fn end<const N: usize>(to: &mut [u8], from: &[u8]) {
     let ends = to.last_chunk_mut::<N>().zip(from.last_chunk());
-    let (to, from) = ends.expect("there are so many bytes");
+    let (to, from) = ends.expect("the slice has at least N bytes");
     *to = *from;
 }
 

@@ -13,14 +13,14 @@ use crate::dtype::{DType, Element};
 
 /// A reduction that the program defines, made by [`ReduceOp::custom`]. Two are equal if they were made by one call.
 ///
-/// It is a number: a [`Call`](crate::Call), which holds one, is compared before every collective.
+/// It is a number, since a [`Call`](crate::Call) contains it and is compared before every collective.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Custom(u16);
 
 /// Reduces the second array into the first one, as their left and right operands.
 type Function = dyn Fn(&mut [u8], &[u8]) + Send + Sync;
 
-/// A function of the program, and what is known of it.
+/// A function of the program and its properties.
 pub(crate) struct Definition {
     name: &'static str,
     dtype: DType,
@@ -36,28 +36,27 @@ pub(crate) struct Definition {
 impl UnwindSafe for Definition {}
 impl RefUnwindSafe for Definition {}
 
-/// The definitions by their numbers.
 static ALL: RwLock<Vec<&Definition>> = RwLock::new(Vec::new());
 
-/// The largest element of bytes. All pieces in which messages arrive consist of whole elements up to this size.
-const MOST_BYTES: u16 = 64;
-/// The number of bytes copied at a time for a left operand: whole elements.
+/// The largest untyped element. Messages are divided at multiples of this size only.
+const MAX_BYTES: u16 = 64;
+/// The number of bytes copied at a time for a left operand: a number of whole elements.
 const LEFT_BYTES: usize = 4096;
 
 impl ReduceOp {
     /// Defines a reduction of elements of type `T` by a function that reduces `right` into `left`, element by element: `left[i] =
     /// left[i] ∘ right[i]`. Both slices have the same length, which is part of an array, and differs between ranks and calls.
     ///
-    /// The function must be associative. If it is not commutative, results are x0 ∘ x1 ∘ … in the order of ranks: `auto` then considers
-    /// only algorithms that keep this order, and others that are named are refused. There is one for each operation (`recursive-doubling`
-    /// for all-reduces and scans, `all-to-all` for reduces and reduce-scatters).
+    /// The function must be associative. If it is not commutative, results are x0 ∘ x1 ∘ … in the order of ranks. `auto` then considers
+    /// only algorithms that keep this order, and a call that names another one is refused. Every operation has such an algorithm
+    /// (`recursive-doubling` for all-reduces and scans, `all-to-all` for reduces and reduce-scatters).
     ///
-    /// All ranks define the same function by the same name: errors name it, and ranks that call reductions of different names, element
-    /// types or commutativity get an [`Error::Mismatch`](crate::Error::Mismatch), but for a chance of 2^-48. The definition is
-    /// kept until the process ends: define a reduction once, not for every call. A panic in the function ends the call like any other
-    /// panic of the rank.
+    /// All ranks define the function by the same name, which errors contain. Ranks that call reductions of different names, element types or
+    /// commutativity get an [`Error::Mismatch`](crate::Error::Mismatch), except with probability 2^-48. The definition is kept until the
+    /// process
+    /// ends: define a reduction once, not for every call. A panic in the function ends the call like any other panic of the rank.
     ///
-    /// Arrays in GPU memory, and MPI's own collectives, have no such reductions: these calls are refused.
+    /// Calls on arrays in GPU memory, and calls by MPI's own collectives, refuse custom reductions.
     ///
     /// ```
     /// use unisono::ReduceOp;
@@ -126,8 +125,8 @@ impl ReduceOp {
         reduce: impl Fn(&mut [u8], &[u8]) + Send + Sync + 'static,
     ) -> Self {
         assert!(
-            size.is_power_of_two() && size <= MOST_BYTES,
-            "elements of a custom reduction have 1, 2, 4, … or {MOST_BYTES} bytes, and not {size}"
+            size.is_power_of_two() && size <= MAX_BYTES,
+            "elements of a custom reduction have 1, 2, 4, … or {MAX_BYTES} bytes, and not {size}"
         );
         Custom::define(name, DType::U8, size, is_commutative, Box::new(reduce))
     }
@@ -145,15 +144,14 @@ impl Custom {
         ReduceOp::Custom(Self(number))
     }
 
-    /// One that this process has defined, by the lowest 16 bits of its fingerprint.
-    pub(crate) fn known(code: u16) -> Option<Self> {
+    /// Returns the reduction of this process whose fingerprint has these lowest 16 bits.
+    pub(crate) fn by_code(code: u16) -> Option<Self> {
         let all = ALL.read().unwrap_or_else(PoisonError::into_inner);
         let place = all.iter().position(|definition| definition.fingerprint as u16 == code)?;
         Some(Self(place as u16))
     }
 
-    /// Returns the number of this reduction among those that the process has defined, the first of which is 0: it stands for the reduction
-    /// in other languages.
+    /// Returns the number of this reduction in the order of definition, from 0. Bindings for other languages identify the reduction by it.
     pub fn number(self) -> u16 {
         self.0
     }
@@ -172,7 +170,6 @@ impl Custom {
         (usize::from(number) < all.len()).then_some(Self(number))
     }
 
-    /// Returns the definition.
     pub(crate) fn definition(self) -> &'static Definition {
         ALL.read().unwrap_or_else(PoisonError::into_inner)[usize::from(self.0)]
     }
@@ -187,8 +184,8 @@ impl Custom {
         self.definition().is_commutative
     }
 
-    /// Returns the size of elements that are not values of one type, which calls set by
-    /// [`CallBuilder::element_bytes`](crate::CallBuilder::element_bytes).
+    /// Returns the size of untyped elements, which calls set by [`CallBuilder::element_bytes`](crate::CallBuilder::element_bytes); `None`
+    /// for elements with a type.
     pub fn element_bytes(self) -> Option<NonZero<u16>> {
         NonZero::new(self.definition().width).filter(|width| width.get() > 1)
     }
@@ -199,16 +196,16 @@ impl Custom {
         (dtype, width)
     }
 
-    /// Returns a hash of all but the function, which ranks compare.
+    /// Returns a hash of the definition without the function. Ranks compare it.
     pub(crate) fn fingerprint(self) -> u64 {
         self.definition().fingerprint
     }
 }
 
 impl Definition {
-    /// Reduces `arrived` into `held`: whole elements, aligned if they are not of bytes.
+    /// Reduces `arrived` into `held`. Both consist of whole elements, aligned if they have a type.
     pub(crate) fn reduce(&self, combine: Combine, held: &mut [u8], arrived: &[u8]) {
-        assert_eq!(held.len(), arrived.len(), "as many elements arrive as are held");
+        assert_eq!(held.len(), arrived.len(), "both arrays must have the same size");
         if combine != Combine::ReduceBefore {
             return (self.reduce)(held, arrived);
         }
@@ -245,7 +242,7 @@ impl fmt::Debug for Definition {
 mod tests {
     use super::*;
 
-    /// Strings of hexadecimal digits.
+    /// Concatenates strings of hexadecimal digits.
     fn concatenate(left: &mut [u64], right: &[u64]) {
         for (left, &right) in left.iter_mut().zip(right) {
             let digits = right.checked_ilog2().map_or(0, |bit| bit / 4 + 1);
@@ -278,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_are_equal_if_they_are_one() {
+    fn definitions_of_the_same_name_differ() {
         let define = |name| ReduceOp::custom(name, true, |_: &mut [u8], _: &[u8]| {});
         let (one, other) = (define("one"), define("one"));
         assert!(one == one && one != other && one.name() == other.name());
@@ -286,7 +283,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "1, 2, 4, … or 64 bytes, and not 12")]
-    fn elements_that_messages_divide_are_refused() {
+    fn element_sizes_other_than_powers_of_two_are_refused() {
         ReduceOp::custom_bytes("pair", 12, true, |_, _| {});
     }
 }

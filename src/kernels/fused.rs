@@ -1,4 +1,4 @@
-//! Loops over two arrays that convert between half precision and `f32` on the way.
+//! Loops over two arrays that convert between half precision and `f32`.
 
 use std::marker::PhantomData;
 
@@ -6,7 +6,7 @@ use super::halves::Half;
 use super::lanes::{Convert, Lanes, Portable};
 use super::level::Pass;
 
-/// An operation on a few elements of one array and the corresponding elements of another.
+/// An operation on a block of elements of one array and the corresponding elements of another.
 pub(super) trait Fused {
     type Half: Half;
     type Element: bytemuck::Pod;
@@ -30,7 +30,7 @@ impl<F: Fused> Pass for Reading<F> {
     fn run<L: Lanes>(lanes: L, array: &mut [u8], beside: &[u8]) {
         let mut array: &mut [F::Element] = bytemuck::cast_slice_mut(array);
         let mut beside: &[F::Beside] = bytemuck::cast_slice(beside);
-        assert_eq!(array.len(), beside.len(), "both have as many elements");
+        assert_eq!(array.len(), beside.len(), "both arrays must have the same length");
         if let Some(converter) = F::Half::converter(lanes) {
             let (blocks, rest) = array.as_chunks_mut();
             let (blocks_beside, rest_beside) = beside.as_chunks();
@@ -45,7 +45,6 @@ impl<F: Fused> Pass for Reading<F> {
     }
 }
 
-/// The pass that changes both arrays.
 #[derive(Debug)]
 pub(super) struct Writing<F>(PhantomData<F>);
 
@@ -56,7 +55,7 @@ impl<F: Fused> Pass for Writing<F> {
     fn run<L: Lanes>(lanes: L, array: &mut [u8], beside: &mut [u8]) {
         let mut array: &mut [F::Element] = bytemuck::cast_slice_mut(array);
         let mut beside: &mut [F::Beside] = bytemuck::cast_slice_mut(beside);
-        assert_eq!(array.len(), beside.len(), "both have as many elements");
+        assert_eq!(array.len(), beside.len(), "both arrays must have the same length");
         if let Some(converter) = F::Half::converter(lanes) {
             let (blocks, rest) = array.as_chunks_mut();
             let (blocks_beside, rest_beside) = beside.as_chunks_mut();

@@ -10,19 +10,18 @@ use super::lanes::{Convert, LANES, Lanes, Portable};
 /// The unit in the last place of subnormal `f16` numbers.
 const TWO_TO_MINUS_24: f32 = 1.0 / (1 << 24) as f32;
 
-/// A half-precision type.
 pub(super) trait Half: bytemuck::Pod {
-    /// The bits of infinity; those of a NaN, without the sign, are greater.
+    /// The bits of infinity. Without the sign, the bits of a NaN are greater.
     const INFINITY: i16;
 
     fn bits(self) -> u16;
     fn of_bits(bits: u16) -> Self;
 
-    /// In plain arithmetic: the compiler vectorises a loop over it.
+    /// Widens by plain arithmetic, so that the compiler vectorises a loop over it.
     fn widened(self) -> f32;
     fn rounded(wide: f32) -> Self;
 
-    /// Returns the instructions for this conversion at a level, if they are faster.
+    /// Returns the instructions of a level for this conversion, if they are faster.
     fn converter<L: Lanes>(lanes: L) -> Option<impl Convert<Self, LANES>>;
 }
 
@@ -58,7 +57,7 @@ impl Half for f16 {
         let magnitude = wide.to_bits() & 0x7fff_ffff;
         let odd = (magnitude >> 13) & 1;
         let normal = magnitude.wrapping_add(0x0fff + odd).wrapping_sub(112 << 23) >> 13;
-        // The last place of 0.5 is that of subnormal halves: adding 0.5 rounds to it.
+        // The unit in the last place of 0.5 equals that of subnormal halves, so adding 0.5 rounds to it.
         let subnormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
         let nan = 0x7e00 | ((magnitude >> 13) & 0x03ff);
         let beyond = if magnitude > 0x7f80_0000 { nan } else { 0x7c00 };
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn every_half_is_widened_as_the_crate_half_does() {
+    fn widening_agrees_with_the_half_crate() {
         for bits in all_halves() {
             assert_eq!(
                 f16::from_bits(bits).widened().to_bits(),
@@ -143,10 +142,10 @@ mod tests {
         }
     }
 
-    /// Around every half, and around every midpoint between two: one unit in the last place of `f32` less, none, one more. This
-    /// covers all ties, overflows, infinities, NaNs and subnormals.
+    /// Checks every half and every midpoint between two, each also one unit in the last place of `f32` below and above. This covers all ties,
+    /// overflows, infinities, NaNs and subnormals.
     #[test]
-    fn everything_is_rounded_as_the_crate_half_does() {
+    fn rounding_agrees_with_the_half_crate() {
         fn check<H: Half + PartialEq>(from_f32: impl Fn(f32) -> H, wide: u32) {
             let wide = f32::from_bits(wide);
             assert_eq!(H::rounded(wide).bits(), from_f32(wide).bits(), "{:#x}", wide.to_bits());

@@ -1,4 +1,4 @@
-//! Instructions that the compiler does not generate by itself: conversions of `f16`, and stores past the caches.
+//! Instructions that the compiler does not generate by itself: conversions of `f16`, and non-temporal stores.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
@@ -19,7 +19,7 @@ pub(super) const LINE: usize = 64;
 #[repr(C, align(64))]
 pub struct Line(pub(super) [u8; LINE]);
 
-/// Converts this many half-precision elements at once.
+/// Converts `N` half-precision elements at once.
 pub trait Convert<H, const N: usize>: Copy {
     fn widen(self, halves: [H; N]) -> [f32; N];
     fn round(self, wide: [f32; N]) -> [H; N];
@@ -32,9 +32,9 @@ pub trait Lanes: Convert<f16, LANES> {
     /// Whether there are instructions to convert `f16`.
     const CONVERTS_F16: bool;
 
-    /// Copies a cache line, past the caches if there are instructions for it.
+    /// Copies a cache line, by non-temporal stores if the level has them.
     ///
-    /// Other threads see what [`Lanes::order_streams`] follows in order with other stores.
+    /// [`Lanes::order_streams`] orders the stores before later ones, as other threads observe them.
     #[inline(always)]
     fn stream(self, to: &mut Line, from: &[u8; LINE]) {
         to.0 = *from;
@@ -53,11 +53,11 @@ impl Lanes for Portable {
     const CONVERTS_F16: bool = false;
 }
 
-/// To nearest, ties to even, in any rounding mode the program has set.
+/// Rounds to nearest, ties to even, in any rounding mode that the program has set.
 #[cfg(target_arch = "x86_64")]
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
 
-/// With F16C: eight at a time.
+/// AVX2 with F16C, which converts eight elements at a time.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx2(());
@@ -79,7 +79,7 @@ impl Lanes for Avx2 {
     fn stream(self, to: &mut Line, from: &[u8; LINE]) {
         let [one, two]: [__m256i; 2] = bytemuck::cast(*from);
         let to: *mut __m256i = (&raw mut *to).cast();
-        // SAFETY: an `Avx2` is made only where there is AVX2. A line is two vectors, aligned to more than a vector.
+        // SAFETY: an `Avx2` exists only where the processor has AVX2. A line is two vectors, aligned to more than a vector.
         unsafe {
             _mm256_stream_si256(to, one);
             _mm256_stream_si256(to.add(1), two);
@@ -98,19 +98,19 @@ impl Convert<f16, LANES> for Avx2 {
     #[inline(always)]
     fn widen(self, halves: [f16; LANES]) -> [f32; LANES] {
         let [one, two]: [__m128i; 2] = bytemuck::cast(halves);
-        // SAFETY: an `Avx2` is made only where there is F16C.
+        // SAFETY: an `Avx2` exists only where the processor has F16C.
         bytemuck::cast(unsafe { [_mm256_cvtph_ps(one), _mm256_cvtph_ps(two)] })
     }
 
     #[inline(always)]
     fn round(self, wide: [f32; LANES]) -> [f16; LANES] {
         let [one, two]: [__m256; 2] = bytemuck::cast(wide);
-        // SAFETY: an `Avx2` is made only where there is F16C.
+        // SAFETY: an `Avx2` exists only where the processor has F16C.
         bytemuck::cast(unsafe { [_mm256_cvtps_ph::<NEAREST>(one), _mm256_cvtps_ph::<NEAREST>(two)] })
     }
 }
 
-/// With AVX-512 F: sixteen at a time.
+/// AVX-512 F, which converts sixteen elements at a time.
 #[cfg(target_arch = "x86_64")]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx512(());
@@ -130,7 +130,7 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     fn stream(self, to: &mut Line, from: &[u8; LINE]) {
-        // SAFETY: an `Avx512` is made only where there is AVX-512 F. A line is one vector, and aligned as one.
+        // SAFETY: an `Avx512` exists only where the processor has AVX-512 F. A line is one vector, and aligned as one.
         unsafe { _mm512_stream_si512((&raw mut *to).cast(), bytemuck::cast(*from)) };
     }
 
@@ -145,13 +145,13 @@ impl Lanes for Avx512 {
 impl Convert<f16, LANES> for Avx512 {
     #[inline(always)]
     fn widen(self, halves: [f16; LANES]) -> [f32; LANES] {
-        // SAFETY: an `Avx512` is made only where there is AVX-512 F.
+        // SAFETY: an `Avx512` exists only where the processor has AVX-512 F.
         bytemuck::cast(unsafe { _mm512_cvtph_ps(bytemuck::cast(halves)) })
     }
 
     #[inline(always)]
     fn round(self, wide: [f32; LANES]) -> [f16; LANES] {
-        // SAFETY: an `Avx512` is made only where there is AVX-512 F.
+        // SAFETY: an `Avx512` exists only where the processor has AVX-512 F.
         bytemuck::cast(unsafe { _mm512_cvtps_ph::<NEAREST>(bytemuck::cast(wide)) })
     }
 }

@@ -1,6 +1,6 @@
 //! Instruction sets of kernels, detected at run time.
 //!
-//! Every loop is written once, as a [`Pass`], and compiled once for each level; the compiler vectorises it. All levels give the
+//! Every loop is written once, as a [`Pass`], and compiled once for each level, where the compiler vectorises it. All levels produce the
 //! same bits.
 
 #[cfg(target_arch = "x86_64")]
@@ -33,7 +33,6 @@ pub trait Pass {
     fn run<L: Lanes>(lanes: L, array: &mut [u8], beside: Self::Beside<'_>);
 }
 
-/// A pass, compiled.
 pub(super) type Compiled<P> = for<'a, 'b> fn(array: &'a mut [u8], beside: <P as Pass>::Beside<'b>);
 
 impl Level {
@@ -77,13 +76,12 @@ impl Level {
             Instructions::Baseline => |array, beside| P::run(Portable, array, beside),
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => |array, beside| {
-                // SAFETY: this function is handed out only where the processor was found to have AVX2 and F16C.
+                // SAFETY: this function is returned only if the processor was found to have AVX2 and F16C.
                 unsafe { avx2::<P>(array, beside) }
             },
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 => |array, beside| {
-                // SAFETY: this function is handed out only where the processor was found to have AVX2, F16C
-                // and these parts of AVX-512.
+                // SAFETY: this function is returned only if the processor was found to have AVX2, F16C and these parts of AVX-512.
                 unsafe { avx512::<P>(array, beside) }
             },
         }

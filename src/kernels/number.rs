@@ -4,13 +4,12 @@ use half::{bf16, f16};
 
 use super::halves::Half;
 
-/// An element type.
 pub(super) trait Number: bytemuck::Pod {
     fn sum(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
     fn smaller(self, other: Self) -> Self;
     fn larger(self, other: Self) -> Self;
-    // Calls reduce only integers by these; for other types they are operations on their bits, and on whether they are zero.
+    // Calls apply these to integers only. For other types they operate on the bits, and on whether a value is zero.
     fn bit_and(self, other: Self) -> Self;
     fn bit_or(self, other: Self) -> Self;
     fn bit_xor(self, other: Self) -> Self;
@@ -28,7 +27,6 @@ pub(super) trait Number: bytemuck::Pod {
     fn logical_xor(self, other: Self) -> Self {
         Self::of_truth(self.is_true() ^ other.is_true())
     }
-    /// Divides all elements.
     fn divide(elements: &mut [Self], divisor: usize);
 }
 
@@ -56,7 +54,7 @@ operators!(
     LogicalAnd => logical_and, LogicalOr => logical_or, LogicalXor => logical_xor
 );
 
-/// The bitwise operations on a type that has its bits as an integer, and its truth.
+/// The bitwise and logical operations of a type, by its conversions to bits and back.
 macro_rules! bitwise {
     ($bits:expr, $of_bits:expr, $zero:expr, $one:expr) => {
         #[inline(always)]
@@ -101,8 +99,9 @@ macro_rules! floats {
                 self * other
             }
 
-            /// Comparing by `<` in both orders gives the same value, except for zeros and NaNs. For two zeros, combining the
-            /// sign bits suffices; and any bits combined with those of a NaN are a NaN.
+            /// Comparing by `<` in both orders gives the same value, except for zeros and NaNs. For two zeros, combining the sign bits
+            /// suffices. For a
+            /// NaN, its bits combined with any others are a NaN.
             #[inline(always)]
             fn smaller(self, other: Self) -> Self {
                 let one = if self < other { self } else { other };
@@ -110,7 +109,7 @@ macro_rules! floats {
                 Self::from_bits(one.to_bits() | two.to_bits())
             }
 
-            /// Likewise, but the sign bit must be set in both.
+            /// As for `smaller`, but the sign bit must be set in both.
             #[inline(always)]
             fn larger(self, other: Self) -> Self {
                 let one = if self > other { self } else { other }.to_bits();
@@ -132,7 +131,7 @@ macro_rules! floats {
     )*};
 }
 
-/// Returns the bits of a half as an integer in the order of the numbers. Applied twice, it is the identity.
+/// Maps the bits of a half to an integer in the order of the numbers. The map is its own inverse.
 #[inline(always)]
 fn ordered(bits: i16) -> i16 {
     bits ^ ((bits >> 15) & i16::MAX)
@@ -153,7 +152,7 @@ macro_rules! halves {
                 Self::rounded(self.widened() * other.widened())
             }
 
-            /// Shifted up so that the NaNs above infinity wrap around to the lower end, where they are the smallest.
+            /// Shifts the integers up so that the NaNs above infinity wrap around to the lower end, where they are the smallest.
             #[inline(always)]
             fn smaller(self, other: Self) -> Self {
                 const SHIFT: i16 = i16::MAX - <$half as Half>::INFINITY;
@@ -162,7 +161,7 @@ macro_rules! halves {
                 Self::of_bits(ordered(one.min(two).wrapping_sub(SHIFT)) as u16)
             }
 
-            /// Shifted down, likewise.
+            /// Shifts the integers down, likewise.
             #[inline(always)]
             fn larger(self, other: Self) -> Self {
                 const SHIFT: i16 = i16::MAX - <$half as Half>::INFINITY;

@@ -48,7 +48,7 @@ impl<T: Number, O: Operator> Pass for Reduce<T, O> {
     fn run<L: Lanes>(_: L, held: &mut [u8], arrived: &[u8]) {
         let held: &mut [T] = bytemuck::cast_slice_mut(held);
         let arrived: &[T] = bytemuck::cast_slice(arrived);
-        assert_eq!(held.len(), arrived.len(), "as many elements arrive as are held");
+        assert_eq!(held.len(), arrived.len(), "both arrays must have the same length");
         for (held, arrived) in held.iter_mut().zip(arrived) {
             *held = O::apply(*held, *arrived);
         }
@@ -66,7 +66,7 @@ impl<T: Number, O: Operator> Pass for Join<T, O> {
     fn run<L: Lanes>(_: L, one: &mut [u8], other: &mut [u8]) {
         let one: &mut [T] = bytemuck::cast_slice_mut(one);
         let other: &mut [T] = bytemuck::cast_slice_mut(other);
-        assert_eq!(one.len(), other.len(), "both have as many elements");
+        assert_eq!(one.len(), other.len(), "both arrays must have the same length");
         for (one, other) in one.iter_mut().zip(other) {
             let joined = O::apply(*one, *other);
             (*one, *other) = (joined, joined);

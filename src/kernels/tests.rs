@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::*;
 
-/// So many elements of a type, of all bits that there are, and often of those that are special.
+/// Returns `count` random elements of a type, a third of them special values.
 fn elements(dtype: DType, count: usize, seed: u64) -> Vec<u8> {
     let special: &[u64] = match dtype {
         DType::F32 => {
@@ -21,7 +21,7 @@ fn elements(dtype: DType, count: usize, seed: u64) -> Vec<u8> {
     };
     let mut state = seed;
     let mut random = move || {
-        // A linear congruence; its upper bits are good enough here.
+        // A linear congruential generator, whose upper bits suffice here.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) ^ (state << 31)
     };
@@ -34,8 +34,7 @@ fn elements(dtype: DType, count: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// The bytes, such that an element of the type may begin at `offset` elements: with every offset another
-/// alignment for vectors.
+/// A copy of some bytes at a chosen offset, which varies the alignment for vectors.
 struct Placed {
     words: Vec<u64>,
     range: std::ops::Range<usize>,
@@ -54,8 +53,8 @@ impl Placed {
     }
 }
 
-/// Elements with one bit pattern for all NaNs: of two NaNs, which one's payload is kept is the processor's and
-/// the compiler's affair.
+/// Returns the bits of elements, with one pattern for all NaNs. The processor and the compiler determine the payload of a NaN that results
+/// from two.
 fn without_payloads(dtype: DType, bytes: &[u8]) -> Vec<u64> {
     fn one<T: bytemuck::Pod>(bytes: &[u8], bits: impl Fn(T) -> Option<u64>) -> Vec<u64> {
         let read = |element: &[u8]| bits(bytemuck::pod_read_unaligned(element)).unwrap_or(u64::MAX);
@@ -82,8 +81,8 @@ fn for_every_case(mut case: impl FnMut(DType, usize, usize)) {
     }
 }
 
-/// Computes one element after the other, by the arithmetic of one element.
-fn plainly(dtype: DType, op: ReduceOp, held: &[u8], arrived: &[u8]) -> Vec<u8> {
+/// Computes a reduction one element at a time.
+fn elementwise(dtype: DType, op: ReduceOp, held: &[u8], arrived: &[u8]) -> Vec<u8> {
     fn one<T: Number>(op: ReduceOp, held: &[u8], arrived: &[u8]) -> Vec<u8> {
         let read = |element: &[u8]| bytemuck::pod_read_unaligned::<T>(element);
         let pairs = held.chunks(size_of::<T>()).zip(arrived.chunks(size_of::<T>()));
@@ -113,7 +112,7 @@ fn kernels_give_the_same_bits_at_every_level() {
     for_every_case(|dtype, count, offset_bytes| {
         let (held, arrived) = (elements(dtype, count, 1), elements(dtype, count, 2));
         for op in ReduceOp::ALL.into_iter().filter(|op| op.is_defined_for(dtype)) {
-            let plain = plainly(dtype, op, &held, &arrived);
+            let plain = elementwise(dtype, op, &held, &arrived);
             let rounds = matches!(op, ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Product);
             for level in Level::available() {
                 let case = format!("{op} of {count} {dtype} at {level:?}");
@@ -198,9 +197,9 @@ fn widened_halves_are_the_same_at_every_level() {
     });
 }
 
-/// All pairs of some numbers against the definition, written out.
+/// Compares all pairs of some numbers with the definition of the minimum.
 #[test]
-fn the_smaller_and_the_larger_float() {
+fn minimum_and_maximum_of_floats_match_the_definition() {
     fn smaller(one: f64, other: f64) -> f64 {
         if one.is_nan() || other.is_nan() {
             f64::NAN
@@ -251,7 +250,7 @@ fn reduced<T: crate::Element>(op: ReduceOp, held: &[T], arrived: &[T]) -> Vec<T>
 }
 
 #[test]
-fn every_operation_on_a_few_numbers() {
+fn arithmetic_reductions_of_a_few_numbers() {
     assert_eq!(reduced(ReduceOp::Sum, &[1.5_f32, -2.0], &[2.0, 0.25]), [3.5, -1.75]);
     assert_eq!(reduced(ReduceOp::Product, &[3_i64, -2], &[5, 7]), [15, -14]);
     assert_eq!(reduced(ReduceOp::Min, &[3_u8, 9], &[5, 7]), [3, 7]);
@@ -260,7 +259,7 @@ fn every_operation_on_a_few_numbers() {
 }
 
 #[test]
-fn bits_and_truths_of_integers() {
+fn bitwise_and_logical_reductions_of_integers() {
     assert_eq!(reduced(ReduceOp::BitAnd, &[0b1100_u8, 255], &[0b1010, 17]), [0b1000, 17]);
     assert_eq!(reduced(ReduceOp::BitOr, &[0b1100_i32, i32::MIN], &[0b1010, 1]), [0b1110, i32::MIN + 1]);
     assert_eq!(reduced(ReduceOp::BitXor, &[0b1100_u64, u64::MAX], &[0b1010, 1]), [0b0110, u64::MAX - 1]);
@@ -300,7 +299,7 @@ fn widened_halves_are_rounded_once() {
     for _ in 0..4 {
         (accumulator.reduce)(cast_slice_mut(&mut held), cast_slice(&tiny));
     }
-    // One at a time they would all be lost: 1 + 1/512 rounds to 1.
+    // If each sum were rounded, all would be lost: 1 + 1/512 rounds to 1.
     let mut rounded = [bf16::ZERO];
     (accumulator.round)(cast_slice_mut(&mut held), cast_slice_mut(&mut rounded));
     assert_eq!(rounded[0].to_f32(), 1.0 + 1.0 / 128.0);
@@ -333,7 +332,7 @@ fn copies_match_the_simple_copy_at_every_level_length_and_offset() {
 }
 
 #[test]
-#[should_panic(expected = "both have as many bytes")]
+#[should_panic(expected = "source and destination must have the same size")]
 fn copies_of_different_sizes_are_refused() {
     copy(&mut [0; 300], &[0; 299]);
 }

@@ -1,7 +1,7 @@
 //! Memory mapped from the system: whole pages, touched before use.
 //!
-//! A fresh page costs more than a sum over it, so pages are touched once on allocation, as huge pages if available, and stay
-//! mapped to the end.
+//! A page fault costs more than a sum over the page. So pages are touched once on allocation, as huge pages if available, and stay mapped
+//! until they are dropped.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -23,18 +23,17 @@ pub(crate) struct Pages {
     size_bytes: usize,
 }
 
-// SAFETY: the mapping belongs to the process and not to a thread; what may be read and written when is
-// decided by those who hold the pointer.
+// SAFETY: the mapping belongs to the process and not to a thread. The code that holds the pointer synchronises reads and writes.
 unsafe impl Send for Pages {}
 
-// SAFETY: as for `Send`; the methods here only tell where the memory is.
+// SAFETY: as for `Send`. The methods here create no references to the bytes, except atomic ones.
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// The prefix of the link to a file made by [`Pages::shared`].
+    /// The prefix of the link to a file that [`Pages::shared`] creates.
     const LINK: &[u8] = b"/memfd:unisono";
 
-    /// Memory of this process, not touched: pages that are never used cost nothing.
+    /// Returns untouched memory of this process. Pages that are never used cost nothing.
     pub(crate) fn untouched(size_bytes: usize) -> Result<Self> {
         let size_bytes = whole_pages(size_bytes);
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing one.
@@ -46,19 +45,19 @@ impl Pages {
         Ok(Self::new(address, size_bytes))
     }
 
-    /// Memory of this process, touched.
+    /// Returns touched memory of this process.
     pub(crate) fn private(size_bytes: usize) -> Result<Self> {
-        check_room(size_bytes)?;
+        check_available(size_bytes)?;
         let pages = Self::untouched(size_bytes)?;
         pages.prefer_huge();
         pages.touch()?;
         Ok(pages)
     }
 
-    /// Memory that other processes can map by its file descriptor. It has no name in any directory, and is freed with the last
+    /// Returns memory that other processes can map by its file descriptor. It has no name in any directory, and is freed with the last
     /// process that holds it.
     pub(crate) fn shared(size_bytes: usize) -> Result<(OwnedFd, Self)> {
-        check_room(size_bytes)?;
+        check_available(size_bytes)?;
         let size_bytes = whole_pages(size_bytes);
         let file = rustix::fs::memfd_create("unisono", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, size_bytes as u64)?;
@@ -66,7 +65,7 @@ impl Pages {
         Ok((file, pages))
     }
 
-    /// Returns the memory of a file made by [`Pages::shared`], possibly in another process.
+    /// Returns the memory of a file that [`Pages::shared`] created, possibly in another process.
     pub(crate) fn of_file(file: impl AsFd) -> Result<Self> {
         let size_bytes = usize::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing one.
@@ -79,11 +78,10 @@ impl Pages {
         Ok(pages)
     }
 
-    /// Returns the memory of a file made by [`Pages::shared`] that is open in this or another process, not
-    /// touched.
+    /// Returns the memory of a file that [`Pages::shared`] created and that is open in this or another process, untouched.
     pub(crate) fn of_process(process_id: i32, file: u64) -> Result<Self> {
         let path = Self::path(process_id, file);
-        // If the process ID here differs from the process's own (containers), this may be any file.
+        // In a container, `process_id` may denote another process here, and the link any file.
         if !rustix::fs::readlink(&path, Vec::new())?.as_bytes().starts_with(Self::LINK) {
             return Err(Errno::NOENT);
         }
@@ -100,7 +98,6 @@ impl Pages {
         Self { address, size_bytes }
     }
 
-    /// Returns the start of the memory.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.address.as_ptr()
     }
@@ -110,36 +107,35 @@ impl Pages {
         self.size_bytes
     }
 
-    /// Frees the pages of a shared file that no process uses any more, although others may have mapped it. They read zeros
-    /// there.
+    /// Frees the pages of a shared file that no process uses any more. Processes that have still mapped it read zeros.
     pub(crate) fn free(&self) {
-        // SAFETY: the pages are a mapping of this process. Any bytes are elements.
+        // SAFETY: the pages are a mapping of this process, and any bytes are valid elements.
         let _ = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, Advice::LinuxRemove) };
     }
 
-    /// Replaces mapped pages by a private copy of them, in one step: processes that have mapped the file keep its pages, and no longer
-    /// share these.
+    /// Replaces mapped pages by a private copy, atomically. Processes that have mapped the file keep its pages, which this process no longer
+    /// shares.
     ///
     /// # Safety
-    /// The pages are a mapping made by [`Pages::shared`] or [`Pages::of_file`], as a whole. No thread of this process writes to them
-    /// meanwhile.
+    /// The pages are a whole mapping made by [`Pages::shared`] or [`Pages::of_file`]. No thread of this process writes to them during the
+    /// call.
     pub(crate) unsafe fn make_private(start: *mut u8, size_bytes: usize) -> Result<()> {
         let copy = Self::untouched(size_bytes)?;
-        // SAFETY: two mappings of this size, by the caller's promise. Another process may still write to the first: then the bytes are
-        // undefined, but any bytes are elements.
+        // SAFETY: both are mappings of this size, as the caller promises. If another process writes to the first one, the bytes are
+        // undefined,
+        // but any bytes are valid elements.
         unsafe { copy.as_ptr().copy_from_nonoverlapping(start, size_bytes) };
         let (from, flags) = (copy.as_ptr().cast(), MremapFlags::MAYMOVE);
         // SAFETY: moves the copy over the first mapping. The addresses stay mapped throughout, with the same bytes, for every thread
         // that reads them.
         unsafe { rustix::mm::mremap_fixed(from, size_bytes, size_bytes, flags, start.cast())? };
-        // It is mapped elsewhere now, and belongs to the owner of that mapping.
+        // The pages are mapped at `start` now, and belong to the owner of that mapping.
         std::mem::forget(copy);
         Ok(())
     }
 
     fn prefer_huge(&self) {
-        // SAFETY: advice does not change the content of the memory. A system without huge pages refuses, and
-        // that is as well.
+        // SAFETY: advice does not change the content of the memory. A refusal by a system without huge pages is harmless.
         let _ = unsafe { rustix::mm::madvise(self.as_ptr().cast(), self.size_bytes, Advice::LinuxHugepage) };
     }
 
@@ -153,13 +149,12 @@ impl Pages {
         assert!(part.end <= self.size_bytes);
         let start = part.start / rustix::param::page_size() * rustix::param::page_size();
         let advice = Advice::LinuxPopulateWrite;
-        // SAFETY: inside the mapping; pages that are made hold what they would hold if they were made later.
+        // SAFETY: the range is inside the mapping. Populating a page does not change its content.
         match unsafe { rustix::mm::madvise(self.as_ptr().add(start).cast(), part.end - start, advice) } {
-            // Kernels before 5.14.
+            // Kernels before 5.14 do not support the advice.
             Err(Errno::INVAL) => {
                 for offset in (start..part.end).step_by(SMALLEST_PAGE) {
-                    // SAFETY: the byte is inside the mapping. An addition of nothing changes no byte that
-                    // another process may be writing.
+                    // SAFETY: the byte is inside the mapping. Adding 0 changes no byte that another process may be writing.
                     unsafe { &*self.as_ptr().add(offset).cast::<std::sync::atomic::AtomicU8>() }
                         .fetch_add(0, std::sync::atomic::Ordering::Relaxed);
                 }
@@ -174,19 +169,19 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and the owner of the pointer has given up its use.
+        // SAFETY: `self` owns the mapping, and the code that holds the pointer no longer uses it.
         let unmapped = unsafe { rustix::mm::munmap(self.as_ptr().cast(), self.size_bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
 }
 
-/// Refuses sizes for which the machine, the container or the job has no memory. The kernel would reserve the addresses, and kill
-/// some process, perhaps another, when pages are touched.
-fn check_room(size_bytes: usize) -> Result<()> {
+/// Checks that the machine, the container or the job has this much memory. Otherwise the kernel would reserve the addresses, and kill a
+/// process, possibly another one, when pages are touched.
+fn check_available(size_bytes: usize) -> Result<()> {
     let system = rustix::system::sysinfo();
-    let room = (u128::from(system.totalram) + u128::from(system.totalswap)) * u128::from(system.mem_unit);
+    let total = (u128::from(system.totalram) + u128::from(system.totalswap)) * u128::from(system.mem_unit);
     let in_group = MemoryLimit::of_this_process().map_or(u64::MAX, |limit| limit.free_bytes());
-    if size_bytes as u128 > room.min(u128::from(in_group)) { Err(Errno::NOMEM) } else { Ok(()) }
+    if size_bytes as u128 > total.min(u128::from(in_group)) { Err(Errno::NOMEM) } else { Ok(()) }
 }
 
 fn whole_pages(size_bytes: usize) -> usize {
@@ -198,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_had_is_an_error_and_no_signal() {
+    fn unavailable_memory_is_an_error_and_no_signal() {
         assert!(Pages::private(1 << 60).is_err() && Pages::shared(1 << 60).is_err());
         let (file, pages) = Pages::shared(1 << 20).unwrap();
         rustix::fs::ftruncate(&file, 0).unwrap();

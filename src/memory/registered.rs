@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 
 /// An array that the other ranks of the node access without a copy, from [`crate::Communicator::alloc`].
 ///
-/// It dereferences to a slice; all elements are initially zero. It may be dropped before or after the communicator, and leaves
-/// nothing behind, however the process ends.
+/// It dereferences to a slice, whose elements are initially zero. It may be dropped before or after the communicator. The memory is freed
+/// even if the process is killed.
 pub struct Registered<T> {
     block: Block,
     count: usize,
@@ -53,15 +53,16 @@ impl<T: Element> Deref for Registered<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the block is aligned to a page and holds `count` elements, and any bytes are an element.
-        // Other ranks write to it only in a collective call, for which it is lent as a whole.
+        // SAFETY: the block is aligned to a page and holds `count` elements, and any bytes are valid elements. Other ranks write to it only
+        // in a
+        // collective call, for which it is lent as a whole.
         unsafe { std::slice::from_raw_parts(self.block.as_ptr().cast(), self.count) }
     }
 }
 
 impl<T: Element> DerefMut for Registered<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as for `deref`; the block is borrowed mutably, and no other code of this process has it.
+        // SAFETY: as for `deref`; the block is borrowed mutably, and no other code of this process accesses it.
         unsafe { std::slice::from_raw_parts_mut(self.block.as_ptr().cast(), self.count) }
     }
 }
@@ -83,31 +84,29 @@ pub(crate) struct Location {
 }
 
 impl Location {
-    /// An address in a process that both ranks live in, or that the kernel reads from.
+    /// An address: in a process of both ranks, or for reads by the kernel.
     pub(crate) const ADDRESS: u64 = 1;
-    /// The rank's staging memory.
     pub(crate) const STAGING: u64 = 2;
     /// The slot of the message itself.
     pub(crate) const SLOT: u64 = 3;
-    /// The first segment number.
     const SEGMENTS: u64 = 4;
-    /// Flag of a segment that holds a copy with a separate share for each rank.
-    const DEALT: u64 = 1 << 63;
+    /// The flag of a segment that holds a separate share for each rank.
+    const HAS_SHARES: u64 = 1 << 63;
 
-    /// Returns an address of this process.
+    /// Returns the location of an address of this process.
     pub(crate) fn of_address(bytes: *const [u8]) -> Self {
         Self { segment: Self::ADDRESS, offset: bytes.cast::<u8>() as u64 }
     }
 
-    /// Returns the memory, holding a share for each rank in order.
-    pub(crate) fn dealt(self) -> Self {
-        Self { segment: self.segment | Self::DEALT, ..self }
+    /// Returns the location of memory that holds a share for each rank in order.
+    pub(crate) fn with_shares(self) -> Self {
+        Self { segment: self.segment | Self::HAS_SHARES, ..self }
     }
 
-    /// Returns the share of one rank, in memory that holds shares of this size; `None` if it holds no shares.
+    /// Returns the location of one rank's share, where shares have this size; `None` if the memory holds no shares.
     pub(crate) fn share_of(self, position: usize, share_bytes: usize) -> Option<Self> {
-        let is_dealt = self.segment & Self::DEALT != 0;
-        is_dealt
+        let has_shares = self.segment & Self::HAS_SHARES != 0;
+        has_shares
             .then(|| Self { segment: self.number(), offset: self.offset + (position * share_bytes) as u64 })
     }
 
@@ -116,32 +115,31 @@ impl Location {
         Self { offset: self.offset + bytes as u64, ..self }
     }
 
-    /// Returns the segment that is made after `made` others, with this file. Numbers are not reused before 2³¹ others,
-    /// though file descriptors are.
-    fn segment(made: u32, file: i32) -> u64 {
-        let most = (Self::DEALT >> 32) - Self::SEGMENTS;
-        (Self::SEGMENTS + u64::from(made) % most) << 32 | u64::from(file as u32)
+    /// Returns the number of a segment with this file descriptor, before which `created` others were created. Numbers are not reused before
+    /// 2³¹ others, in contrast to descriptors.
+    fn segment(created: u32, file: i32) -> u64 {
+        let most = (Self::HAS_SHARES >> 32) - Self::SEGMENTS;
+        (Self::SEGMENTS + u64::from(created) % most) << 32 | u64::from(file as u32)
     }
 
-    /// Returns the number of the segment itself.
+    /// Returns the number of the segment, without the flag.
     fn number(self) -> u64 {
-        self.segment & !Self::DEALT
+        self.segment & !Self::HAS_SHARES
     }
 
-    /// Returns the file descriptor of a segment, in the process that made it.
+    /// Returns the file descriptor of a segment, in the process that created it.
     pub(crate) fn file(self) -> u64 {
         self.segment & u64::from(u32::MAX)
     }
 }
 
-/// The registered memory of a rank.
 #[derive(Debug)]
 pub(crate) struct Registry {
     /// Whether ranks are processes, so that memory needs a file to be shared.
     processes: bool,
-    /// In the order of their addresses.
+    /// By ascending address.
     segments: RwLock<Vec<Segment>>,
-    made: AtomicU32,
+    created: AtomicU32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -152,28 +150,28 @@ struct Segment {
 }
 
 impl Registry {
-    /// For a rank that shares memory only with threads of its process, if at all: they access all memory anyway.
+    /// Returns a registry for a rank that shares memory with threads of its process only. Those can access all memory.
     pub(crate) fn of_threads() -> Arc<Self> {
         Arc::new(Self::new(false))
     }
 
-    /// For a rank that shares memory with processes of the same node. There is one for each process: what one communicator
-    /// allocates, the others know too.
+    /// Returns the registry of this process, for ranks that share memory with other processes of the node. All communicators use it, so
+    /// each can access memory that another one has allocated.
     pub(crate) fn of_processes() -> Arc<Self> {
         static OF_PROCESS: LazyLock<Arc<Registry>> = LazyLock::new(|| Arc::new(Registry::new(true)));
         Arc::clone(&OF_PROCESS)
     }
 
-    /// Returns whether others that access this rank's memory are processes.
+    /// Returns whether other processes access this rank's memory.
     pub(crate) fn is_of_processes(&self) -> bool {
         self.processes
     }
 
     fn new(processes: bool) -> Self {
-        Self { processes, segments: RwLock::default(), made: AtomicU32::new(0) }
+        Self { processes, segments: RwLock::default(), created: AtomicU32::new(0) }
     }
 
-    /// Allocates memory, touched.
+    /// Allocates touched memory.
     pub(crate) fn allocate(self: &Arc<Self>, size_bytes: usize) -> Result<Block> {
         let failed = |error: rustix::io::Errno| Error::Memory { size_bytes, cause: error.into() };
         let (registry, process_id) = (Arc::clone(self), std::process::id());
@@ -183,7 +181,7 @@ impl Registry {
         }
         let (file, pages) = Pages::shared(size_bytes).map_err(failed)?;
         pages.touch().map_err(failed)?;
-        let number = Location::segment(self.made.fetch_add(1, Ordering::Relaxed), file.as_raw_fd());
+        let number = Location::segment(self.created.fetch_add(1, Ordering::Relaxed), file.as_raw_fd());
         let segment = Segment { number, start: pages.as_ptr() as usize, size_bytes: pages.size_bytes() };
         let mut segments = self.segments.write().unwrap_or_else(PoisonError::into_inner);
         let place = segments.partition_point(|other| other.start < segment.start);
@@ -192,8 +190,8 @@ impl Registry {
         Ok(Block { pages, file: Some(file), process_id, registry })
     }
 
-    /// Returns the location of these bytes for another rank, if they lie in one block of registered memory. (A pointer,
-    /// since memory lent for writing must be writable for the lender.)
+    /// Returns the location of these bytes for another rank, if they lie in one block of registered memory. (The argument is a pointer, since
+    /// the pointer to memory that is lent for writing must allow writes.)
     pub(crate) fn locate(&self, bytes: *const [u8]) -> Option<Location> {
         let address = bytes.cast::<u8>() as usize;
         if !self.processes {
@@ -206,7 +204,8 @@ impl Registry {
         (offset + bytes.len() <= *size_bytes).then_some(Location { segment: *number, offset: offset as u64 })
     }
 
-    /// Takes lent memory back from processes that still access it: this process gets a private copy at the same addresses, and they
+    /// Detaches lent memory from processes that still access it. This process gets a private copy at the same addresses, and the other
+    /// processes
     /// keep the pages of the file. Returns whether the location is in a segment.
     ///
     /// # Errors
@@ -216,8 +215,9 @@ impl Registry {
         let found = segments.iter().position(|segment| segment.number == location.number());
         let Some(found) = found else { return Ok(false) };
         let Segment { start, size_bytes, .. } = segments[found];
-        // SAFETY: the segment is a whole mapping of a shared file, whose block is alive, since it is lent. The call that has lent it
-        // borrows it, and writes nothing to it now.
+        // SAFETY: the segment is a whole mapping of a shared file. Its block is alive, since it is lent: the call that has lent it borrows
+        // it,
+        // and does not write to it now.
         unsafe { Pages::make_private(start as *mut u8, size_bytes)? };
         segments.remove(found);
         Ok(true)
@@ -228,12 +228,11 @@ impl Registry {
     }
 }
 
-/// A block of registered memory.
 #[derive(Debug)]
 pub(crate) struct Block {
     pages: Pages,
     file: Option<OwnedFd>,
-    /// The process that made it.
+    /// The process that created it.
     process_id: u32,
     registry: Arc<Registry>,
 }
@@ -247,25 +246,25 @@ impl Block {
         self.pages.size_bytes()
     }
 
-    /// Returns all of it. Other ranks access it only while it is lent to them.
+    /// Returns the whole block. Other ranks access it only while it is lent to them.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: the pages are ours, and all of their bytes are set.
+        // SAFETY: the block owns the pages, and all of their bytes are initialised.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.size_bytes()) }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // A forked child has a copy of what its parent still uses.
+        // A forked child has a copy of a block that its parent still uses.
         let Some(file) = self.file.take().filter(|_| std::process::id() == self.process_id) else { return };
         let start = self.as_ptr() as usize;
         let mut segments = self.registry.segments.write().unwrap_or_else(PoisonError::into_inner);
         if segments.extract_if(.., |segment| segment.start == start).next().is_none() {
-            // It was detached: a rank that still accesses it would find another file under a descriptor that is reused.
+            // The segment was detached. If its descriptor were reused, a rank that still accesses it would find another file.
             return std::mem::forget(file);
         }
-        // Ranks that have mapped the file keep the mapping until they need room for others. The file keeps its size: where it is
-        // still mapped, by a forked child for example, an access must not raise SIGBUS.
+        // Ranks that have mapped the file keep the mapping until they evict it for others. The file keeps its size: where it is still mapped,
+        // for example by a forked child, an access must not raise SIGBUS.
         self.pages.free();
     }
 }
@@ -275,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registered_memory_is_zero_and_found_again() {
+    fn registered_memory_is_zero_and_located() {
         let registry = Arc::new(Registry::new(true));
         let mut array = Registered::<f32>::new(&registry, 1000).unwrap();
         assert!(array.iter().all(|&element| element == 0.0));
@@ -292,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_number_names_its_file_and_comes_once() {
+    fn segment_number_contains_its_descriptor_and_is_unique() {
         let registry = Arc::new(Registry::new(true));
         let locate = || {
             let mut block = registry.allocate(8).unwrap();
@@ -305,11 +304,11 @@ mod tests {
     }
 
     #[test]
-    fn no_segment_number_says_that_it_is_dealt() {
-        for made in [0, 1, (1 << 31) - 4, (1 << 31) - 3, 1 << 31, u32::MAX] {
-            let location = Location { segment: Location::segment(made, i32::MAX), offset: 0 };
+    fn segment_number_never_sets_the_flag_for_shares() {
+        for created in [0, 1, (1 << 31) - 4, (1 << 31) - 3, 1 << 31, u32::MAX] {
+            let location = Location { segment: Location::segment(created, i32::MAX), offset: 0 };
             assert!(location.segment > Location::SLOT && location.file() == i32::MAX as u64);
-            assert!(location.share_of(1, 8).is_none(), "{made}");
+            assert!(location.share_of(1, 8).is_none(), "{created}");
         }
     }
 
@@ -320,10 +319,10 @@ mod tests {
     }
 
     #[test]
-    fn each_of_many_arrays_is_located_in_its_own_segment() {
+    fn arrays_are_located_in_their_own_segments() {
         let registry = Arc::new(Registry::new(true));
         let mut blocks: Vec<_> = (0..300).map(|_| registry.allocate(100).unwrap()).collect();
-        // The blocks in between are gone.
+        // The other blocks are dropped.
         let mut kept: Vec<_> = blocks.drain(..).step_by(3).collect();
         let numbers: std::collections::HashSet<_> = kept
             .iter_mut()
@@ -338,16 +337,16 @@ mod tests {
     }
 
     #[test]
-    fn an_array_of_nothing_is_an_array() {
+    fn an_array_may_be_empty() {
         let mut array = Registered::<u8>::new(&Registry::of_threads(), 0).unwrap();
         assert!(array.is_empty() && array.as_mut().is_empty());
     }
 
     #[test]
-    fn a_forked_child_that_drops_an_array_leaves_it_to_its_parent() {
+    fn array_dropped_by_a_forked_child_stays_valid_in_the_parent() {
         let mut array = Registered::<u8>::new(&Registry::of_processes(), 1 << 20).unwrap();
         array.fill(7);
-        // SAFETY: the child runs only what follows, and ends without unwinding or exit handlers.
+        // SAFETY: the child runs only the next lines, and ends without unwinding or exit handlers.
         match unsafe { libc::fork() } {
             0 => {
                 drop(array);
@@ -356,7 +355,7 @@ mod tests {
             }
             child => {
                 let mut status = 0;
-                // SAFETY: the status is this function's.
+                // SAFETY: the status is a local variable.
                 assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
                 assert_eq!(status, 0);
             }
@@ -370,11 +369,11 @@ mod tests {
         let mut array = Registered::<u8>::new(&registry, 10_000).unwrap();
         array.fill(7);
         let location = registry.locate(&raw const array[..]).unwrap();
-        // Another process that accesses it.
+        // The mapping of another process that accesses it.
         let other = Pages::of_process(std::process::id() as i32, location.file()).unwrap();
-        assert!(registry.detach(location.dealt().after(5)).unwrap());
-        assert!(array.iter().all(|&byte| byte == 7), "a rank that sends it goes on");
-        // SAFETY: the byte is in the mapping, which nothing else uses now.
+        assert!(registry.detach(location.with_shares().after(5)).unwrap());
+        assert!(array.iter().all(|&byte| byte == 7), "a rank can still send it");
+        // SAFETY: the byte is in the mapping, which no other code uses now.
         unsafe { *other.as_ptr() = 1 };
         assert_eq!(array[0], 7);
         array.fill(8);

@@ -8,7 +8,7 @@ use crate::kernels;
 
 /// A page-aligned buffer, which grows to the largest size requested and is kept.
 ///
-/// Fresh pages cost more than a sum over them, so nothing is freed before the end.
+/// Page faults cost more than a sum over the pages, so the memory is kept until the buffer is dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     registry: Arc<Registry>,
@@ -34,7 +34,7 @@ impl Scratch {
     /// [`Error::Memory`](crate::Error::Memory) if the system does not provide the memory.
     pub(crate) fn reserve(&mut self, size_bytes: usize) -> Result<&mut [u8]> {
         if self.block.as_ref().is_none_or(|block| block.size_bytes() < size_bytes) {
-            // Freed first, so that both are not needed at once.
+            // The old block is freed first, so that both are not needed at once.
             self.block = None;
             self.block = Some(self.registry.allocate(size_bytes)?);
         }
@@ -42,7 +42,7 @@ impl Scratch {
         Ok(&mut block.as_mut_slice()[..size_bytes])
     }
 
-    /// Returns a few pages, or memory that is [reserved](Self::reserve) already.
+    /// Returns `size_bytes` bytes, for a few pages or for a size that is [reserved](Self::reserve) already.
     ///
     /// # Panics
     /// If the system is out of memory.
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_cannot_be_had_is_an_error() {
+    fn unavailable_memory_is_an_error() {
         let mut scratch = Scratch::default();
         assert!(
             matches!(scratch.reserve(1 << 60), Err(crate::Error::Memory { size_bytes, .. }) if size_bytes == 1 << 60)

@@ -11,8 +11,8 @@ use crate::dtype::Element;
 /// An array that exists once on a node, for all its ranks, from [`crate::Communicator::alloc_shared`]
 /// (`MPI_Win_allocate_shared`).
 ///
-/// The ranks agree among themselves who reads and writes which elements when; [`crate::Communicator::wait_until`] and collectives
-/// order their accesses.
+/// The program determines the rank that reads or writes each element at any time. [`crate::Communicator::wait_until`] and collectives
+/// order the accesses.
 pub struct Shared<T> {
     pages: Pages,
     count: usize,
@@ -36,7 +36,7 @@ impl<T: Element> Shared<T> {
         self.count == 0
     }
 
-    /// Returns the first element, wherever this rank sees it. It is aligned to a page.
+    /// Returns a pointer to the first element, in this rank's address space. It is aligned to a page.
     pub fn as_ptr(&self) -> *mut T {
         self.pages.as_ptr().cast()
     }
@@ -44,30 +44,30 @@ impl<T: Element> Shared<T> {
     /// Returns the elements in this range.
     ///
     /// # Safety
-    /// As long as the slice exists, no rank writes to them.
+    /// While the slice exists, no rank may write to these elements.
     ///
     /// # Panics
     /// If the range exceeds the array.
     pub unsafe fn slice(&self, range: Range<usize>) -> &[T] {
         self.check(&range);
-        // SAFETY: inside the mapping, which is aligned and holds elements, for which all bytes will do; the caller keeps writers away.
+        // SAFETY: the range is inside the mapping, which is aligned, and any bytes are valid elements. The caller excludes writers.
         unsafe { std::slice::from_raw_parts(self.as_ptr().add(range.start), range.len()) }
     }
 
-    /// The elements in this range, to be written.
+    /// Returns the elements in this range for writing.
     ///
     /// # Safety
-    /// As long as the slice exists, no other code, on any rank, reads them or writes to them.
+    /// While the slice exists, no other code on any rank may read or write these elements.
     ///
     /// # Panics
     /// If the range exceeds the array.
     #[allow(
         clippy::mut_from_ref,
-        reason = "other ranks have the array too: a mutable borrow would promise nothing"
+        reason = "other ranks access the array too, so a mutable borrow would guarantee nothing"
     )]
     pub unsafe fn slice_mut(&self, range: Range<usize>) -> &mut [T] {
         self.check(&range);
-        // SAFETY: as in `slice`; the caller keeps readers and writers away.
+        // SAFETY: as in `slice`; the caller excludes readers and writers.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr().add(range.start), range.len()) }
     }
 
@@ -76,7 +76,7 @@ impl<T: Element> Shared<T> {
     }
 }
 
-/// Counters that ranks change at any time. They are initially zero.
+/// Counters that ranks may change at any time. They are initially zero.
 #[derive(Debug)]
 pub struct SharedCounters(Shared<u64>);
 
@@ -88,10 +88,10 @@ impl SharedCounters {
     /// Returns a counter.
     ///
     /// # Panics
-    /// If there are not this many.
+    /// If the index is out of range.
     pub fn get(&self, index: usize) -> &AtomicU64 {
         self.0.check(&(index..index + 1));
-        // SAFETY: inside the mapping, aligned, and this array is accessed only by its counters.
+        // SAFETY: the counter is inside the mapping and aligned, and this array is accessed only by atomic counters.
         unsafe { AtomicU64::from_ptr(self.0.as_ptr().add(index)) }
     }
 }

@@ -1,4 +1,4 @@
-//! User-defined rules: an algorithm for each range of array sizes.
+//! Rules of the user: an algorithm for each range of array sizes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -56,7 +56,7 @@ pub enum InvalidChoice {
 }
 
 impl Rules {
-    /// Returns the algorithm for arrays of this size, and the rule that gives it.
+    /// Returns the algorithm for arrays of this size, and the rule that matches.
     pub(crate) fn algorithm(&self, size_bytes: usize) -> Option<(Algorithm, Why)> {
         let rule = self.rules.iter().find(|rule| rule.holds(size_bytes))?;
         let &Rule { algorithm, from_bytes, to_bytes } = rule;
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_half_open_and_gaps_are_left() {
+    fn ranges_are_half_open_and_gaps_match_no_rule() {
         let rules: Rules = "ring:1M-; tree:0-8K;butterfly:8K-512K".parse().unwrap();
         let algorithm = |size_bytes| rules.algorithm(size_bytes).map(|(algorithm, _)| algorithm);
         assert_eq!(algorithm(0), Some(Algorithm::Tree));
@@ -135,8 +135,8 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_by_name() {
-        for (text, said) in [
+    fn invalid_rules_are_quoted_in_errors() {
+        for (text, expected) in [
             ("ring:", "invalid rule \"ring:\"; expected ALGORITHM:FROM-TO"),
             ("ring:1M", "invalid rule \"ring:1M\""),
             ("ring:1M-2T", "invalid rule \"ring:1M-2T\""),
@@ -149,7 +149,7 @@ mod tests {
             ("ring:0-9;tree:0-8", "are both for arrays of 0"),
         ] {
             let error = text.parse::<Rules>().unwrap_err().to_string();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

@@ -15,19 +15,19 @@ use crate::method::Method;
 use crate::record::BARRIER_NAME;
 use crate::system;
 
-/// The program and the layout of its messages.
+/// The key of the program's version and the layout of its messages.
 const PROGRAM: &str = "unisono";
-/// The library that carries messages between nodes.
+/// The key of the library that carries messages between nodes.
 const LIBRARY: &str = "MPI";
-/// The error in the settings of a rank.
+/// The key of the error in the settings of a rank.
 const ERROR: &str = "error";
 /// The number of ranks that an error lists.
-const MOST_NAMED: usize = 8;
+const MAX_LISTED: usize = 8;
 
 /// Compares the facts of all ranks; returns their common settings and a warning, if any. All ranks call it, including one with
 /// invalid settings, since the others wait for it. `library` is the version of MPI, if these ranks use one.
 ///
-/// If all are the same, it costs one all-gather of a number.
+/// If all ranks agree, it costs one all-gather of a number.
 ///
 /// # Errors
 /// On all ranks: [`Error::Setting`] for settings that are invalid or differ, [`Error::Launch`] for programs that differ.
@@ -42,12 +42,12 @@ pub(super) fn agree(
         return config.map(|config| (config, None));
     }
     own.host = system::host();
-    let odd = judge(&gather(bootstrap, &own)?)?;
-    config.map(|config| (config, odd))
+    let warning = validate(&gather(bootstrap, &own)?)?;
+    config.map(|config| (config, warning))
 }
 
-/// Verifies that these ranks can work together. Returns a warning, if any.
-fn judge(all: &[Facts]) -> Result<Option<String>> {
+/// Validates that these ranks can work together. Returns a warning, if any.
+fn validate(all: &[Facts]) -> Result<Option<String>> {
     refuse_errors(all)?;
     if let Some(differing) = differing(all, PROGRAM) {
         return Err(Error::Launch(format!("{differing}: start the same program on all nodes")));
@@ -56,13 +56,13 @@ fn judge(all: &[Facts]) -> Result<Option<String>> {
     let differing_settings: Vec<_> = settings.filter_map(|(name, _)| differing(all, name)).collect();
     if !differing_settings.is_empty() {
         return Err(Error::Setting(format!(
-            "{}: all ranks must have the same; the launcher passes it to all (Open MPI: mpirun -x NAME, MPICH: mpirun -genv \
+            "{}: all ranks must have the same value; pass it through the launcher (Open MPI: mpirun -x NAME, MPICH: mpirun -genv \
              NAME VALUE)",
             differing_settings.join("; ")
         )));
     }
     Ok(differing(all, LIBRARY).map(|differing| {
-        format!("{differing}: MPI promises nothing for that; install the same on all nodes")
+        format!("{differing}: MPI does not guarantee that different versions work together; install the same version on all nodes")
     }))
 }
 
@@ -96,15 +96,14 @@ impl Facts {
     }
 }
 
-/// The error for invalid settings, with the ranks that have them.
+/// Returns an error for invalid settings, with the ranks that have them.
 fn refuse_errors(all: &[Facts]) -> Result<()> {
     let Some(error) = all.iter().map(|facts| facts.value(ERROR)).find(|error| !error.is_empty()) else {
         return Ok(());
     };
-    Err(Error::Setting(format!("on {}: {error}", who(all, |facts| facts.value(ERROR) == error))))
+    Err(Error::Setting(format!("on {}: {error}", list_ranks(all, |facts| facts.value(ERROR) == error))))
 }
 
-/// Returns the values of a name by rank, if they differ.
 fn differing(all: &[Facts], name: &str) -> Option<String> {
     let mut values: Vec<_> = all.iter().map(|facts| facts.value(name)).collect();
     values.sort_unstable();
@@ -114,18 +113,18 @@ fn differing(all: &[Facts], name: &str) -> Option<String> {
     }
     // The value of rank 0 comes first.
     values.sort_by_key(|value| all.iter().position(|facts| facts.value(name) == *value));
-    let said = values.iter().map(|&value| {
+    let described = values.iter().map(|&value| {
         let shown = if value.is_empty() { "not set" } else { value };
-        format!("{shown} on {}", who(all, |facts| facts.value(name) == value))
+        format!("{shown} on {}", list_ranks(all, |facts| facts.value(name) == value))
     });
-    Some(format!("{name} is {}", said.collect::<Vec<_>>().join(", and ")))
+    Some(format!("{name} is {}", described.collect::<Vec<_>>().join(", and ")))
 }
 
 /// Lists ranks with their machines: "ranks 0, 2 (a), rank 5 (b)".
-fn who(all: &[Facts], is_one: impl Fn(&Facts) -> bool) -> String {
+fn list_ranks(all: &[Facts], is_one: impl Fn(&Facts) -> bool) -> String {
     let mut hosts: Vec<(&str, Vec<String>)> = Vec::new();
     let ranks: Vec<_> = all.iter().enumerate().filter(|(_, facts)| is_one(facts)).collect();
-    for (rank, facts) in ranks.iter().take(MOST_NAMED) {
+    for (rank, facts) in ranks.iter().take(MAX_LISTED) {
         match hosts.iter_mut().find(|(host, _)| *host == facts.host) {
             Some((_, of_host)) => of_host.push(rank.to_string()),
             None => hosts.push((&facts.host, vec![rank.to_string()])),
@@ -136,8 +135,8 @@ fn who(all: &[Facts], is_one: impl Fn(&Facts) -> bool) -> String {
         format!("rank{plural} {} ({host})", ranks.join(", "))
     };
     let mut text = hosts.iter().map(of_host).collect::<Vec<_>>().join(", ");
-    if ranks.len() > MOST_NAMED {
-        text += &format!(" and {} more", ranks.len() - MOST_NAMED);
+    if ranks.len() > MAX_LISTED {
+        text += &format!(" and {} more", ranks.len() - MAX_LISTED);
     }
     text
 }
@@ -169,37 +168,37 @@ mod tests {
     }
 
     #[test]
-    fn who_differs_is_named_with_both_values() {
+    fn differing_values_are_listed_with_their_ranks() {
         let all = [facts("a", "auto"), facts("a", "mpi"), facts("b", "auto"), facts("a", "auto")];
         assert_eq!(differing(&all, "UNISONO_ALGORITHM"), None);
-        let said = differing(&all, "UNISONO_TRANSPORT").unwrap();
+        let described = differing(&all, "UNISONO_TRANSPORT").unwrap();
         let expected = "UNISONO_TRANSPORT is auto on ranks 0, 3 (a), rank 2 (b), and mpi on rank 1 (a)";
-        assert_eq!(said, expected);
+        assert_eq!(described, expected);
     }
 
     #[test]
-    fn other_programs_are_refused_and_other_libraries_are_odd() {
+    fn other_programs_are_refused_and_other_libraries_are_warned_about() {
         let with = |name: &str, value: &str| {
             let mut facts = facts("b", "auto");
             facts.values.iter_mut().find(|(key, _)| key == name).unwrap().1 = value.to_owned();
-            judge(&[self::facts("a", "auto"), facts])
+            validate(&[self::facts("a", "auto"), facts])
         };
         let Err(Error::Launch(refused)) = with(PROGRAM, "0.0.9 (messages 12345678)") else {
             panic!("another version is refused")
         };
         assert!(refused.starts_with(concat!("unisono is ", env!("CARGO_PKG_VERSION"), " (messages ")));
         assert!(refused.contains("and 0.0.9 (messages 12345678) on rank 1 (b)"), "{refused}");
-        let odd = with(LIBRARY, "MPI of yesterday").unwrap().unwrap();
-        assert!(odd.contains("MPI of yesterday on rank 1 (b)"), "{odd}");
+        let warning = with(LIBRARY, "MPI of yesterday").unwrap().unwrap();
+        assert!(warning.contains("MPI of yesterday on rank 1 (b)"), "{warning}");
         assert!(matches!(with("UNISONO_SEGMENT_BYTES", "64"), Err(Error::Setting(_))));
-        assert!(judge(&[facts("a", "auto"), facts("b", "auto")]).unwrap().is_none());
+        assert!(validate(&[facts("a", "auto"), facts("b", "auto")]).unwrap().is_none());
     }
 
     #[test]
-    fn many_ranks_are_counted() {
+    fn long_lists_of_ranks_are_shortened() {
         let all: Vec<_> = (0..12).map(|rank| facts("a", if rank == 5 { "" } else { "mpi" })).collect();
-        let said = differing(&all, "UNISONO_TRANSPORT").unwrap();
-        assert!(said.contains("7, 8 (a) and 3 more, and not set on rank 5 (a)"), "{said}");
+        let described = differing(&all, "UNISONO_TRANSPORT").unwrap();
+        assert!(described.contains("7, 8 (a) and 3 more, and not set on rank 5 (a)"), "{described}");
     }
 
     #[test]

@@ -11,33 +11,32 @@ use crate::config::{Config, OnFailure};
 use crate::error::{Error, Result};
 use crate::system;
 
-/// Joins a world of processes without MPI: those of one machine share memory, and those of several connect. All ranks call it.
+/// Joins a world of processes without MPI. Ranks of one machine share memory, and ranks of different machines connect. All ranks call it.
 pub(super) fn assemble(bootstrap: &mut dyn Bootstrap, config: Result<Config>) -> Result<(Fabric, Config)> {
-    let (config, odd) = agree(bootstrap, config, "")?;
+    let (config, warning) = agree(bootstrap, config, "")?;
     if config.needs_mpi() {
         return Err(Error::Setting(
-            "UNISONO_TRANSPORT=mpi and UNISONO_NETWORK=mpi ask for MPI's messages, and this world has no MPI"
-                .to_owned(),
+            "UNISONO_TRANSPORT=mpi and UNISONO_NETWORK=mpi require MPI, but this world has no MPI".to_owned(),
         ));
     }
     if config.on_failure == OnFailure::EndJob {
         system::raise_open_files();
     }
     let topology = machines(bootstrap)?;
-    // Ranks of one machine that are declared to be of several nodes share memory, unless they are to connect.
+    // Ranks of one machine that are declared to be on several nodes share memory, unless the settings make them connect.
     let declared = config.nodes.as_ref().filter(|_| config.network.is_own());
     let declared = declared.filter(|declared| declared.ranks() == topology.ranks()).cloned();
     let connects = config.connects || declared.as_ref().unwrap_or(&topology).nodes() > 1;
-    let joined = join(bootstrap, (topology, declared.as_ref()), &config, odd.into_iter().collect())?;
+    let joined = join(bootstrap, (topology, declared.as_ref()), &config, warning.into_iter().collect())?;
     if !connects {
         return Ok((joined.alone()?, config));
     }
-    joined.say_why_not_shared("the network");
+    joined.warn_if_not_shared("the network");
     let links = network::connect(bootstrap, &joined, &config)?.map_err(Error::Launch)?;
     Ok((joined.over(bootstrap, links)?, config))
 }
 
-/// Returns the nodes of the ranks: the machines, or the containers, that they are on.
+/// Returns the nodes of the ranks: their machines or containers.
 fn machines(bootstrap: &mut dyn Bootstrap) -> Result<Topology> {
     let all = gather(bootstrap, &system::machine().to_owned())?;
     let mut machines: Vec<&str> = Vec::new();

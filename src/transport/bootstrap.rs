@@ -1,4 +1,4 @@
-//! Bootstraps: how the ranks of a world find each other before any link exists.
+//! Bootstraps, by which the ranks of a world find each other before any link exists.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,8 +16,8 @@ pub(crate) use directory::Directory;
 pub(crate) use peer::{NAP, Peer};
 pub(crate) use rendezvous::{Joining, Rendezvous};
 
-/// An all-gather of bytes, which is all that ranks need before they have links. MPI, key-value stores and trainers that start
-/// their own processes can provide one.
+/// An all-gather of bytes, by which ranks set up their links. MPI, key-value stores and trainers that start their own processes can
+/// provide one.
 ///
 /// All ranks make the same calls in the same order: about ten, of at most a few kilobytes.
 ///
@@ -67,7 +67,7 @@ pub trait Bootstrap {
     /// Gathers the bytes of every rank, rank 0 first; their lengths may differ. All ranks call it.
     ///
     /// # Errors
-    /// If another rank does not arrive: an implementation must not wait for ever.
+    /// If another rank does not arrive: an implementation must have a timeout.
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>>;
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn gather<T: Serialize + DeserializeOwned>(
     bootstrap: &mut dyn Bootstrap,
     own: &T,
 ) -> Result<Vec<T>> {
-    let own = serde_json::to_vec(own).expect("ranks exchange nothing that JSON has not");
+    let own = serde_json::to_vec(own).expect("the value can be written as JSON");
     let (ranks, all) = (bootstrap.ranks(), bootstrap.all_gather(&own)?);
     if all.len() != ranks {
         return Err(Error::Launch(format!(
@@ -105,11 +105,11 @@ pub(crate) fn gather<T: Serialize + DeserializeOwned>(
         )));
     }
     let read = |text: &Vec<u8>| serde_json::from_slice(text).ok();
-    let other = || Error::Launch("ranks of different versions of unisono are in one world".to_owned());
+    let other = || Error::Launch("the ranks of this world run different versions of unisono".to_owned());
     all.iter().map(read).collect::<Option<_>>().ok_or_else(other)
 }
 
-/// All-gathers what each rank has, or the problem of the first rank that has one. All ranks call it.
+/// All-gathers a value of each rank, or returns the error of the first rank that has one. All ranks call it.
 pub(crate) fn gather_results<T: Serialize + DeserializeOwned>(
     bootstrap: &mut dyn Bootstrap,
     own: &std::result::Result<T, String>,

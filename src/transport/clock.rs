@@ -1,4 +1,4 @@
-//! The clock of waits and their pauses. A test may put the virtual time of a [simulation](super::tcp) in their place.
+//! Time, sleeps and yields of waits. A test may replace them by the virtual time of a [simulation](super::tcp).
 
 #[cfg(not(test))]
 pub(super) use std::thread::sleep;
@@ -11,13 +11,12 @@ use super::slice;
 #[cfg(test)]
 pub(super) use super::tcp::tests::simulation::{now, sleep, yield_now};
 
-/// Returns the time.
 #[cfg(not(test))]
 pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-/// Lets another thread run, and soon this one again.
+/// Yields to another thread, with a short time slice for it.
 #[cfg(not(test))]
 pub(super) fn yield_now() {
     slice::shorten();

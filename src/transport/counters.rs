@@ -1,4 +1,4 @@
-//! Counters in shared memory, for which ranks wait.
+//! Waits for counters in shared memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,7 +8,7 @@ use super::waiting::{PeerState, Poll};
 use super::{Deadlines, Fabric, Failure, Waiting};
 
 impl Fabric {
-    /// Waits until a counter in shared memory has a value, which another rank gives it.
+    /// Waits until rank `other` has set a counter in shared memory to a value.
     pub(crate) fn wait_until(
         &self,
         other: Rank,
@@ -16,13 +16,13 @@ impl Fabric {
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         let status = self.status().clone();
-        let look = || match counter.load(Ordering::Acquire) {
+        let poll = || match counter.load(Ordering::Acquire) {
             found if found == value => Ok(Poll::Done(())),
             _ => Ok(Poll::WaitsFor(other)),
         };
         let has_left = |other: Rank, _: &Waiting<'_>| {
             Ok(Failure::left(other, &status).map_or(PeerState::Nothing, PeerState::Gone))
         };
-        Waiting::new(self.spins, deadlines, &status).until(look, has_left)
+        Waiting::new(self.spins, deadlines, &status).until(poll, has_left)
     }
 }

@@ -1,4 +1,4 @@
-//! A function that a thread calls while it waits for another rank: MPI's progress. Waits themselves know no MPI.
+//! A function that a thread calls while it waits for another rank, such as MPI's progress. Waits themselves do not depend on MPI.
 
 use std::cell::Cell;
 
@@ -6,7 +6,7 @@ thread_local! {
     static DRIVEN: Cell<Option<fn()>> = const { Cell::new(None) };
 }
 
-/// Until it is dropped, waits on this thread call a function.
+/// Makes waits on this thread call a function, until it is dropped.
 #[cfg(feature = "mpi")]
 #[derive(Debug)]
 pub(super) struct Driving {

@@ -7,7 +7,7 @@ use unisono_collectives::Rank;
 use crate::error::{Error, Place};
 use crate::status::StatusBoard;
 
-/// The reason why an exchange failed; the executor adds the position.
+/// The reason why an exchange failed. The executor adds the position.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Timeout { other: Rank, waited: Duration },
@@ -17,14 +17,12 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Returns the failure if a rank that this one waits for has left. Messages that it sent before still
-    /// count.
+    /// Returns the failure if the awaited rank has left. Messages that it sent before remain valid.
     pub(crate) fn left(other: Rank, status: &StatusBoard) -> Option<Self> {
         status.has_left(other).then_some(Self::Left { other })
     }
 
-    /// Returns the error of this failure at a position, with what the status board shows of a rank that did not
-    /// arrive.
+    /// Returns the error of this failure at a position, with the state of a rank that did not arrive, as on the status board.
     pub(crate) fn at(self, at: Place, status: &StatusBoard) -> Error {
         let at = Box::new(at);
         match self {

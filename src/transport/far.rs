@@ -1,11 +1,11 @@
-//! Exchanges with ranks that share no memory with this one, over any [`Link`]; also posted, and completed later.
+//! Exchanges over any [`Link`] with ranks that share no memory with this one. They block, or are posted and completed later.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use unisono_collectives::Rank;
 
-use super::half::{Beside, Half as _, complete};
+use super::half::{Half as _, WithBackground, complete};
 use super::link::Link;
 use super::shared::Shared;
 use super::waiting::{IN_FLIGHT_GRACE, PeerState, Poll};
@@ -27,9 +27,9 @@ use halves::{Receiving, Sending};
 use posted::Posts;
 pub(crate) use posted::Ticket;
 
-/// The longest sleep of a waiting rank: messages wake it up, but not a failure that the status board shows.
+/// The longest sleep of a waiting rank. Messages end the sleep, but a failure on the status board does not.
 const NAP: Duration = Duration::from_millis(1);
-/// The nap of a rank that also waits for a rank of its node, or runs a function of the program: neither wakes it up.
+/// The longest sleep of a rank that also waits for a rank of its node, or runs a function of the program. Neither ends the sleep.
 const SHORT_NAP: Duration = Duration::from_micros(50);
 
 /// The messages of collectives with other nodes.
@@ -40,10 +40,10 @@ pub(super) struct Far {
     ranks: Vec<Rank>,
     status: StatusBoard,
     posts: RefCell<Posts>,
-    /// The piece that arrives to be combined with held elements.
+    /// The buffer for an incoming piece that is combined with held elements.
     piece: RefCell<Scratch>,
     spins: u32,
-    /// Whether an exchange has failed while the link had memory of the program.
+    /// Whether an exchange has failed while the link held memory of the program.
     is_stranded: Cell<bool>,
 }
 
@@ -57,12 +57,12 @@ impl Far {
         self.spins = spins;
     }
 
-    /// Returns whether nothing is posted.
+    /// Returns whether no exchange is posted.
     pub(super) fn is_idle(&self) -> bool {
         self.posts.borrow().are_none()
     }
 
-    /// Returns whether the link still has memory of the program, after a failure.
+    /// Returns whether the link still holds memory of the program, after a failure.
     pub(super) fn is_stranded(&self) -> bool {
         self.is_stranded.get()
     }
@@ -99,8 +99,7 @@ impl Far {
         }
     }
 
-    /// Like [`exchange`](Self::exchange), while exchanges are posted, and with a rank of this node and one of
-    /// another.
+    /// Like [`exchange`](Self::exchange), but also while exchanges are posted, and with one rank of this node and one of another.
     fn exchange_any(
         &self,
         node: Option<&mut Shared>,
@@ -115,24 +114,24 @@ impl Far {
         let (near_out, far_out) = if to_near { (outgoing, None) } else { (None, outgoing) };
         let (near_in, far_in) = if from_near { (incoming, None) } else { (None, incoming) };
         let near = node.filter(|_| to_near || from_near).map(|node| node.halves(header, near_out, near_in));
-        let (near_send, near_receive, around) =
-            near.map_or((None, None, None), |(send, receive, around)| (send, receive, Some(around)));
+        let (near_send, near_receive, checks) =
+            near.map_or((None, None, None), |(send, receive, checks)| (send, receive, Some(checks)));
         let far_send = far_out.map(|outgoing| Sending::new(self, header, outgoing));
         let far_receive = far_in.map(|incoming| Receiving::new(self, header, incoming));
         let mut sending = Either { near: near_send, far: far_send };
-        let mut receiving = Beside {
+        let mut receiving = WithBackground {
             half: Either { near: near_receive, far: far_receive },
             drive: || self.progress_posted(),
         };
         sending.progress()?;
-        let nap = || self.nap(around.is_some());
+        let nap = || self.nap(checks.is_some());
         let waiting = self.napping(Waiting::new(self.spins, deadlines, &self.status), &nap);
-        let mut listening = Listening { far: self, header, gone_since: None };
+        let mut peer_check = PeerCheck { far: self, header, gone_since: None };
         complete(&mut sending, &mut receiving, waiting, |other, waiting| {
-            let far = listening.look_around(other, waiting)?;
-            match around.filter(|around| around.has(other)) {
-                // Messages of a rank of this node are here before it leaves.
-                Some(around) => around.look(other, waiting),
+            let far = peer_check.poll(other, waiting)?;
+            match checks.filter(|checks| checks.has(other)) {
+                // A rank of this node leaves only after its messages have arrived.
+                Some(checks) => checks.poll(other, waiting),
                 None => Ok(far),
             }
         })
@@ -150,7 +149,7 @@ impl Far {
         Ok(ticket)
     }
 
-    /// Waits for a posted exchange and consumes what it received, if anything.
+    /// Waits for a posted exchange, and consumes the received message, if any.
     pub(super) fn complete(
         &mut self,
         header: &Header,
@@ -160,7 +159,7 @@ impl Far {
     ) -> Result<(), Failure> {
         let nap = || self.nap(false);
         let waiting = self.napping(Waiting::new(self.spins, deadlines, &self.status).for_long(), &nap);
-        let mut listening = Listening { far: self, header, gone_since: None };
+        let mut peer_check = PeerCheck { far: self, header, gone_since: None };
         let poll = || {
             let moved = self.progress_posted()?;
             Ok(match self.posts.borrow().awaits(ticket) {
@@ -169,12 +168,12 @@ impl Far {
                 Some(other) => Poll::WaitsFor(other),
             })
         };
-        waiting.until(poll, |other, waiting| listening.look_around(other, waiting))?;
+        waiting.until(poll, |other, waiting| peer_check.poll(other, waiting))?;
         self.posts.get_mut().end(ticket, target);
         Ok(())
     }
 
-    /// Makes progress on what was posted. Returns whether there was any.
+    /// Makes progress on posted exchanges. Returns whether there was any.
     fn progress_posted(&self) -> Result<bool, Failure> {
         let mut posts = self.posts.borrow_mut();
         if posts.are_none() { Ok(false) } else { posts.progress(&mut **self.link.borrow_mut(), &self.status) }
@@ -212,8 +211,7 @@ pub(super) fn lost(link: &dyn Link, other: Rank, status: &StatusBoard) -> Option
     Some(Failure::Error(Error::Aborted { rank: status.rank(), by: other, cause }))
 }
 
-/// Returns whether the link may still access memory of messages to and from a rank that have failed, after it has given back what
-/// it can.
+/// Returns whether the link may still access memory of failed messages to and from a rank, after it has withdrawn all messages that it can.
 pub(super) fn holds_memory(link: &mut dyn Link, other: Rank) -> bool {
     if link.holds_memory(other) {
         link.withdraw(other);
@@ -221,7 +219,7 @@ pub(super) fn holds_memory(link: &mut dyn Link, other: Rank) -> bool {
     link.holds_memory(other)
 }
 
-/// Memory that is lent to the link for an exchange. If the exchange does not complete, the link may still have it.
+/// Memory that is lent to the link for an exchange. If the exchange does not complete, the link may still access it.
 struct Lent<'a> {
     far: &'a Far,
     ranks: [Option<Rank>; 2],
@@ -230,7 +228,7 @@ struct Lent<'a> {
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         let mut link = self.far.link.borrow_mut();
-        // Not `any`: the memory of both messages returns to the program.
+        // Not `any`, since the memory of both messages returns to the program.
         let holds =
             self.ranks.into_iter().flatten().filter(|&other| holds_memory(&mut **link, other)).count();
         drop(link);
@@ -245,35 +243,35 @@ impl Drop for Lent<'_> {
     }
 }
 
-/// The checks of a rank that waits.
-struct Listening<'a> {
+/// The periodic check of the awaited rank.
+struct PeerCheck<'a> {
     far: &'a Far,
     header: &'a Header,
-    /// When it became known that the awaited rank will not send.
+    /// When it was first detected that the awaited rank will not send.
     gone_since: Option<Instant>,
 }
 
-impl Listening<'_> {
-    fn look_around(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<PeerState, Failure> {
+impl PeerCheck<'_> {
+    fn poll(&mut self, other: Rank, waiting: &Waiting<'_>) -> Result<PeerState, Failure> {
         let status = &self.far.status;
         if waiting.is_long() {
-            self.overhear()?;
+            self.check_unexpected()?;
             self.header.check_called(other, status)?;
         }
-        let hopeless = Failure::left(other, status).or_else(|| self.far.lost(other));
-        let Some(failure) = hopeless else { return Ok(PeerState::Nothing) };
-        // The guard of the ranks may know more, and reports it meanwhile.
+        let gone = Failure::left(other, status).or_else(|| self.far.lost(other));
+        let Some(failure) = gone else { return Ok(PeerState::Nothing) };
+        // The guard may determine the cause, and reports it in the meantime.
         let gone_since = *self.gone_since.get_or_insert_with(clock::now);
         let silence = (clock::now() - gone_since).min(waiting.silence());
         Ok(if silence > IN_FLIGHT_GRACE { PeerState::Gone(failure) } else { PeerState::Nothing })
     }
 
-    /// Checks the next messages of ranks that this one does not wait for: two ranks that make different calls would otherwise
-    /// wait for each other, or for a third, until the deadline.
-    fn overhear(&self) -> Result<(), Failure> {
+    /// Checks the next messages of ranks that this one does not wait for. Otherwise two ranks that make different calls would wait for each
+    /// other, or for a third, until the deadline.
+    fn check_unexpected(&self) -> Result<(), Failure> {
         let mut link = self.far.link.borrow_mut();
         self.far.ranks.iter().try_for_each(|&from| match link.ahead(from)? {
-            Some(theirs) => self.header.check_overheard(&theirs, from, &self.far.status),
+            Some(theirs) => self.header.check_unexpected(&theirs, from, &self.far.status),
             None => Ok(()),
         })
     }

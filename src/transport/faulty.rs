@@ -1,10 +1,10 @@
 //! Fault injection: delays and drops messages, to test that results remain correct or calls fail with errors.
 //!
-//! Enabled by `UNISONO_CHAOS` (`seed=7,delay_us=200,lose=0.001`); otherwise it is not in the path.
+//! It is enabled by `UNISONO_CHAOS` (`seed=7,delay_us=200,lose=0.001`). Otherwise messages bypass it.
 //!
-//! Links keep messages in order, as shared memory and MPI do. A link that drops a message therefore drops all later ones, like a
-//! cut cable: its sender continues, and its receiver times out. Point-to-point messages have links of their own. Single passes over shared memory, MPI's own collectives, and
-//! exchanges in lanes between nodes are only delayed.
+//! Links keep messages in order, as shared memory and MPI do. A link that drops a message therefore drops all later ones, like a cut
+//! cable: its sender continues, and its receiver times out. Point-to-point messages use separate links. Single passes over shared memory,
+//! MPI's own collectives, and exchanges in lanes between nodes are only delayed.
 
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use unisono_collectives::Rank;
 use crate::config::Chaos;
 use crate::system::say;
 
-/// The faults of the links of a rank.
 #[derive(Debug)]
 pub(super) struct Faults {
     rank: Rank,
@@ -25,7 +24,7 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Returns the faults of the fabric of a rank, which are determined by the seed and its number.
+    /// Returns the faults of the fabric of a rank. The seed and the rank determine them.
     pub(super) fn of_world(rank: Rank, ranks: usize, chaos: Chaos) -> Self {
         if rank == 0 {
             say("UNISONO_CHAOS is set: messages are delayed and lost on purpose");
@@ -67,26 +66,26 @@ impl Faults {
 mod tests {
     use super::*;
 
-    fn ends(lose: f64) -> Vec<Faults> {
+    fn faults(lose: f64) -> Vec<Faults> {
         let chaos = Chaos { seed: 3, delay_us: 0, lose };
         (0..3).map(|rank| Faults::new(rank, 3, chaos)).collect()
     }
 
     #[test]
-    fn a_link_that_loses_a_message_is_cut() {
-        for mut end in ends(0.1) {
+    fn lost_message_cuts_its_link() {
+        for mut end in faults(0.1) {
             let to = (end.rank + 1) % 3;
             let lost: Vec<_> = (0..1000).map(|_| end.loses(to)).collect();
             let first = lost.iter().position(|&lost| lost).expect("one in ten is lost");
             assert!(lost[first..].iter().all(|&lost| lost));
-            assert!(!end.is_cut[(to + 1) % 3], "each link for itself");
+            assert!(!end.is_cut[(to + 1) % 3], "other links are not cut");
         }
     }
 
     #[test]
-    fn ranks_and_seeds_differ_and_runs_do_not() {
+    fn faults_differ_by_rank_and_repeat_by_seed() {
         let drawn = |end: &mut Faults| (0..4).map(|_| end.random.u64(..)).collect::<Vec<_>>();
-        let [one, again]: [Vec<_>; 2] = [0, 0].map(|_| ends(0.0).iter_mut().map(drawn).collect());
+        let [one, again]: [Vec<_>; 2] = [0, 0].map(|_| faults(0.0).iter_mut().map(drawn).collect());
         assert_eq!(one, again);
         assert_ne!(one[0], one[1]);
     }

@@ -5,7 +5,6 @@ use unisono_collectives::Rank;
 use super::waiting::{PeerState, Poll};
 use super::{Failure, Waiting};
 
-/// A send or a receive in progress.
 pub(super) trait Half {
     /// Returns the rank at the other end.
     fn other(&self) -> Rank;
@@ -19,7 +18,7 @@ pub(super) trait Half {
 
 impl<H: Half> Half for Option<H> {
     fn other(&self) -> Rank {
-        self.as_ref().expect("a half that is not there is done").other()
+        self.as_ref().expect("an absent half is complete").other()
     }
 
     #[inline]
@@ -33,7 +32,6 @@ impl<H: Half> Half for Option<H> {
     }
 }
 
-/// The outcome of a poll of a half that is suspended between polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Polled {
     /// No event happened.
@@ -53,13 +51,13 @@ impl Polled {
     }
 }
 
-/// A half that makes progress on something else while it makes none itself.
-pub(super) struct Beside<H, F> {
+/// A half that drives other work while it makes no progress itself.
+pub(super) struct WithBackground<H, F> {
     pub(super) half: H,
     pub(super) drive: F,
 }
 
-impl<H: Half, F: FnMut() -> Result<bool, Failure>> Half for Beside<H, F> {
+impl<H: Half, F: FnMut() -> Result<bool, Failure>> Half for WithBackground<H, F> {
     fn other(&self) -> Rank {
         self.half.other()
     }
@@ -75,13 +73,13 @@ impl<H: Half, F: FnMut() -> Result<bool, Failure>> Half for Beside<H, F> {
     }
 }
 
-/// Polls both halves until they are complete; `look_around` as in [`Waiting::until`].
+/// Polls both halves until they are complete. `check_peer` is as in [`Waiting::until`].
 #[inline]
 pub(super) fn complete(
     sending: &mut impl Half,
     receiving: &mut impl Half,
     waiting: Waiting<'_>,
-    look_around: impl FnMut(Rank, &Waiting<'_>) -> Result<PeerState, Failure>,
+    check_peer: impl FnMut(Rank, &Waiting<'_>) -> Result<PeerState, Failure>,
 ) -> Result<(), Failure> {
     let poll = || {
         let received = receiving.progress()?;
@@ -90,9 +88,9 @@ pub(super) fn complete(
             (true, true) => Poll::Done(()),
             _ if received || sent => Poll::Progress,
             (true, false) => Poll::WaitsFor(sending.other()),
-            // The first of two ranks is the one that is to send.
+            // The awaited rank is the one that sends to this rank.
             (false, _) => Poll::WaitsFor(receiving.other()),
         })
     };
-    waiting.until(poll, look_around)
+    waiting.until(poll, check_peer)
 }

@@ -1,4 +1,4 @@
-//! Message headers: which collective a message belongs to.
+//! Message headers, which identify the collective of a message.
 
 use bytemuck::{Pod, Zeroable};
 use unisono_collectives::Rank;
@@ -10,13 +10,12 @@ use crate::status::{RECORDS, Recording, StatusBoard};
 
 mod messages;
 
-/// The header of every message: the collective that its sender is in.
+/// The header of every message: the collective of its sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Header {
     sequence: u64,
     count: u64,
-    /// The payload size of this message.
     size_bytes: u64,
     /// The hash of the call's label; 0 without one.
     label: u32,
@@ -38,8 +37,7 @@ impl Header {
         self.sequence
     }
 
-    /// Returns all that ranks must agree on, except the label: the codes of the call, and its number of
-    /// elements.
+    /// Returns the facts that ranks must agree on, except the label: the codes of the call, and its number of elements.
     #[cfg(feature = "nccl")]
     pub(crate) fn kind(&self) -> (u64, u64) {
         (self.codes.bits(), self.count)
@@ -50,7 +48,6 @@ impl Header {
         self.codes.is_message()
     }
 
-    /// Returns the name of the operation.
     pub(crate) fn operation(&self) -> &'static str {
         self.codes.operation()
     }
@@ -61,7 +58,7 @@ impl Header {
         status.begin(self.sequence, self.count, self.codes, self.label.into(), size_bytes)
     }
 
-    /// Returns the header of a later one of the sequence numbers that the call uses.
+    /// Returns the header for a later sequence number of the call.
     #[cfg(feature = "nccl")]
     pub(crate) fn later(self, numbers: u64) -> Self {
         Self { sequence: self.sequence + numbers, ..self }
@@ -71,7 +68,7 @@ impl Header {
         Self { size_bytes: size_bytes as u64, ..self }
     }
 
-    /// Describes the sender's call; the status board knows the names of labels.
+    /// Describes the sender's call, with the name of its label if the status board has it.
     fn describe(&self, status: &StatusBoard) -> String {
         let Self { sequence, count, codes, label, .. } = self;
         let number = if self.is_message() { sequence.wrapping_sub(FIRST_OF_MESSAGES) } else { *sequence };
@@ -88,12 +85,12 @@ impl Header {
         if self.is_message() { call + &self.with_tag() } else { format!("{call}, by {}", codes.method()) }
     }
 
-    /// Returns a digest for messages without room for the header: two different headers collide with
-    /// probability 2^-64.
+    /// Returns a digest for messages that do not contain the header. Two different headers collide with probability 2^-64.
     #[inline]
     pub(super) fn digest(&self) -> u64 {
-        // Each word times its own odd factor, so that no two words compensate each other; computed in parallel, since it delays
-        // the message.
+        // Each word has its own odd factor, so that no two words compensate each other. The products are computed in parallel, since the
+        // digest
+        // delays the message.
         const FACTORS: [u64; 5] = [
             0x9e37_79b9_7f4a_7c15,
             0xbf58_476d_1ce4_e5b9,
@@ -121,15 +118,15 @@ impl Header {
     #[cold]
     fn mismatch(&self, theirs: &Self, other: Rank, status: &StatusBoard) -> Failure {
         let is_later = self.history != theirs.history && !self.is_message();
-        let apart = if is_later { self.first_apart(other, status) } else { None };
-        let (one, another) = apart.as_ref().map_or((self, theirs), |(one, another)| (one, another));
+        let differing = if is_later { self.first_difference(other, status) } else { None };
+        let (one, another) = differing.as_ref().map_or((self, theirs), |(one, another)| (one, another));
         let (mut ours, mut theirs_called) = (one.describe(status), another.describe(status));
-        let look_alike = ours == theirs_called || !ours.is_ascii() && !theirs_called.is_ascii();
-        if one.label != another.label && look_alike {
+        let look_equal = ours == theirs_called || !ours.is_ascii() && !theirs_called.is_ascii();
+        if one.label != another.label && look_equal {
             ours += &format!(" (its label is {:08x})", one.label);
             theirs_called += &format!(" (its label is {:08x})", another.label);
         } else if ours == theirs_called && is_later {
-            let before = self.in_place(self.sequence.wrapping_sub(1), status.rank(), status);
+            let before = self.recorded_call(self.sequence.wrapping_sub(1), status.rank(), status);
             ours += &before.map_or(String::new(), |before| format!(" (after {})", before.describe(status)));
             theirs_called += " after other calls";
         } else if ours == theirs_called {
@@ -139,33 +136,32 @@ impl Header {
         Failure::Mismatch { ours, other, theirs: theirs_called }
     }
 
-    /// Returns the mismatch with rank `other`, whose calls up to this one are known to differ from this
-    /// rank's.
+    /// Returns the mismatch with rank `other`, whose calls up to this one differ from this rank's.
     #[cfg(feature = "nccl")]
-    pub(crate) fn apart_from(&self, other: Rank, status: &StatusBoard) -> Failure {
-        let theirs = self.in_place(self.sequence, other, status).unwrap_or(*self);
+    pub(crate) fn mismatch_with(&self, other: Rank, status: &StatusBoard) -> Failure {
+        let theirs = self.recorded_call(self.sequence, other, status).unwrap_or(*self);
         self.mismatch(&Self { history: !self.history, ..theirs }, other, status)
     }
 
-    /// Returns the first call before this one in which this rank and another differ, if both are still
-    /// recorded here.
-    fn first_apart(&self, other: Rank, status: &StatusBoard) -> Option<(Self, Self)> {
+    /// Returns the first call before this one in which this rank and another differ, if both calls are still recorded here.
+    fn first_difference(&self, other: Rank, status: &StatusBoard) -> Option<(Self, Self)> {
         let both = |sequence| {
-            let called = |rank| self.in_place(sequence, rank, status);
+            let called = |rank| self.recorded_call(sequence, rank, status);
             called(status.rank()).zip(called(other)).filter(|(ours, theirs)| ours != theirs)
         };
         (self.sequence.saturating_sub(RECORDS as u64)..self.sequence).find_map(both)
     }
 
     /// Returns the call of a rank with this sequence number, if it is recorded here.
-    fn in_place(&self, sequence: u64, rank: Rank, status: &StatusBoard) -> Option<Self> {
+    fn recorded_call(&self, sequence: u64, rank: Rank, status: &StatusBoard) -> Option<Self> {
         let (count, codes, label) = status.called(rank, sequence)?;
         Some(Self { sequence, count, codes, label: label as u32, ..*self })
     }
 
-    /// Checks the header of a message that is not expected now but shows what rank `other` is doing: two ranks that make
-    /// different calls with the same sequence number might otherwise wait for each other for ever.
-    pub(super) fn check_overheard(
+    /// Checks the header of an unexpected message, which shows the call of rank `other`. Otherwise two ranks that make different calls with
+    /// the
+    /// same sequence number might wait for each other until the deadline.
+    pub(super) fn check_unexpected(
         &self,
         theirs: &Self,
         other: Rank,
@@ -175,25 +171,23 @@ impl Header {
         if theirs.sequence == self.sequence { self.check(&same_size, other, status) } else { Ok(()) }
     }
 
-    /// Checks the call with the same sequence number of rank `other`, which this one waits for: that rank may be waiting itself
-    /// or have finished its call, and never send the expected message.
+    /// Checks the call with the same sequence number of rank `other`, the awaited rank. That rank may be waiting itself, or have finished its
+    /// call, and never send the expected message.
     pub(super) fn check_called(&self, other: Rank, status: &StatusBoard) -> Result<(), Failure> {
-        self.in_place(self.sequence, other, status)
+        self.recorded_call(self.sequence, other, status)
             .map_or(Ok(()), |theirs| self.check(&theirs, other, status))
     }
 }
 
-/// The sequence number of a rank's next call and a hash of the earlier ones: ranks that differ in a call may both complete it,
-/// and then detect it at the next message.
+/// The sequence number of a rank's next call, and a hash of the earlier ones. Ranks that differ in a call may both complete it, and
+/// detect the difference at the next message.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    /// The number of the next call.
     pub(crate) sequence: u64,
     history: u64,
 }
 
 impl Calls {
-    /// Returns a hash of all calls so far.
     #[cfg(feature = "nccl")]
     pub(crate) fn history(&self) -> u64 {
         self.history
@@ -231,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_says_what_was_called() {
+    fn header_describes_the_call() {
         let call = Call {
             operation: Operation::Reduce { root: 3 },
             ..Call::all_reduce(DType::I64, ReduceOp::Max, 5)
@@ -243,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mismatch_names_both_sides() {
+    fn mismatch_names_both_calls() {
         let Err(Failure::Mismatch { ours, other, theirs }) =
             header(0, 10).check(&header(0, 11), 4, &StatusBoard::of_one())
         else {
@@ -260,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_differ_are_named_where_they_are_known() {
+    fn differing_labels_are_named_if_known() {
         let status = StatusBoard::of_one();
         let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
         let labelled =
@@ -277,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_differ_look_different() {
+    fn differing_labels_have_different_texts() {
         let status = StatusBoard::of_one();
         let call = Call::all_reduce(DType::BF16, ReduceOp::Mean, 10);
         let labelled = |name: &str| Calls::default().next(1, 10, Codes::new(&call, RING), status.know(name));
@@ -292,7 +286,7 @@ mod tests {
             let plain = |text: &str| text.replace("e\u{301}", "é");
             assert_ne!(plain(&ours), plain(&theirs));
         }
-        // Neither is known here.
+        // Neither label is known here.
         let unknown = |label| Calls::default().next(1, 10, Codes::new(&call, RING), label);
         let Err(Failure::Mismatch { ours, theirs, .. }) = unknown(7).check(&unknown(8), 1, &status) else {
             panic!("a mismatch");
@@ -301,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_barrier_is_called_a_barrier() {
+    fn barrier_is_described_as_a_barrier() {
         let status = StatusBoard::of_one();
         let codes = Codes::new(&Call::barrier(), Method::Algorithm(Algorithm::RecursiveDoubling));
         let barrier = Calls { sequence: 3, ..Calls::default() }.next(1, 0, codes, 0);
@@ -312,19 +306,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overheard_of_another_call_in_the_order_is_no_mismatch() {
+    fn unexpected_message_of_another_call_is_no_mismatch() {
         let status = StatusBoard::of_one();
-        assert!(header(3, 10).check_overheard(&header(4, 99), 1, &status).is_ok());
-        assert!(header(3, 10).check_overheard(&header(3, 10).of_size(4), 1, &status).is_ok());
-        assert!(header(3, 10).check_overheard(&header(3, 99), 1, &status).is_err());
+        assert!(header(3, 10).check_unexpected(&header(4, 99), 1, &status).is_ok());
+        assert!(header(3, 10).check_unexpected(&header(3, 10).of_size(4), 1, &status).is_ok());
+        assert!(header(3, 10).check_unexpected(&header(3, 99), 1, &status).is_err());
     }
 
     #[test]
-    fn what_a_rank_called_is_seen_though_it_sends_nothing() {
+    fn recorded_call_is_checked_without_a_message() {
         let statuses = StatusBoard::of_threads(2).unwrap();
         let _ = header(3, 10).note(&statuses[1], 0);
         assert!(header(3, 10).of_size(8).check_called(1, &statuses[0]).is_ok());
-        assert!(header(4, 99).check_called(1, &statuses[0]).is_ok(), "it is not there yet");
+        assert!(header(4, 99).check_called(1, &statuses[0]).is_ok(), "it has not made this call yet");
         let _ = header(4, 10).note(&statuses[1], 0);
         let Err(Failure::Mismatch { ours, theirs, .. }) = header(3, 99).check_called(1, &statuses[0]) else {
             panic!("a mismatch, though the other is in a later call");
@@ -333,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_are_done_with_what_they_disagreed_in_see_it_when_they_meet() {
+    fn next_message_reports_an_earlier_call_that_differed() {
         let statuses = StatusBoard::of_threads(2).unwrap();
         let mut all_calls = [Calls::default(), Calls::default()];
         let mut call = |rank: usize, count| {
@@ -346,14 +340,14 @@ mod tests {
         assert!(same.iter().all(|(one, other)| one.check(other, 1, &statuses[0]).is_ok()));
         let _ = (call(0, 5), call(1, 6));
         let (one, other) = (call(0, 30), call(1, 30));
-        let told = |status| match one.check(&other, 1, status) {
+        let mismatch = |status| match one.check(&other, 1, status) {
             Err(Failure::Mismatch { ours, theirs, .. }) => (ours, theirs),
             _ => panic!("a mismatch"),
         };
-        let (ours, theirs) = told(&statuses[0]);
+        let (ours, theirs) = mismatch(&statuses[0]);
         assert!(ours.contains("#2 of 5 ") && theirs.contains("#2 of 6 "), "{ours} {theirs}");
-        // Less is known of a rank that shares no status board.
-        let (ours, theirs) = told(&StatusBoard::of_one());
+        // Without a common status board, the calls of the other rank are not known.
+        let (ours, theirs) = mismatch(&StatusBoard::of_one());
         assert!(ours.contains("#3 of 30 ") && theirs.ends_with(" after other calls"), "{ours} {theirs}");
     }
 }

@@ -1,4 +1,4 @@
-//! The first steps of ranks that are processes, over any link: nodes, cores, status board and shared memory.
+//! The set-up of ranks that are processes, before they have links: nodes, cores, status board and shared memory.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -25,17 +25,17 @@ pub(super) struct Joined {
     /// The number of polls of a rank before it yields.
     spins: u32,
     status: StatusBoard,
-    /// The ranks of this node, if they share memory; or why they cannot.
+    /// The shared memory of this node's ranks, or the reason why they cannot share any.
     node: Sharing,
 }
 
-/// Joins a world with known nodes. With `declared` nodes, ranks share memory only inside each of them. Rank 0 prints the warning
-/// `odd`. All ranks call it.
+/// Joins a world with known nodes. With `declared` nodes, ranks share memory only inside each of them. Rank 0 prints `own_warnings`. All
+/// ranks call it.
 pub(super) fn join(
     bootstrap: &mut dyn Bootstrap,
     (topology, declared): (Topology, Option<&Topology>),
     config: &Config,
-    odd: Vec<String>,
+    own_warnings: Vec<String>,
 ) -> Result<Joined> {
     let local_ranks = LocalRanks::of_node(bootstrap, &topology)?;
     let node_cores = node_cores(bootstrap, &local_ranks)?;
@@ -46,7 +46,7 @@ pub(super) fn join(
     };
     let job = gather(bootstrap, &RandomState::new().hash_one(0))?[0];
     status.set_flight_dir(config.flight_dir(job));
-    warnings::say_what_is_odd(bootstrap, (local_ranks.len(), node_cores), config, odd)?;
+    warnings::print(bootstrap, (local_ranks.len(), node_cores), config, own_warnings)?;
     let local_ranks = declared.map_or(local_ranks.clone(), |declared| local_ranks.on_node_of(declared));
     let node = match config.inside {
         Inside::SharedMemory => {
@@ -68,8 +68,8 @@ impl Joined {
         other != self.rank && !self.shared().is_some_and(|node| node.has(other))
     }
 
-    /// Prints, on one rank of the node, that its ranks cannot share memory, and what their messages go through.
-    pub(super) fn say_why_not_shared(&self, link: &str) {
+    /// Warns on one rank of the node if its ranks cannot share memory, and names the link of their messages.
+    pub(super) fn warn_if_not_shared(&self, link: &str) {
         if let Err(why) = &self.node
             && self.topology.local_rank(self.rank) == 0
         {
@@ -85,7 +85,7 @@ impl Joined {
         let shared = match self.node {
             Ok(Some(shared)) => shared,
             Ok(None) => Shared::of_process(vec![self.status], (self.spins, self.node_cores))?.remove(0),
-            Err(why) => return Err(Error::Launch(format!("{why}; without MPI there is no other way"))),
+            Err(why) => return Err(Error::Launch(format!("{why}; without MPI there is no other link"))),
         };
         Ok(Fabric::of_node(shared))
     }
@@ -120,8 +120,8 @@ fn name(sharing: &[usize], link: &'static str) -> &'static str {
     }
 }
 
-/// Returns the number of cores available to the ranks of a node together. Ranks may be bound to different cores, so they
-/// have to ask each other.
+/// Returns the number of cores available to the ranks of a node together. Ranks may be bound to different cores, so they exchange their
+/// sets.
 fn node_cores(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) -> Result<usize> {
     /// The number of words in a kernel CPU set.
     const WORDS: usize = rustix::thread::CpuSet::MAX_CPU / 64;

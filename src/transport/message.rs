@@ -4,7 +4,6 @@ use unisono_collectives::{Combine, Rank};
 
 use crate::kernels::{self, Definition, Kernel};
 
-/// Bytes for another rank.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
     pub(crate) to: Rank,
@@ -20,28 +19,21 @@ pub(crate) struct Incoming<'a> {
 
 /// The target of incoming bytes. They may arrive in several pieces of whole elements.
 ///
-/// Sizes have 32 bits, so that a target is five words: it is passed on to where a message arrives, and a sixth delays the shortest ones.
+/// Sizes have 32 bits, so that a target consists of five words. A sixth would delay the shortest messages, as targets are passed by value.
 #[derive(Debug)]
 pub(crate) enum Target<'a> {
     /// Stores them unchanged.
     Place(&'a mut [u8]),
     /// Combines them with the held elements by a kernel.
-    Apply {
-        held: &'a mut [u8],
-        /// The size of a held element.
-        held_size_bytes: u32,
-        /// The size of an incoming element.
-        wire_size_bytes: u32,
-        kernel: Kernel,
-    },
-    /// Combines them with the held elements by a function of the program's.
+    Apply { held: &'a mut [u8], held_size_bytes: u32, wire_size_bytes: u32, kernel: Kernel },
+    /// Combines them with the held elements by a custom reduction.
     Custom { held: &'a mut [u8], element_bytes: u32, combine: Combine, custom: &'static Definition },
 }
 
 const _: () = assert!(size_of::<Target<'_>>() == 5 * size_of::<usize>());
 
 impl Target<'_> {
-    /// Returns the number of bytes expected.
+    /// Returns the number of expected bytes.
     pub(crate) fn size_bytes(&self) -> usize {
         match self {
             Self::Place(place) => place.len(),
@@ -57,7 +49,7 @@ impl Target<'_> {
         matches!(self, Self::Place(_))
     }
 
-    /// Returns the bytes that are consumed together: those of an incoming element.
+    /// Returns the number of bytes that are consumed together: the size of an incoming element.
     pub(crate) fn wire_size_bytes(&self) -> usize {
         match *self {
             Self::Place(_) => 1,
@@ -81,8 +73,7 @@ impl Target<'_> {
     }
 }
 
-/// Returns the size of elements of `size_bytes` in a format of another element size. Formats are mostly equal, and
-/// divisions slow.
+/// Returns the size of elements of `size_bytes` in a format of another element size. Formats are mostly equal, and a division is slow.
 #[inline]
 fn converted(size_bytes: usize, from_size_bytes: u32, to_size_bytes: u32) -> usize {
     if from_size_bytes == to_size_bytes {

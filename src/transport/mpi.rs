@@ -48,7 +48,6 @@ pub(super) struct World {
     owns_mpi: bool,
     /// The only thread that may call MPI, if the thread level is below `MPI_THREAD_SERIALIZED`.
     only_thread: Option<ThreadId>,
-    /// The effect of a failure on the job.
     on_failure: OnFailure,
     _user: User,
 }
@@ -93,11 +92,11 @@ fn new(parent: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, 
     over(parent.duplicate()?, owns_mpi, config)
 }
 
-/// The fabric over a communicator of Unisono's own.
+/// Returns the fabric over a communicator that belongs to Unisono.
 fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, Config)> {
     let user = User::new();
     let mut bootstrap = OfComm::new(comm)?;
-    let (config, odd) = match agree(&mut bootstrap, config, &library_version()) {
+    let (config, warning) = match agree(&mut bootstrap, config, &library_version()) {
         Ok(agreed) => agreed,
         Err(error) => {
             comm.free()?;
@@ -105,29 +104,29 @@ fn over(comm: Comm, owns_mpi: bool, config: Result<Config>) -> Result<(Fabric, C
         }
     };
     let topology = topology(&leaders(comm)?);
-    let odd = odd.into_iter().chain(alone_in_job(topology.ranks(), Launcher::detect())).collect();
+    let warnings = warning.into_iter().chain(alone_in_job(topology.ranks(), Launcher::detect())).collect();
     let world = World {
         comm,
         groups: Vec::new(),
-        reductions: Reductions::tried(comm)?,
+        reductions: Reductions::tested(comm)?,
         is_stranded: false,
         owns_mpi,
         only_thread: (!sys::any_thread_may_call()?).then(|| std::thread::current().id()),
         on_failure: config.on_failure,
         _user: user,
     };
-    Ok((assemble(&mut bootstrap, topology, world, (&config, odd))?, config))
+    Ok((assemble(&mut bootstrap, topology, world, (&config, warnings))?, config))
 }
 
 impl World {
-    /// The fabric of a group. Its members call it, and no other ranks.
+    /// Returns the fabric of a group. Only its members call it.
     pub(super) fn group(&self, members: &[Rank], config: &Config) -> Result<Fabric> {
         sys::check_thread(self.only_thread);
         let comm = self.comm.of_group(members)?;
         over(comm, false, Ok(config.clone())).map(|(group, _)| group)
     }
 
-    /// The links through MPI in a world of this many ranks, with segments of at most this size.
+    /// Returns the links through MPI in a world of this many ranks, with segments of at most this size.
     pub(super) fn links(&self, ranks: usize, segment_bytes: usize) -> Links {
         let link = |tags| Box::new(ByMpi::new(self.comm, (tags, segment_bytes), ranks, self.only_thread));
         Links { collectives: link(OF_COLLECTIVES), messages: link(OF_MESSAGES), controls: Vec::new() }
@@ -139,15 +138,15 @@ impl World {
         match self.only_thread {
             None => Ok(()),
             Some(_) => Err(Error::Unsupported(
-                "a collective in flight needs MPI_THREAD_SERIALIZED, and MPI was initialised with less: let \
-                 unisono::init() initialise it, or ask MPI_Init_thread for MPI_THREAD_SERIALIZED"
+                "a collective in flight needs MPI_THREAD_SERIALIZED, but MPI was initialised with a lower level: let \
+                 unisono::init() initialise it, or request MPI_THREAD_SERIALIZED from MPI_Init_thread"
                     .into(),
             )),
         }
     }
 }
 
-/// The topology, given the leader of every rank; nodes are numbered in the order of their leaders.
+/// Returns the topology, given the leader of every rank. Nodes are numbered in the order of their leaders.
 fn topology(leaders: &[u64]) -> Topology {
     let mut nodes: Vec<_> = leaders.to_vec();
     nodes.sort_unstable();
@@ -156,7 +155,7 @@ fn topology(leaders: &[u64]) -> Topology {
     Topology::from_node_of(leaders.iter().map(node).collect())
 }
 
-/// The leader of every rank's node: the world rank of its local rank 0. All ranks call it.
+/// Returns the leader of every rank's node: the world rank of its local rank 0. All ranks call it.
 fn leaders(comm: Comm) -> Result<Vec<u64>> {
     let node = comm.node()?;
     let leader = node.all_gather(comm.rank()? as u64)?[0];

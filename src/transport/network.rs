@@ -11,8 +11,9 @@ use crate::error::Result;
 #[cfg(feature = "ucx")]
 use crate::system;
 
-/// Connects ranks that share no memory: over the link that `UNISONO_NETWORK` names, or else over UCX if a node has an adapter for RDMA and
-/// there is no MPI, which may use it too. All ranks call it. If ranks cannot connect, it returns the reason, identical on all ranks.
+/// Connects ranks that share no memory, over the link that `UNISONO_NETWORK` names. By default, it uses UCX if a node has an RDMA adapter
+/// and there is no MPI, which may use the adapter too. All ranks call it. If ranks cannot connect, it returns the reason, identical on all
+/// ranks.
 ///
 /// # Errors
 /// Those of the bootstrap.

@@ -1,7 +1,7 @@
 //! Sets up shared memory between the ranks of a node.
 //!
-//! All ranks of the world make the same all-gathers independent of events on each node, since a bootstrap has no
-//! others.
+//! All ranks of the world make the same all-gathers regardless of events on their nodes, since a bootstrap offers no all-gathers of a part
+//! of the ranks.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::AtomicU64;
@@ -22,7 +22,7 @@ use crate::memory::{Pages, Registry};
 use crate::status::StatusBoard;
 use crate::system;
 
-/// The ranks that may share memory, in order, with their processes; and the position of this rank.
+/// The ranks that may share memory, in order, with their processes, and the position of this rank.
 #[derive(Debug, Clone)]
 pub(super) struct LocalRanks {
     members: Vec<Rank>,
@@ -38,15 +38,18 @@ impl LocalRanks {
         Ok(all.on_node_of(topology))
     }
 
-    /// Returns the nodes on this rank's node in a topology.
+    /// Returns those of these ranks that are on this rank's node in a topology.
     pub(super) fn on_node_of(&self, topology: &Topology) -> Self {
         let own = topology.node_of(self.rank());
-        let places: Vec<_> =
-            (0..self.len()).filter(|&place| topology.node_of(self.members[place]) == own).collect();
+        let positions: Vec<_> =
+            (0..self.len()).filter(|&position| topology.node_of(self.members[position]) == own).collect();
         Self {
-            members: places.iter().map(|&place| self.members[place]).collect(),
-            process_ids: places.iter().map(|&place| self.process_ids[place]).collect(),
-            position: places.iter().position(|&place| place == self.position).expect("a rank is on its node"),
+            members: positions.iter().map(|&position| self.members[position]).collect(),
+            process_ids: positions.iter().map(|&position| self.process_ids[position]).collect(),
+            position: positions
+                .iter()
+                .position(|&position| position == self.position)
+                .expect("a rank is on its node"),
         }
     }
 
@@ -58,12 +61,12 @@ impl LocalRanks {
         self.members[self.position]
     }
 
-    /// Returns whether they are threads of one process, which access all of each other's memory.
+    /// Returns whether the ranks are threads of one process, which can access all of each other's memory.
     fn are_one_process(&self) -> bool {
         self.process_ids.iter().all(|&id| id == self.process_ids[0])
     }
 
-    /// All-gathers values among them, in order. All ranks of the world call it.
+    /// All-gathers values among these ranks, in order. All ranks of the world call it.
     pub(super) fn gather<T: Copy + Serialize + DeserializeOwned>(
         &self,
         bootstrap: &mut dyn Bootstrap,
@@ -74,8 +77,8 @@ impl LocalRanks {
     }
 }
 
-/// Returns the status board of the ranks of a node; a private one if they cannot share memory (as [`share`] reports). All ranks
-/// call it, with the local ranks of their real node, independent of declared nodes.
+/// Returns the status board of the ranks of a node, or a private one if they cannot share memory, which [`share`] reports. All ranks
+/// call it, with the local ranks of their real node, regardless of declared nodes.
 pub(super) fn status(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) -> Result<StatusBoard> {
     let ranks = bootstrap.ranks();
     let size_bytes = StatusBoard::size_bytes(ranks, local_ranks.len());
@@ -87,8 +90,8 @@ pub(super) fn status(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks) ->
     shared.or_else(|_| StatusBoard::alone(local_ranks.rank(), ranks))
 }
 
-/// The memory of the ranks of a node, if there are several. Otherwise why the system does not let them share any: the same reason on
-/// all of them.
+/// The memory of the ranks of a node, if there are several. The error is the reason why the system does not allow them to share any. It is
+/// identical on all of them.
 pub(super) type Sharing = std::result::Result<Option<Shared>, String>;
 
 /// Shares memory with the other ranks of this node. All ranks call it.
@@ -108,7 +111,7 @@ pub(super) fn share(
             0 => Board::new(pages, ranks, number),
             _ => Board::existing(pages, ranks, number).ok_or(Errno::NOENT)?,
         };
-        // A single rank sends no messages over it.
+        // A single rank sends no messages over the board.
         if ranks > 1 { board.touch().map(|()| board) } else { Ok(board) }
     })?;
     let by_kernel = by_kernel(bootstrap, local_ranks, copies)?;
@@ -130,15 +133,15 @@ pub(super) fn share(
     Ok(Ok(Some(shared)))
 }
 
-/// Returns whether the kernel copies between the ranks of a node. They agree on it, and one prints why it may
-/// not.
+/// Returns whether the kernel copies between the ranks of a node. The result is identical on all of them. One rank prints the reason if the
+/// kernel refuses.
 fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: KernelCopies) -> Result<bool> {
     // All ranks have the same setting.
     if copies == KernelCopies::Off {
         return Ok(false);
     }
     let needs_no_kernel = local_ranks.are_one_process();
-    // Kept until all have read it.
+    // The value must live until all ranks have read it.
     let readable = Box::new(AtomicU64::new(readable_by(local_ranks.position)));
     let can_read = can_read_next(bootstrap, local_ranks, &readable)? || needs_no_kernel;
     let is_slow = can_read && !needs_no_kernel && copies == KernelCopies::Auto && !is_kernel_fast();
@@ -146,7 +149,7 @@ fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: Ke
     if let Some(first) = found.iter().position(|(can_read, _)| !can_read) {
         if first == local_ranks.position {
             system::say(&format!(
-                "the kernel does not let processes of {} read each other's memory (process_vm_readv): {}; arrays that are \
+                "the kernel does not allow processes of {} to read each other's memory (process_vm_readv): {}; arrays that are \
                  not registered are copied twice",
                 system::host(),
                 system::why_no_copies()
@@ -157,33 +160,33 @@ fn by_kernel(bootstrap: &mut dyn Bootstrap, local_ranks: &LocalRanks, copies: Ke
     Ok(!found.iter().any(|(_, is_slow)| *is_slow))
 }
 
-/// Returns whether this rank can read the memory of the next one, tried on a known value.
+/// Returns whether this rank can read the memory of the next one, tested with a known value.
 fn can_read_next(
     bootstrap: &mut dyn Bootstrap,
     local_ranks: &LocalRanks,
     readable: &AtomicU64,
 ) -> Result<bool> {
-    // Some systems let only a parent read, unless the process allows it.
+    // Some systems allow only a parent to read, unless the process permits it.
     let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
     let addresses = local_ranks.gather(bootstrap, &(readable.as_ptr() as u64))?;
     let next = (local_ranks.position + 1) % local_ranks.len();
     Ok(can_read(local_ranks.process_ids[next], addresses[next], readable_by(next)))
 }
 
-/// Returns the value of the rank at a position for others to read.
+/// Returns the value that the rank at a position provides for others to read.
 fn readable_by(position: usize) -> u64 {
     0x756e_6973_6f6e_6f00 + position as u64
 }
 
-/// Creates memory common to ranks of a node, which `gather` from each other, and lets each use it, given its number. On failure, the
-/// first rank that failed and the reason: later ones fail because of it.
+/// Creates memory that ranks of a node share, and applies `make` to it and its number on each rank. `gather` is an all-gather among these
+/// ranks. On failure, it returns the first rank that failed and the reason, since later ones fail because of it.
 pub(crate) fn common<T>(
     mut gather: impl FnMut([u64; 3]) -> Result<Vec<[u64; 3]>>,
     is_first: bool,
     size_bytes: usize,
     make: impl Fn(Pages, u64) -> rustix::io::Result<T>,
 ) -> Result<std::result::Result<T, (Rank, Errno)>> {
-    // It has no name, so nothing is left behind.
+    // The memory has no name, so no file remains.
     let number = RandomState::new().hash_one(0);
     let (file, own) = match is_first.then(|| Pages::shared(size_bytes)) {
         Some(Ok((file, pages))) => (Some(file), Some(make(pages, number))),
@@ -193,7 +196,7 @@ pub(crate) fn common<T>(
     let file_number = file.as_ref().map_or(u64::MAX, |file| file.as_raw_fd() as u64);
     let [process_id, file_number, number] = gather([u64::from(std::process::id()), file_number, number])?[0];
     let common = own.unwrap_or_else(|| make(Pages::of_process(process_id as i32, file_number)?, number));
-    // The file stays open until all have mapped it.
+    // The file stays open until all ranks have mapped it.
     let error = common.as_ref().map_or_else(|error| error.raw_os_error() as u64, |_| 0);
     let errors = gather([error, 0, 0])?;
     let failed = errors.iter().position(|[error, ..]| *error != 0);
@@ -203,12 +206,12 @@ pub(crate) fn common<T>(
     })
 }
 
-/// Returns the message when ranks of a node have no common board.
+/// Returns the error text for ranks of a node that cannot share memory.
 fn cannot_share(cause: Errno, size_bytes: usize) -> String {
     let cause = std::io::Error::from(cause);
     let advice = match system::advice(&cause) {
         advice if advice.is_empty() => {
-            "; is /proc there, and are they of one user and in one container?".to_owned()
+            "; check that /proc is mounted, and that they run as one user in one container".to_owned()
         }
         advice => advice,
     };

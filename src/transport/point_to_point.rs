@@ -1,9 +1,9 @@
-//! Point-to-point messages of the program: any number of sends and receives under way, matched by source and tag.
+//! Point-to-point messages of the program: any number of sends and receives in flight, matched by source and tag.
 //!
-//! Messages have links of their own, so that neither they nor collectives wait for each other. Each link keeps order: one message to
-//! each rank, and one from each, is under way at a time. A receive gets the earliest message of its source with its tag. While a
-//! receive waits, other messages of its source that arrive are *held* in memory. Nothing is read from a source from which no receive
-//! waits, so its sender waits, unless the message is eager.
+//! Messages use separate links, so that neither they nor collectives wait for each other. Each link keeps order, with at most one message
+//! to each rank and one from each rank in transit. A receive gets the earliest message of its source with its tag. While a receive waits,
+//! other messages of its source that arrive are *held* in memory. A source for which no receive waits is not read, so its sender waits,
+//! unless the message is eager.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,7 +28,7 @@ use links::Links;
 pub(crate) use operation::Options;
 use operation::{OnEnd, Operation, Receive, SEND, Send};
 
-/// The messages of a rank that are under way.
+/// The messages of a rank that are in flight.
 pub(super) struct PointToPoint {
     status: StatusBoard,
     links: Links,
@@ -36,19 +36,18 @@ pub(super) struct PointToPoint {
     spins: u32,
     /// By rank.
     peers: Vec<Peer>,
-    /// Receives without a message, in the order of their calls.
+    /// Unmatched receives, in the order of their calls.
     awaited: Vec<Receive>,
-    /// The size of all held messages.
     held_bytes: usize,
-    /// The number of operations begun.
+    /// The number of operations that have begun.
     begun: u64,
-    /// The number of those that have not ended.
+    /// The number of operations that have not ended.
     pending: usize,
     /// The number of messages received by calls that accept any source, and the source of the last one.
     from_any: (u64, Rank),
     /// The results of blocking calls, by ticket.
     ended: Vec<(u64, Result<Rank>)>,
-    /// The non-blocking calls that have ended, and their results, which they are told without the lock that protects the messages.
+    /// The non-blocking calls that have ended, and their results. They are notified without the lock that protects the messages.
     finished: Vec<(OnEnd, Result<Rank>)>,
     /// The rank that failed first, and its cause.
     failure: Option<(Rank, String)>,
@@ -60,28 +59,29 @@ impl fmt::Debug for PointToPoint {
     }
 }
 
-// SAFETY: the pointers of operations are to memory that their callers keep until the operation has ended, whichever thread ends it.
+// SAFETY: the pointers of operations are to memory that their callers keep until the operation has ended, on any thread.
 unsafe impl std::marker::Send for PointToPoint {}
 
 /// The messages to and from another rank.
 #[derive(Debug, Default)]
 struct Peer {
-    /// Oldest first. The first one is under way.
+    /// Oldest first. The first one is in transit.
     sends: VecDeque<Send>,
     arriving: Option<Arriving>,
-    /// Messages that no receive has asked for, oldest first.
+    /// Messages that match no receive yet, oldest first.
     held: VecDeque<(Header, Vec<u8>)>,
-    /// The number of sends to this rank, and of receives from it.
+    /// The number of sends to this rank.
     sent: u64,
+    /// The number of receives from this rank.
     received: u64,
 }
 
-/// A message under way to this rank.
+/// A message in transit to this rank.
 #[derive(Debug)]
 struct Arriving {
     header: Header,
     target: Arrival,
-    /// The bytes that have arrived.
+    /// The number of bytes that have arrived.
     taken: usize,
 }
 
@@ -112,12 +112,12 @@ impl PointToPoint {
         }
     }
 
-    /// Returns whether no operation is under way.
+    /// Returns whether no operation is in flight.
     fn is_idle(&self) -> bool {
         self.pending == 0
     }
 
-    /// The result of a blocking call, if it has ended.
+    /// Returns the result of a blocking call, if it has ended.
     fn take_ended(&mut self, ticket: u64) -> Option<Result<Rank>> {
         let place = self.ended.iter().position(|(ended, _)| *ended == ticket)?;
         Some(self.ended.swap_remove(place).1)
@@ -171,13 +171,13 @@ impl PointToPoint {
             return ticket;
         }
         self.links.delay();
-        let is_here =
+        let has_arrived =
             |&from: &Rank| self.peers[from].held.iter().any(|(header, _)| receive.is_for(from, header));
-        match self.sources().find(is_here) {
+        match self.sources().find(has_arrived) {
             Some(from) => {
                 let held = &mut self.peers[from].held;
                 let place = held.iter().position(|(header, _)| receive.is_for(from, header));
-                let (header, bytes) = held.remove(place.expect("it is here")).expect("it is here");
+                let (header, bytes) = held.remove(place.expect("it has arrived")).expect("it has arrived");
                 self.held_bytes -= bytes.len();
                 self.match_to(&mut receive, from);
                 self.take_held(receive, from, &header, &bytes);
@@ -201,13 +201,12 @@ impl PointToPoint {
         Operation::new(self.begun, (header, is_send), (operation, number), options.deadlines, on_end)
     }
 
-    /// The number of the next receive from a rank.
     fn number_from(&mut self, from: Rank) -> u64 {
         self.peers[from].received += 1;
         self.peers[from].received - 1
     }
 
-    /// The ranks that may send to this one. A call that accepts any source tries the one after the last first.
+    /// Returns the ranks that may send to this one, from the one after the latest source of a call that accepts any.
     fn sources(&self) -> impl Iterator<Item = Rank> + use<> {
         let (own, ranks, last) = (self.status.rank(), self.peers.len(), self.from_any.1);
         (1..=ranks).map(move |places| (last + places) % ranks).filter(move |&rank| rank != own)
@@ -248,11 +247,11 @@ impl PointToPoint {
             Ok(Polled::Moved) => call.renew(),
             Ok(Polled::Idle) => {}
             Ok(Polled::Done) => {
-                let send = self.peers[to].sends.pop_front().expect("it is under way");
+                let send = self.peers[to].sends.pop_front().expect("it is in transit");
                 self.end(send.call, Ok(to));
             }
             Err(failure) => {
-                let send = self.peers[to].sends.pop_front().expect("it is under way");
+                let send = self.peers[to].sends.pop_front().expect("it is in transit");
                 self.fail(send.call, failure);
                 return None;
             }
@@ -267,8 +266,7 @@ impl PointToPoint {
         }
         let Arriving { header, target, taken } = self.peers[from].arriving.as_mut()?;
         let place = match target {
-            // SAFETY: the caller of `receive` keeps the place until the operation has ended, and nothing else accesses
-            // it.
+            // SAFETY: the caller of `receive` keeps the place until the operation has ended, and no other code accesses it.
             Arrival::Receive(receive) => unsafe { &mut *receive.place },
             Arrival::Held(bytes) => bytes,
         };
@@ -292,8 +290,8 @@ impl PointToPoint {
         }
     }
 
-    /// Begins to receive the next message from a rank, if a receive waits for one of its messages and it is here. `None` after a
-    /// failure, and if there is nothing to wait for.
+    /// Begins to receive the next message from a rank, if it has arrived and a receive waits for a message of this rank. `None` after a
+    /// failure, and if no receive waits.
     fn begin_to_receive(&mut self, from: Rank) -> Option<bool> {
         if !self.awaited.iter().any(|receive| receive.from.is_none_or(|only| only == from)) {
             return None;
@@ -329,7 +327,7 @@ impl PointToPoint {
         Some(true)
     }
 
-    /// A receive gets the message of a rank: errors name it from now on.
+    /// Assigns the message of a rank to a receive. Errors of the receive name the rank from now on.
     fn match_to(&mut self, receive: &mut Receive, from: Rank) {
         if receive.from.is_none() {
             self.from_any = (self.from_any.0 + 1, from);
@@ -338,7 +336,7 @@ impl PointToPoint {
         }
     }
 
-    /// The message that was arriving from a rank is here.
+    /// Ends the receive of the message that was arriving from a rank, or holds the message.
     fn arrived(&mut self, from: Rank) {
         let Some(Arriving { header, target, .. }) = self.peers[from].arriving.take() else { return };
         self.renew_receives_from(from);
@@ -346,7 +344,7 @@ impl PointToPoint {
             Arrival::Receive(receive) => return self.end(receive.call, Ok(from)),
             Arrival::Held(bytes) => bytes,
         };
-        // A receive may have asked for it meanwhile.
+        // A matching receive may have begun in the meantime.
         match self.awaited.iter().position(|receive| receive.is_for(from, &header)) {
             Some(place) => {
                 self.held_bytes -= bytes.len();

@@ -1,9 +1,9 @@
 //! Ranks that share memory: threads of a process, or processes of a node.
 //!
-//! All communication uses a [`Board`] in shared memory. A short message is eager: the sender copies it into a slot of a
-//! channel and continues. A longer one is read in place if the receiver can access it, while the sender waits; otherwise it is
-//! copied piece by piece through staging memory, or by the kernel. No rank takes a lock that another could hold, and once memory
-//! is mapped there are no system calls (except the kernel's copies).
+//! All communication uses a [`Board`] in shared memory. A short message is eager: the sender copies it into a slot of a channel and
+//! continues. A longer one is read in place if the receiver can access it, while the sender waits. Otherwise it is copied piece by piece
+//! through staging memory, or by the kernel. No rank acquires a lock that another could hold. Once memory is mapped, there are no system
+//! calls except the kernel's copies.
 
 use std::sync::Arc;
 
@@ -56,12 +56,11 @@ pub(crate) struct Shared {
     outbox: Outbox,
     /// The number of messages received from each position.
     received: Vec<u64>,
-    /// The number of passes so far.
     passes: u64,
     /// The starts of this rank's ranges in the buffers of other positions, in the current pass.
     starts: Vec<Start>,
-    /// Registered memory lent in place of a buffer that is not registered.
-    dealt: Scratch,
+    /// Registered memory that is lent in place of a buffer that is not registered.
+    lent_copy: Scratch,
     /// Data copied by the kernel for this rank to work on.
     copy: Scratch,
 }
@@ -77,8 +76,8 @@ unsafe impl Sync for Shared {}
 struct Outbox {
     /// The number of messages sent to each position.
     sent: Vec<u64>,
-    /// The number of them that the receiver had received when this rank last looked.
-    taken: Vec<u64>,
+    /// The number of them that the receiver had received when this rank last checked.
+    released: Vec<u64>,
     /// The message that last used each piece of staging memory: its receiver and number.
     staged: [Option<(usize, u64)>; PIECES],
     /// The piece after the one that was used last.
@@ -90,12 +89,12 @@ impl Outbox {
     #[inline]
     fn next(&mut self, board: &Board, (from, to): (usize, usize)) -> Option<Stamp> {
         let number = self.sent[to] + 1;
-        if number > self.taken[to] + SLOTS {
-            self.taken[to] = board.channel(from, to).taken();
+        if number > self.released[to] + SLOTS {
+            self.released[to] = board.channel(from, to).released();
         }
-        // Data that this rank has received is in its own cache, as long as the other rank need not read it.
-        let stamp = || Stamp { number, acknowledged: board.channel(to, from).taken() };
-        (number <= self.taken[to] + SLOTS).then(stamp)
+        // The count of received messages stays in this rank's cache, as long as the other rank need not read it.
+        let stamp = || Stamp { number, acknowledged: board.channel(to, from).released() };
+        (number <= self.released[to] + SLOTS).then(stamp)
     }
 
     /// Sends a short message, if a slot is free.
@@ -116,7 +115,7 @@ impl Outbox {
     /// Returns a piece of staging memory whose message has been received.
     fn free_piece(&self, board: &Board, from: usize) -> Option<usize> {
         let is_free = |&piece: &usize| {
-            self.staged[piece].is_none_or(|(to, number)| board.channel(from, to).taken() >= number)
+            self.staged[piece].is_none_or(|(to, number)| board.channel(from, to).released() >= number)
         };
         (self.next_piece..self.next_piece + PIECES).map(|piece| piece % PIECES).find(is_free)
     }
@@ -132,10 +131,10 @@ impl Outbox {
         self.next_piece = (piece + 1) % PIECES;
     }
 
-    /// Records an acknowledgement that came with a message of that position.
+    /// Records an acknowledgement that arrived with a message of that position.
     #[inline]
     fn acknowledged(&mut self, by: usize, taken: u64) {
-        self.taken[by] = self.taken[by].max(taken);
+        self.released[by] = self.released[by].max(taken);
     }
 }
 
@@ -153,9 +152,9 @@ impl Shared {
         let mut positions = vec![None; members.iter().max().map_or(0, |last| last + 1)];
         members.iter().enumerate().for_each(|(position, &rank)| positions[rank] = Some(position));
         let outbox =
-            Outbox { sent: vec![0; ranks], taken: vec![0; ranks], staged: [None; PIECES], next_piece: 0 };
+            Outbox { sent: vec![0; ranks], released: vec![0; ranks], staged: [None; PIECES], next_piece: 0 };
         let (received, starts) = (vec![0; ranks], vec![Start::Elsewhere(0); ranks]);
-        let dealt = Scratch::new(Arc::clone(&registry));
+        let lent_copy = Scratch::new(Arc::clone(&registry));
         Self {
             position,
             members,
@@ -170,12 +169,12 @@ impl Shared {
             received,
             passes: 0,
             starts,
-            dealt,
+            lent_copy,
             copy: Scratch::default(),
         }
     }
 
-    /// Returns this rank's end for point-to-point messages, over channels of their own.
+    /// Returns this rank's end for point-to-point messages, over separate channels.
     pub(super) fn for_messages(&self) -> Line {
         Line(Self::new(
             self.position,
@@ -192,7 +191,7 @@ impl Shared {
         Self::of_process(StatusBoard::of_threads(ranks)?, waits)
     }
 
-    /// Returns the transports of a process that is a world of its own, given the status board of each rank.
+    /// Returns the transports of all ranks of a world in one process, given the status board of each rank.
     pub(super) fn of_process(
         statuses: Vec<StatusBoard>,
         waits: (u32, usize),
@@ -235,7 +234,7 @@ impl Shared {
         self.cores
     }
 
-    /// Sets how often this rank polls before it yields.
+    /// Sets the number of polls of this rank before it yields.
     pub(super) fn set_spins(&mut self, spins: u32) {
         self.spins = spins;
     }
@@ -273,8 +272,8 @@ impl Shared {
         mut incoming: Option<Incoming<'_>>,
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
-        let outgoing = outgoing.filter(|outgoing| !self.sends_short(header, outgoing));
-        if outgoing.is_none() && self.takes_short(header, &mut incoming)? {
+        let outgoing = outgoing.filter(|outgoing| !self.try_send_short(header, outgoing));
+        if outgoing.is_none() && self.try_receive_short(header, &mut incoming)? {
             return Ok(());
         }
         self.exchange_any(header, outgoing, incoming, deadlines)
@@ -290,10 +289,10 @@ impl Shared {
         deadlines: &Deadlines,
     ) -> Result<(), Failure> {
         let spins = self.spins;
-        let (mut sending, mut receiving, around) = self.halves(header, outgoing, incoming);
-        let waiting = Waiting::new(spins, deadlines, around.status);
+        let (mut sending, mut receiving, checks) = self.halves(header, outgoing, incoming);
+        let waiting = Waiting::new(spins, deadlines, checks.status);
         sending.progress()?;
-        complete(&mut sending, &mut receiving, waiting, |other, waiting| around.look(other, waiting))
+        complete(&mut sending, &mut receiving, waiting, |other, waiting| checks.poll(other, waiting))
     }
 
     /// Returns both halves of an exchange, and the checks during a wait. The sending half makes progress
@@ -304,27 +303,27 @@ impl Shared {
         header: &'a Header,
         outgoing: Option<Outgoing<'a>>,
         incoming: Option<Incoming<'a>>,
-    ) -> (Option<Sending<'a>>, Option<Receiving<'a>>, Around<'a>) {
+    ) -> (Option<Sending<'a>>, Option<Receiving<'a>>, Checks<'a>) {
         let to = outgoing.as_ref().map(|outgoing| self.position_of(outgoing.to));
         let from = incoming.as_ref().map(|incoming| self.position_of(incoming.from));
         let Self { position, members, board, status, reach, registry, outbox, received, passes, .. } = self;
         let (board, status, registry) = (&*board, &*status, &**registry);
         let sending = outgoing.zip(to).map(|(outgoing, to)| {
-            let can_ask_kernel = reach.kernel_copies() == Some(true);
-            Sending::new((board, status), (*position, to), header, outgoing, outbox, registry, can_ask_kernel)
+            let uses_kernel = reach.kernel_copies() == Some(true);
+            Sending::new((board, status), (*position, to), header, outgoing, outbox, registry, uses_kernel)
         });
         // The count before this exchange: the number of the expected message may change during it.
-        let around = Around { position: *position, members, board, status, header, passes: *passes };
+        let checks = Checks { position: *position, members, board, status, header, passes: *passes };
         let receiving = incoming.zip(from).map(|(incoming, from)| {
             Receiving::new((board, status), (from, *position), header, incoming, &mut received[from], reach)
         });
-        (sending, receiving, around)
+        (sending, receiving, checks)
     }
 }
 
-/// The state that a rank checks while it waits.
+/// The periodic checks of a waiting rank.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Around<'a> {
+pub(super) struct Checks<'a> {
     position: usize,
     members: &'a [Rank],
     board: &'a Board,
@@ -333,29 +332,29 @@ pub(super) struct Around<'a> {
     passes: u64,
 }
 
-impl Around<'_> {
+impl Checks<'_> {
     /// Returns whether a rank sends its messages through this memory.
     pub(super) fn has(&self, rank: Rank) -> bool {
         self.members.contains(&rank)
     }
 
     #[cold]
-    pub(super) fn look(&self, other: Rank, waiting: &Waiting<'_>) -> Result<PeerState, Failure> {
+    pub(super) fn poll(&self, other: Rank, waiting: &Waiting<'_>) -> Result<PeerState, Failure> {
         if waiting.is_long() {
-            self.overhear()?;
+            self.check_unexpected()?;
             self.header.check_called(other, self.status)?;
         }
         Ok(Failure::left(other, self.status).map_or(PeerState::Nothing, PeerState::Gone))
     }
 
-    /// Checks messages and opened buffers of other ranks that this one does not wait for.
-    fn overhear(&self) -> Result<(), Failure> {
+    /// Checks messages and opened buffers of ranks that this one does not wait for.
+    fn check_unexpected(&self) -> Result<(), Failure> {
         (0..self.members.len()).filter(|&other| other != self.position).try_for_each(|other| {
             let sent = self.board.channel(other, self.position).ahead();
             let opened = self.board.condition(other).opened.read(self.passes + 1);
             let mut posted = sent.into_iter().chain(opened.map(|content| &content.header));
             posted
-                .try_for_each(|header| self.header.check_overheard(header, self.members[other], self.status))
+                .try_for_each(|header| self.header.check_unexpected(header, self.members[other], self.status))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The time slice of threads that wait.
+//! The time slice of waiting threads.
 
 use std::cell::Cell;
 
@@ -12,8 +12,8 @@ thread_local! {
 /// Shortens the time slice of this thread, once.
 ///
 /// Linux charges a thread that yields for the rest of its slice. With the usual 3 ms, a rank that shares its core with a thread that computes
-/// waits that long after each yield, although its message arrives within microseconds. Slices can be set since Linux 6.12. Earlier
-/// versions ignore the value, and where the system refuses the call, the thread keeps its slice: both are only slower.
+/// waits that long after each yield, although its message arrives within microseconds. Slices can be set since Linux 6.12. Earlier versions
+/// ignore the value, and if the system refuses the call, the thread keeps its slice. In both cases waits are only slower.
 pub(super) fn shorten() {
     if IS_SHORT.replace(true) {
         return;
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_keeps_its_policy_and_priority() {
+    fn shortening_keeps_the_policy_and_priority() {
         let priority = || {
             let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
             let fields: Vec<_> =

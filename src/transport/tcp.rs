@@ -1,7 +1,6 @@
 //! The link over TCP: one connection for every pair of ranks.
 //!
-//! A message is a header, followed by its payload. The kernel takes both from where they lie, and delivers long payloads to where they
-//! are stored.
+//! A message is a header, followed by its payload. The kernel reads both in place, and writes long payloads to their destination.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -24,7 +23,6 @@ pub(super) use connect::controls;
 use socket::Socket;
 use stream::Stream;
 
-/// The connections of a rank.
 #[derive(Debug)]
 struct Tcp<S = TcpStream> {
     /// By rank of the world; `None` for those that share memory with this one.

@@ -1,4 +1,4 @@
-//! A vendor's own collectives on the host: MPI's.
+//! A vendor's own collectives on the host, which are MPI's.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub(crate) struct VendorPhase<'a> {
     pub(crate) op: ReduceOp,
 }
 
-const CHOSEN: &str = "a vendor is chosen only where there is one";
+const CHOSEN: &str = "a vendor is chosen only if it is available";
 
 #[cfg(not(feature = "mpi"))]
 #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "there is no vendor")]
@@ -62,7 +62,7 @@ impl Fabric {
         self.mpi.as_mut().expect(CHOSEN).in_group(phase, held, (self.rank, waiting))
     }
 
-    /// Runs a whole call as a vendor's collective, in place, with these parts of ranks; a mean as its sum. It has no deadline.
+    /// Runs a whole call as a vendor's collective, in place, with these parts of ranks. A mean is only summed. It has no deadline.
     ///
     /// # Errors
     /// [`Error::Mpi`](crate::Error::Mpi) if MPI fails.

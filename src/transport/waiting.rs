@@ -11,23 +11,24 @@ use crate::error::Error;
 use crate::status::{FirstFailure, StatusBoard};
 use crate::while_waiting;
 
-/// Polls between clock readings: reading the clock costs as much as polling.
-const LOOKS_BETWEEN_CLOCKS: u32 = 256;
-/// After this time a rank sleeps between polls: the message is not merely in transit.
+/// Polls between clock readings, since reading the clock costs as much as polling.
+const POLLS_BETWEEN_CLOCK_READS: u32 = 256;
+/// After this time a rank sleeps between polls, since the message is not merely in transit.
 pub(super) const AWAKE: Duration = Duration::from_millis(200);
 const NAP: Duration = Duration::from_micros(50);
 /// Polls before sleeping in a wait known to be long.
-const LOOKS_AWAKE: u32 = 50;
-/// Yields before a nap that the awaited event ends: other ranks that share the core may have something to do first.
+const POLLS_AWAKE: u32 = 50;
+/// Yields before a sleep that the awaited event ends, since other ranks that share the core may have work.
 const YIELDS_BEFORE_NAPS: u32 = 4;
-/// Longer than a message takes that a rank sent before it left: news of that may be faster than the message.
+/// Longer than the transit of a message. The notice that a rank has left may overtake its last message.
 pub(super) const IN_FLIGHT_GRACE: Duration = Duration::from_secs(3);
-/// Polls before yielding, for a rank with its own core; the first ones without a pause, which would delay a message about to arrive.
+/// The number of polls before yielding, for a rank with its own core.
 const SPINS: u32 = 2000;
+/// The number of first polls without a pause, which would delay a message that is about to arrive.
 const EAGER_SPINS: u32 = 200;
 
-/// The longest time that another rank may be silent while this one waits for it. Data that arrive, or that the other end
-/// accepts, renew the deadline, however long a message takes as a whole.
+/// The longest time that another rank may be silent while this one waits for it. Data that arrive, or that the other end accepts, renew the
+/// deadline, so a whole message may take longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Deadlines {
     pub(crate) timeout: Duration,
@@ -35,11 +36,10 @@ pub(crate) struct Deadlines {
     pub(crate) quiet: Duration,
 }
 
-/// The outcome of a poll.
 #[derive(Debug)]
 pub(super) enum Poll<R> {
     Done(R),
-    /// Something happened, and more may happen at once.
+    /// There was progress, and more may be possible at once.
     Progress,
     /// No progress is possible before this rank acts.
     WaitsFor(Rank),
@@ -49,20 +49,20 @@ pub(super) enum Poll<R> {
 #[derive(Debug)]
 pub(super) enum PeerState {
     Nothing,
-    /// The other rank will not arrive. Messages that it sent before still count.
+    /// The other rank will not arrive. Messages that it sent before remain valid.
     Gone(Failure),
 }
 
 /// The reason why a wait ends without success.
 #[derive(Debug)]
 pub(crate) enum WaitFailure {
-    /// The other rank was silent until the deadline; for how long.
+    /// The other rank was silent for this long, beyond the deadline.
     Overdue(Duration),
     /// A rank has failed.
     Failed(Error),
 }
 
-/// Sleeps until the awaited event may have happened, but for a short time at most: who waits also looks for failures.
+/// Sleeps until the awaited event may have happened, but only for a short time, since a waiting rank also checks for failures.
 pub(super) struct Nap<'a>(pub(super) &'a dyn Fn());
 
 impl fmt::Debug for Nap<'_> {
@@ -73,20 +73,20 @@ impl fmt::Debug for Nap<'_> {
 
 /// The pauses between polls of something that another rank changes: spins, then yields, then sleeps.
 ///
-/// A yield hands the core to another rank in about a microsecond, where spinning would use up the time slice.
+/// A yield switches to another rank in about a microsecond, where spinning would use up the time slice.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a> {
-    looks: u32,
+    polls: u32,
     spins: u32,
     times: Option<Times>,
     /// Whether there was progress since the clock was read.
     moved: bool,
-    patient: bool,
+    is_long: bool,
     /// The number of polls after which a rank sleeps between them.
-    looks_awake: u32,
-    /// The way to sleep, if the awaited event can wake it up.
+    polls_awake: u32,
+    /// The function by which to sleep, if the awaited event can end the sleep.
     nap: Option<Nap<'a>>,
-    heeds_failures: bool,
+    checks_failures: bool,
     deadlines: &'a Deadlines,
     status: &'a StatusBoard,
 }
@@ -101,13 +101,13 @@ struct Times {
     before: Duration,
 }
 
-/// The silence of another rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Silence {
-    /// When there was progress last.
+    /// The time of the latest progress.
     moved: Instant,
-    /// The time of the latest progress, or when a rank was last in a quiet section: the awaited event may have
-    /// become possible only then.
+    /// The time of the latest progress, or when a rank was last in a quiet section, if that is later. The awaited event may have become
+    /// possible
+    /// only then.
     resumed: Instant,
 }
 
@@ -116,7 +116,7 @@ impl Silence {
         Self { moved: now, resumed: now }
     }
 
-    /// Returns its length. `is_quiet` is whether a rank is in a quiet section.
+    /// Returns the length of the silence. `is_quiet` is whether a rank is in a quiet section.
     pub(super) fn lasts(&mut self, now: Instant, is_quiet: bool) -> Duration {
         if is_quiet {
             self.resumed = now;
@@ -124,14 +124,13 @@ impl Silence {
         now - self.moved
     }
 
-    /// Returns whether it is longer than the deadlines allow.
+    /// Returns whether the silence is longer than the deadlines allow.
     pub(super) fn is_over(&self, now: Instant, Deadlines { timeout, quiet }: Deadlines) -> bool {
         now - self.resumed > timeout || now - self.moved > timeout.max(quiet)
     }
 }
 
 impl Deadlines {
-    /// No deadline.
     pub(crate) const NEVER: Self = Self { timeout: Duration::MAX, quiet: Duration::MAX };
 }
 
@@ -139,47 +138,47 @@ impl<'a> Waiting<'a> {
     /// Returns a wait with `spins` polls before it yields.
     pub(crate) fn new(spins: u32, deadlines: &'a Deadlines, status: &'a StatusBoard) -> Self {
         Self {
-            looks: 0,
+            polls: 0,
             spins,
             times: None,
             moved: false,
-            patient: false,
-            looks_awake: u32::MAX,
+            is_long: false,
+            polls_awake: u32::MAX,
             nap: None,
-            heeds_failures: true,
+            checks_failures: true,
             deadlines,
             status,
         }
     }
 
-    /// Makes the wait sleep early, for events that take a while, such as a large message between nodes. That frees the core for
-    /// others and for the kernel that moves the bytes; and on an oversubscribed core, a thread that yields is last in the queue,
-    /// while one that wakes up is first.
+    /// Makes the wait sleep early, for events that take a while, such as a large message between nodes. That frees the core for other threads
+    /// and for the kernel, which moves the bytes. On an oversubscribed core, a thread that yields is last in the queue, while one that wakes
+    /// up
+    /// is first.
     pub(super) fn for_long(self) -> Self {
-        Self { looks_awake: LOOKS_AWAKE, spins: self.spins.min(LOOKS_AWAKE), ..self }
+        Self { polls_awake: POLLS_AWAKE, spins: self.spins.min(POLLS_AWAKE), ..self }
     }
 
-    /// Makes the wait sleep by such naps, once it has spun and yielded: that frees the core, and costs no more than a wake-up.
+    /// Makes the wait sleep by `nap` once it has spun and yielded. That frees the core, and costs no more than a wake-up.
     pub(super) fn napping(self, nap: Nap<'a>) -> Self {
         let spins = self.spins.min(EAGER_SPINS);
-        Self { spins, looks_awake: spins + YIELDS_BEFORE_NAPS, nap: Some(nap), ..self }
+        Self { spins, polls_awake: spins + YIELDS_BEFORE_NAPS, nap: Some(nap), ..self }
     }
 
-    /// Pauses briefly; returns true when it is time to check whether something is wrong.
+    /// Pauses briefly. Returns true when it is time to check for failures.
     #[inline]
     pub(crate) fn pause(&mut self) -> Result<bool, WaitFailure> {
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks < self.spins {
-            if self.looks > EAGER_SPINS {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls < self.spins {
+            if self.polls > EAGER_SPINS {
                 std::hint::spin_loop();
             }
             return Ok(false);
         }
-        self.give_way()
+        self.yield_or_sleep()
     }
 
-    /// Like [`pause`](Self::pause), in a wait for a rank, which is recorded once it is longer than a message
-    /// takes.
+    /// Like [`pause`](Self::pause), in a wait for a rank. The wait is recorded once it takes longer than a message.
     #[inline]
     pub(crate) fn pause_for(&mut self, other: Rank) -> Result<bool, Failure> {
         match self.pause() {
@@ -193,47 +192,47 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Notes that there was progress: the wait is no longer a long one.
+    /// Records progress, after which the wait is no longer a long one.
     pub(crate) fn renew(&mut self) {
         self.moved = true;
     }
 
-    /// Pauses briefly, as [`Waiting::pause`], in a wait without a deadline.
+    /// Pauses briefly, like [`Waiting::pause`], in a wait without a deadline.
     ///
     /// # Errors
     /// The failure of a rank.
     pub(crate) fn pause_without_deadline(&mut self) -> Result<bool, Error> {
-        self.pause().map_err(|hopeless| match hopeless {
+        self.pause().map_err(|failure| match failure {
             WaitFailure::Failed(error) => error,
             WaitFailure::Overdue(waited) => unreachable!("the wait of {waited:?} has no deadline"),
         })
     }
 
-    /// Records the rank that this one waits for, after a pause that has read the clock.
+    /// Records the awaited rank, after a pause that has read the clock.
     pub(super) fn record(&self, other: Rank) {
         let more = self.times.map_or(Duration::ZERO, |times| times.waited - times.before);
         self.status.waits_for(other, more);
     }
 
-    /// Makes the wait of a thread that drives what others wait for sleep early.
+    /// Makes the wait sleep early, for a thread that drives messages in the background.
     pub(crate) fn in_background(self) -> Self {
         self.napping(Nap(&|| clock::sleep(NAP)))
     }
 
-    /// Makes the wait go on after failures: for what survivors do.
+    /// Makes the wait continue after failures, for the survivors.
     pub(crate) fn after_failure(self) -> Self {
-        Self { heeds_failures: false, ..self }
+        Self { checks_failures: false, ..self }
     }
 
-    /// Polls until done. In between it pauses, and periodically checks the rank that it waits for (`look_around`).
+    /// Polls until done. Between polls it pauses, and periodically checks the awaited rank by `check_peer`.
     ///
-    /// Before the wait fails, it polls once more: what the rank did before it left counts; and at the deadline, this rank may have
-    /// been descheduled itself, and what it waits for, or the reason why it does not come, may be here.
+    /// Before the wait fails, it polls once more. A message that the rank sent before it left remains valid. At the deadline, this rank may
+    /// itself have been descheduled, and the message or the reason for its absence may have arrived.
     #[inline]
     pub(super) fn until<R>(
         mut self,
         mut poll: impl FnMut() -> Result<Poll<R>, Failure>,
-        mut look_around: impl FnMut(Rank, &Self) -> Result<PeerState, Failure>,
+        mut check_peer: impl FnMut(Rank, &Self) -> Result<PeerState, Failure>,
     ) -> Result<R, Failure> {
         loop {
             let other = match poll()? {
@@ -248,7 +247,7 @@ impl<'a> Waiting<'a> {
             if matches!(paused, Ok(false)) {
                 continue;
             }
-            if let Some(failure) = self.check(other, paused, &mut look_around)? {
+            if let Some(failure) = self.check(other, paused, &mut check_peer)? {
                 match poll()? {
                     Poll::Done(result) => return Ok(result),
                     Poll::Progress => self.moved = true,
@@ -258,21 +257,21 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Checks the rank that is waited for. Returns why the wait fails, unless one more poll sees something.
+    /// Checks the awaited rank. Returns the failure of the wait, unless one more poll makes progress.
     #[cold]
     fn check(
         &self,
         other: Rank,
         paused: Result<bool, Failure>,
-        look_around: &mut impl FnMut(Rank, &Self) -> Result<PeerState, Failure>,
+        check_peer: &mut impl FnMut(Rank, &Self) -> Result<PeerState, Failure>,
     ) -> Result<Option<Failure>, Failure> {
         match paused {
-            Ok(_) => Ok(match look_around(other, self)? {
+            Ok(_) => Ok(match check_peer(other, self)? {
                 PeerState::Nothing => None,
                 PeerState::Gone(failure) => Some(failure),
             }),
             Err(late @ Failure::Timeout { .. }) => {
-                look_around(other, self)?;
+                check_peer(other, self)?;
                 Ok(Some(late))
             }
             Err(failure) => Err(failure),
@@ -281,21 +280,21 @@ impl<'a> Waiting<'a> {
 
     /// Returns whether the other rank has been silent for much longer than a message takes.
     pub(super) fn is_long(&self) -> bool {
-        self.patient
+        self.is_long
     }
 
-    /// Returns the time that the other rank has been silent, at the last look at the clock.
+    /// Returns the time that the other rank has been silent, at the last reading of the clock.
     pub(super) fn silence(&self) -> Duration {
         self.times.map_or(Duration::ZERO, |times| times.started + times.waited - times.silence.moved)
     }
 
     #[cold]
-    fn give_way(&mut self) -> Result<bool, WaitFailure> {
-        let sleeps = self.patient || self.looks > self.looks_awake;
+    fn yield_or_sleep(&mut self) -> Result<bool, WaitFailure> {
+        let sleeps = self.is_long || self.polls > self.polls_awake;
         if !sleeps {
             clock::yield_now();
         }
-        if !sleeps && !self.looks.is_multiple_of(LOOKS_BETWEEN_CLOCKS) {
+        if !sleeps && !self.polls.is_multiple_of(POLLS_BETWEEN_CLOCK_READS) {
             return Ok(false);
         }
         let now = clock::now();
@@ -309,16 +308,16 @@ impl<'a> Waiting<'a> {
         }
         let silent = times.silence.lasts(now, self.status.is_quiet());
         let is_over = times.silence.is_over(now, *self.deadlines);
-        self.patient = silent > AWAKE;
+        self.is_long = silent > AWAKE;
         match &self.nap {
             Some(nap) if sleeps => nap.0(),
             None if sleeps => clock::sleep(NAP),
             _ => {}
         }
-        if self.patient {
+        if self.is_long {
             self.status.look();
         }
-        let failure = self.status.failure().filter(|_| self.heeds_failures);
+        let failure = self.status.failure().filter(|_| self.checks_failures);
         if let Some(FirstFailure { first: by, cause, .. }) = failure {
             return Err(WaitFailure::Failed(Error::Aborted { rank: self.status.rank(), by, cause }));
         }
@@ -331,7 +330,7 @@ impl<'a> Waiting<'a> {
     }
 }
 
-/// Returns the polls before yielding: none if ranks outnumber cores.
+/// Returns the number of polls before yielding: none if ranks outnumber cores.
 pub(super) fn spins(ranks: usize, cores: usize) -> u32 {
     if ranks > cores { 0 } else { SPINS }
 }

@@ -1,27 +1,27 @@
-//! Warnings about worlds that work, but badly.
+//! Warnings about worlds that work, but slowly or within tight limits.
 
 use super::bootstrap::{Bootstrap, gather};
 use crate::config::{Config, warn_of_unread_settings};
 use crate::error::Result;
 use crate::system::{self, say};
 
-/// Prints warnings, each by one rank, unless disabled; rank 0 prints those it knows itself. `node` is the number of ranks and
-/// cores of this node. All ranks call it.
-pub(super) fn say_what_is_odd(
+/// Prints warnings, each on one rank, unless disabled. Rank 0 also prints its `own` ones. `node` is the number of ranks and cores of this
+/// node. All ranks call it.
+pub(super) fn print(
     bootstrap: &mut dyn Bootstrap,
     node: (usize, usize),
     config: &Config,
-    odd: Vec<String>,
+    own: Vec<String>,
 ) -> Result<()> {
     let (rank, ranks) = (bootstrap.rank(), bootstrap.ranks());
     let files = system::open_files();
     let too_few = files.is_some_and(|files| files < system::least_open_files(ranks));
-    // The first of all ranks with a warning prints it.
-    let seen = [node.0 > node.1, too_few].map(|is_odd| is_odd && config.warnings);
-    let seen_by_all = gather(bootstrap, &seen)?;
-    let first = |kind: usize| seen_by_all.iter().position(|seen| seen[kind]) == Some(rank);
+    // The first of all ranks to which a warning applies prints it.
+    let applies = [node.0 > node.1, too_few].map(|is_true| is_true && config.warnings);
+    let applies_by_rank = gather(bootstrap, &applies)?;
+    let first = |kind: usize| applies_by_rank.iter().position(|applies| applies[kind]) == Some(rank);
     if first(0) {
-        turns(node.0, node.1).iter().for_each(|line| say(line));
+        oversubscription(node.0, node.1).iter().for_each(|line| say(line));
     }
     if let Some(files) = files.filter(|_| first(1)) {
         say(&format!(
@@ -33,13 +33,13 @@ pub(super) fn say_what_is_odd(
     }
     if rank == 0 && config.warnings {
         warn_of_unread_settings();
-        odd.iter().for_each(|line| say(line));
+        own.iter().for_each(|line| say(line));
     }
     Ok(())
 }
 
 /// Returns a warning for an oversubscribed node.
-fn turns(ranks: usize, cores: usize) -> Option<String> {
+fn oversubscription(ranks: usize, cores: usize) -> Option<String> {
     let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let online = count_of_list(online.trim());
     let bound = match online {
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_the_kernel_are_counted() {
+    fn kernel_lists_are_counted() {
         assert_eq!((count_of_list("0-3,8"), count_of_list("0"), count_of_list("")), (Some(5), Some(1), None));
     }
 }

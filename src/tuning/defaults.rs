@@ -7,20 +7,20 @@ use super::{Reach, Section};
 pub(super) fn section(reach: Reach) -> Section {
     let (messages, one_pass): (&[Range], Option<&[Range]>) = match reach {
         Reach::ShmSlice => (&SHM_SLICE, Some(&SHM_SLICE_ONE_PASS)),
-        // Threads access all memory as processes access registered memory.
+        // Threads access all memory in the way that processes access registered memory.
         Reach::ShmRegistered | Reach::Threads => (&SHM_REGISTERED, Some(&SHM_REGISTERED_ONE_PASS)),
         Reach::Mpi => (&MPI, None),
         Reach::Network => (&NETWORK, None),
     };
-    let link = |ranges: &[Range]| Link::new(ranges.to_vec()).expect("the constants make a link");
+    let link = |ranges: &[Range]| Link::new(ranges.to_vec()).expect("the default constants are a valid link");
     let (messages, one_pass) = (link(messages), one_pass.map(link));
     Section { messages, one_pass, hand_over_us: None, measured: MEASURED.to_owned() }
 }
 
-/// Written by `unisono tune`, over Open MPI 4.1.4, on an AMD EPYC (Zen 5). Its two virtual cores are sometimes two halves of
-/// a core and sometimes not: a cache line takes 0.2 or 0.45 us from one to the other, and messages that fit the caches
-/// change by a factor of two. The constants are the geometric means of both states, so neither is off by more than a factor
-/// of 1.5 at most sizes. The constants of MPI messages are from an Intel Cascade Lake.
+/// Written by `unisono tune`, over Open MPI 4.1.4, on an AMD EPYC (Zen 5). Its two virtual cores are sometimes hyperthreads of one core and
+/// sometimes separate cores. A cache line takes 0.2 or 0.45 us from one to the other, and the times of messages that fit the caches vary by
+/// a factor of two. The constants are the geometric means of both states, so neither is off by more than a factor of 1.5 at most sizes. The
+/// constants of MPI messages are from an Intel Cascade Lake.
 const MEASURED: &str = "2 ranks on a machine of 2 cores, between its fastest and its slowest moments";
 
 const fn range(up_to_bytes: usize, alpha_us: f64, move_gb_per_s: f64, reduce_gb_per_s: f64) -> Range {

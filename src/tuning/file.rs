@@ -46,7 +46,6 @@ struct FileSection {
     hand_over_us: Option<Spanned<Latency>>,
 }
 
-/// A range of message sizes.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Message {
@@ -154,8 +153,8 @@ pub fn read(text: &str) -> Result<Vec<(Reach, Section)>, InvalidFile> {
     let mut read = Vec::new();
     for (reach, section) in Reach::ALL.into_iter().zip(sections) {
         let Some(FileSection { measured, messages, one_pass, hand_over_us }) = section else { continue };
-        let says_one_pass = one_pass.as_ref().filter(|_| !reach.shares_memory()).map(Spanned::span);
-        if let Some(span) = says_one_pass {
+        let unexpected_one_pass = one_pass.as_ref().filter(|_| !reach.shares_memory()).map(Spanned::span);
+        if let Some(span) = unexpected_one_pass {
             let what = format!("[{}] cannot have one_pass: these ranks share no memory", reach.name());
             return Err(invalid(span.start, what));
         }
@@ -174,7 +173,7 @@ fn count_lines(text: &str, end: usize) -> usize {
     text.as_bytes().iter().take(end).filter(|&&byte| byte == b'\n').count()
 }
 
-/// Converts some lines to a link.
+/// Converts the lines of a section to a link.
 fn link<L: Copy + Into<Range>>(
     lines: Spanned<Vec<Spanned<L>>>,
     invalid: impl Fn(usize, String) -> InvalidFile,
@@ -188,7 +187,7 @@ fn link<L: Copy + Into<Range>>(
             let (up_to, before) = (size::text(range.up_to_bytes), up_to(before));
             return Err(invalid(
                 at,
-                format!("up_to is {up_to}, but should be above {before}, that of the line before"),
+                format!("up_to is {up_to}, but should be above {before}, the value on the previous line"),
             ));
         }
         before = range.up_to_bytes;
@@ -198,7 +197,6 @@ fn link<L: Copy + Into<Range>>(
         .map_err(|_| invalid(begin, format!("the last range must be for all sizes: up_to = \"{ANY}\"")))
 }
 
-/// Formats a size for a file.
 fn up_to(bytes: usize) -> String {
     let text = if bytes == usize::MAX { ANY.to_owned() } else { size::text(bytes) };
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text } else { format!("\"{text}\"") }
@@ -249,7 +247,7 @@ const HEAD: &str = "\
 #
 # messages: a message takes alpha_us, plus its bytes divided by the rate at which they are moved or reduced.
 # one_pass: the cost of each other rank in an all-reduce without messages, by the size of the part that a rank reduces.
-# hand_over_us: the time in which a core switches from a waiting rank to the next, if there are more ranks than cores.
+# hand_over_us: the time of a context switch from a waiting rank to the next, if there are more ranks than cores.
 # up_to is the largest size of a range, in bytes: 512, \"8K\", \"1M\"; the last range is for \"any\".
 ";
 
@@ -292,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_constants_are_parsed_unchanged() {
         let text = write(&defaults());
         assert_eq!(write(&read(&text).unwrap()), text);
         assert_eq!(text.parse(), Ok(Tuning::default()), "the defaults have no more digits than a file");
@@ -300,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_over_is_kept() {
+    fn context_switch_time_is_written_and_parsed() {
         let section = Section { hand_over_us: Some(0.834), ..super::super::defaults::section(Reach::Mpi) };
         let text = write(&[(Reach::Mpi, section.clone())]);
         assert_eq!(read(&text), Ok(vec![(Reach::Mpi, section)]));
@@ -315,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_as_by_default() {
+    fn missing_sections_keep_their_defaults() {
         let text = "[mpi]\nmessages = [\n{ up_to = \"any\", alpha_us = 3, move_gb_per_s = 1, reduce_gb_per_s = 0.5 },\n]";
         let tuning: Tuning = text.parse().unwrap();
         assert_eq!(tuning.section(Reach::Threads), Tuning::default().section(Reach::Threads));
@@ -323,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn errors_name_the_value_and_its_line() {
         let file = |lines: &str| format!("# a comment\n[network]\nmessages = [\n{lines}\n]\n");
         let line = |up_to: &str, alpha: &str, rate: &str| {
             format!(
@@ -331,7 +329,7 @@ mod tests {
             )
         };
         let open = line("\"any\"", "1", "1");
-        for (text, number, said) in [
+        for (text, number, expected) in [
             (file(&line("\"8X\"", "1", "1")), 4, "up_to is \"8X\", but should be a size such as 512, \"8K\""),
             (
                 file(&line("true", "1", "1")),
@@ -355,7 +353,7 @@ mod tests {
             ("\n\n[mpi\n".to_owned(), 3, "unclosed table"),
         ] {
             let error = read(&text).unwrap_err();
-            assert!(error.line == number && error.what.contains(said), "{error}, in\n{text}");
+            assert!(error.line == number && error.what.contains(expected), "{error}, in\n{text}");
             assert!(!error.to_string().contains('\n'), "{error}");
         }
     }

@@ -70,7 +70,7 @@ pub fn reduce(root: Rank, rank: Rank, ranks: usize) -> Schedule {
     Schedule::new(1, contributors(root, ranks).map(step))
 }
 
-/// Adds the contribution of a rank; that of rank 0 is the first.
+/// Adds the contribution of a rank. Rank 0's contribution is the first.
 fn add(step: Step, other: Rank, chunks: Chunks) -> Step {
     if other == 0 { step.replace(other, chunks) } else { step.reduce(other, chunks) }
 }
@@ -85,7 +85,7 @@ mod tests {
     use crate::{Algorithm, cost::testing};
 
     #[test]
-    fn costs_what_the_page_says() {
+    fn cost_matches_the_documentation() {
         testing::check(Algorithm::AllToAll, |p| testing::Form { steps: 2 * (p - 1), sent: (p - 1, 1) });
     }
 }

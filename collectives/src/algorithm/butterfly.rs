@@ -115,8 +115,8 @@ pub fn outward(rank: Rank, ranks: usize) -> Schedule {
 
 /// Returns the all-gather as an operation, where every rank starts with its own part.
 ///
-/// A base that acts for an extra rank first receives that rank's part, and so starts with two; at the end it sends what lies
-/// before that part and what lies after it, in two messages.
+/// A base that acts for an extra rank first receives that rank's part, and so starts with two. At the end it sends the chunks
+/// before that part and those after it, in two messages.
 pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
     let folding = Folding::new(ranks);
     let others_than = |part: Rank| {
@@ -140,7 +140,7 @@ pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
     Schedule::new(ranks, steps)
 }
 
-/// Bases gather at doubling distances. Base b starts with the chunks `first(b)..first(b + 1)`.
+/// Returns the steps in which bases gather at doubling distances. Base b starts with the chunks `first(b)..first(b + 1)`.
 fn doubling(base: usize, folding: Folding, first: impl Fn(usize) -> usize) -> impl Iterator<Item = Step> {
     folding.distances().map(move |distance| {
         let gathered = |base: usize| {
@@ -159,7 +159,7 @@ mod tests {
     use crate::{Algorithm, cost::testing};
 
     #[test]
-    fn costs_what_the_page_says() {
+    fn cost_matches_the_documentation() {
         testing::check(Algorithm::Butterfly, |p| {
             let q = Folding::new(p).bases;
             let log = q.ilog2() as usize;

@@ -15,7 +15,7 @@ use crate::world::{Rank, Topology};
 /// let tree = Algorithm::Tree.descriptor();
 /// assert_eq!((tree.name, tree.role), ("tree", Some(Role::FromOrToOne)));
 /// assert!(tree.levels.is_none());
-/// let levels = Algorithm::Rail.descriptor().levels.expect("a rail looks at nodes");
+/// let levels = Algorithm::Rail.descriptor().levels.expect("a rail has levels");
 /// assert_eq!(levels.with_mpi, "rail+mpi");
 /// ```
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +24,7 @@ pub struct Descriptor {
     pub name: &'static str,
     /// A summary in one line.
     pub summary: &'static str,
-    /// The role for which it is the default of all algorithms, if any.
+    /// The role for which it is the default algorithm, if any.
     pub role: Option<Role>,
     /// Whether the number of messages is quadratic in the ranks: never fastest in a large world, and slowest to predict.
     pub is_quadratic: bool,
@@ -58,7 +58,7 @@ pub enum Role {
 pub struct Levels {
     /// The name of the method with MPI's own collectives for the intra-node phases.
     pub with_mpi: &'static str,
-    /// The name of the method with NCCL for them.
+    /// The name of the method with NCCL for the intra-node phases.
     pub with_nccl: &'static str,
     /// The number of shards that a node's sum is divided into, each held by one rank between nodes.
     pub shards: fn(&Topology) -> usize,

@@ -125,8 +125,7 @@ fn edges(ranks: usize) -> Vec<Edge> {
     edges
 }
 
-/// When each edge carries its message: after the one above it, and at a time whose parity is the edge's
-/// colour.
+/// Returns the time at which each edge carries its message: after the edge above it, and with the parity of the edge's colour.
 fn times(edges: &[Edge], ranks: usize) -> Vec<usize> {
     let colours = colours(edges, ranks);
     let mut arrival = vec![[0; 2]; ranks];
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ranks_at_once_are_each_rank_by_itself() {
+    fn schedules_made_together_equal_those_of_each_rank() {
         for ranks in 1..=40 {
             let each: Vec<_> = (0..ranks).map(|rank| outward(rank, ranks)).collect();
             assert_eq!(all_outward(ranks), each);
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_at_most_what_the_page_says() {
+    fn cost_is_within_the_documented_bounds() {
         for ranks in 2..=130 {
             let plans = Algorithm::DoubleTree.plans(Operation::AllReduce, &Topology::single_node(ranks));
             let cost = cost::count(&plans.unwrap()).expect("complete");

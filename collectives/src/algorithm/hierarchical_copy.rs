@@ -7,7 +7,7 @@
 //! ```
 //!
 //! **Cost** for m nodes of l ranks: the [tree](mod@super::tree) over l, up and down, and the [butterfly](mod@super::butterfly)
-//! over m between; a leader sends n⌈log2 l⌉ inside its node, and between nodes what the butterfly sends.
+//! over m between; a leader sends n⌈log2 l⌉ inside its node, and as much as in the butterfly between nodes.
 //!
 //! **Right when** links between nodes are slow, links inside are fast, and the array is small or a node's
 //! ranks share one network port. **Wrong when** the array is large and each rank could use the network: see
@@ -68,7 +68,7 @@ mod tests {
     use crate::{Algorithm, Operation, Topology, cost};
 
     #[test]
-    fn costs_what_the_page_says() {
+    fn cost_matches_the_documentation() {
         for (nodes, local) in [(1, 1), (2, 2), (4, 3), (8, 8), (4, 1)] {
             let plans =
                 Algorithm::HierarchicalCopy.plans(Operation::AllReduce, &Topology::uniform(nodes, local));

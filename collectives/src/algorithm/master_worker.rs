@@ -6,7 +6,7 @@
 //!
 //! **Cost**, all-reduce: 2(p−1) steps; the master sends n(p−1), the others n; scratch: one segment.
 //!
-//! **Right when** one rank must see everything (gather, scatter), or as the baseline of parameter servers. Half-precision
+//! **Right when** one rank must hold all data (gather, scatter), or as the baseline of parameter servers. Half-precision
 //! elements are rounded once: one rank makes all additions. **Wrong when** p is more than a few: everything goes through one
 //! link.
 //!
@@ -34,7 +34,7 @@ fn schedule(operation: Operation, rank: Rank, ranks: usize) -> Option<Schedule> 
     })
 }
 
-/// Returns the outward half: the root sends its whole array to each other rank in turn.
+/// Returns the outward half: the root sends its whole array to each other rank, one after the other.
 pub fn broadcast(root: Rank, rank: Rank, ranks: usize) -> Schedule {
     let whole = Chunks::one(0);
     if rank == root {
@@ -44,7 +44,7 @@ pub fn broadcast(root: Rank, rank: Rank, ranks: usize) -> Schedule {
     }
 }
 
-/// Every rank sends its own chunk to the root.
+/// Returns the gather: every rank sends its own chunk to the root.
 pub fn gather(root: Rank, rank: Rank, ranks: usize) -> Schedule {
     if rank == root {
         Schedule::new(ranks, others(root, ranks).map(|other| Step::new().replace(other, Chunks::one(other))))
@@ -53,7 +53,7 @@ pub fn gather(root: Rank, rank: Rank, ranks: usize) -> Schedule {
     }
 }
 
-/// The root sends each rank its own chunk.
+/// Returns the scatter: the root sends each rank its own chunk.
 pub fn scatter(root: Rank, rank: Rank, ranks: usize) -> Schedule {
     if rank == root {
         Schedule::new(ranks, others(root, ranks).map(|other| Step::new().send(other, Chunks::one(other))))
@@ -71,7 +71,7 @@ mod tests {
     use crate::{Algorithm, cost::testing};
 
     #[test]
-    fn costs_what_the_page_says() {
+    fn cost_matches_the_documentation() {
         testing::check(Algorithm::MasterWorker, |p| testing::Form { steps: 2 * (p - 1), sent: (p - 1, 1) });
     }
 }

@@ -100,7 +100,7 @@ mod tests {
     use crate::{Algorithm, Operation, Topology, cost};
 
     #[test]
-    fn costs_what_the_page_says() {
+    fn cost_matches_the_documentation() {
         for (nodes, local) in [(1, 1), (1, 4), (2, 2), (4, 3), (8, 8), (4, 1)] {
             let plans = Algorithm::Rail.plans(Operation::AllReduce, &Topology::uniform(nodes, local));
             let cost = cost::count(&plans.unwrap()).expect("complete");

@@ -21,8 +21,9 @@
 //! **Right when** the array is small: no algorithm has fewer steps.
 //! **Wrong when** it is large: it sends log2 p times the array, and a ring less than twice.
 //!
-//! **Source** of scans: Hillis and Steele, "Data parallel algorithms", CACM 29 (1986): sum of all prefixes. Of the all-reduce: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
-//! MPICH", IJHPCA 19 (2005): recursive doubling, for short all-reduces.
+//! **Source** of scans: Hillis and Steele, "Data parallel algorithms", CACM 29 (1986): sum of all prefixes. Of the all-reduce: Thakur,
+//! Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19 (2005): recursive doubling, for short
+//! all-reduces.
 
 use std::ops::Range;
 
@@ -98,7 +99,7 @@ mod tests {
     use crate::{Algorithm, cost::testing};
 
     #[test]
-    fn costs_what_the_page_says() {
+    fn cost_matches_the_documentation() {
         testing::check(Algorithm::RecursiveDoubling, |p| {
             let log = Folding::new(p).bases.ilog2() as usize;
             let folded = usize::from(!p.is_power_of_two());

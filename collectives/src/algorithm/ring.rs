@@ -7,7 +7,7 @@
 //!    sums grow as they travel               sums are passed on unchanged
 //! ```
 //!
-//! A **scan** is a line from rank 0 to the last: each rank adds its own chunk to the sum that arrives, and passes it on while
+//! A **scan** is a line from rank 0 to the last: each rank adds its own chunk to the sum that arrives, and forwards it while
 //! the next chunk arrives. An exclusive scan first moves each array to the next rank.
 //!
 //! **Cost**, all-reduce: 2(p−1) steps; every rank sends 2n(p−1)/p; scratch: one segment.
@@ -47,9 +47,9 @@ pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
     let next = (rank + 1) % ranks;
     let previous = (rank + ranks - 1) % ranks;
     let step = |step: usize| {
-        let passed_on = (rank + ranks - step) % ranks;
-        let taken_in = (previous + ranks - step) % ranks;
-        Step::new().send(next, Chunks::one(passed_on)).replace(previous, Chunks::one(taken_in))
+        let sent = (rank + ranks - step) % ranks;
+        let received = (previous + ranks - step) % ranks;
+        Step::new().send(next, Chunks::one(sent)).replace(previous, Chunks::one(received))
     };
     Schedule::new(ranks, (0..ranks - 1).map(step))
 }
@@ -57,16 +57,16 @@ pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
 /// Returns the scan of the arrays of some ranks, chunk by chunk; the others do nothing.
 fn scan(rank: Rank, among: Range<Rank>, chunk_count: usize) -> Schedule {
     let is_member = among.contains(&rank);
-    let takes = is_member && rank > among.start;
-    let passes_on = is_member && rank + 1 < among.end;
+    let receives = is_member && rank > among.start;
+    let sends = is_member && rank + 1 < among.end;
     let step = |step: usize| {
-        // A chunk is passed on in the step after its arrival.
-        let taken = (takes && step < chunk_count).then_some(step);
-        let passed = if takes { step.checked_sub(1) } else { Some(step) };
-        let passed = passed.filter(|&chunk| passes_on && chunk < chunk_count);
+        // A chunk is forwarded in the step after its arrival.
+        let received = (receives && step < chunk_count).then_some(step);
+        let sent = if receives { step.checked_sub(1) } else { Some(step) };
+        let sent = sent.filter(|&chunk| sends && chunk < chunk_count);
         let step = Step::new();
-        let step = passed.map_or(step, |chunk| step.send(rank + 1, Chunks::one(chunk)));
-        taken.map_or(step, |chunk| step.reduce(rank - 1, Chunks::one(chunk)))
+        let step = sent.map_or(step, |chunk| step.send(rank + 1, Chunks::one(chunk)));
+        received.map_or(step, |chunk| step.reduce(rank - 1, Chunks::one(chunk)))
     };
     Schedule::new(chunk_count, (0..=chunk_count).map(step).filter(|step| *step != Step::new()))
 }
@@ -76,7 +76,7 @@ mod tests {
     use crate::{Algorithm, cost::testing};
 
     #[test]
-    fn costs_what_the_page_says() {
+    fn cost_matches_the_documentation() {
         testing::check(Algorithm::Ring, |p| testing::Form { steps: 2 * (p - 1), sent: (2 * (p - 1), p) });
     }
 }

@@ -47,7 +47,7 @@ pub fn all_gather(rank: Rank, ranks: usize) -> Schedule {
     Schedule::new(ranks, (1..ranks).map(step))
 }
 
-/// Every rank sends chunk j of its input to rank j, and stores what it receives from rank i as chunk i.
+/// Returns the all-to-all: every rank sends chunk j of its input to rank j, and stores the chunk from rank i as chunk i.
 ///
 /// p−1 steps, n(p−1)/p sent. It sends the original input, since incoming data overwrites chunks not yet sent.
 pub fn all_to_all(rank: Rank, ranks: usize) -> Schedule {
@@ -63,7 +63,7 @@ mod tests {
     use crate::{Algorithm, cost::testing};
 
     #[test]
-    fn costs_what_the_page_says() {
+    fn cost_matches_the_documentation() {
         testing::check(Algorithm::RoundRobin, |p| testing::Form {
             steps: 2 * (p - 1),
             sent: (2 * (p - 1), p),

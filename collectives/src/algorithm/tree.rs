@@ -8,7 +8,7 @@
 //!
 //! **Cost**, all-reduce: 2⌈log2 p⌉ steps; the root sends n⌈log2 p⌉; scratch: one segment.
 //!
-//! **Right when** the array is small and only one rank has it or wants it (broadcast, reduce). **Wrong when** the array is
+//! **Right when** the array is small and only one rank has or needs it (broadcast, reduce). **Wrong when** the array is
 //! large: half of the ranks idle, and the root's link carries it log2 p times in each direction.
 //!
 //! **Source**: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in
@@ -56,7 +56,7 @@ mod tests {
     use crate::{Algorithm, cost::testing};
 
     #[test]
-    fn costs_what_the_page_says() {
+    fn cost_matches_the_documentation() {
         testing::check(Algorithm::Tree, |p| {
             let height = testing::log2_ceil(p);
             testing::Form { steps: 2 * height, sent: (height, 1) }

@@ -8,20 +8,19 @@ use crate::program::{Incoming, Instruction, Outgoing, Part, Program};
 use crate::schedule::Source;
 use crate::world::{Rank, Topology};
 
-/// The limits of a simulation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// The largest number of steps to simulate.
-    played: usize,
+    simulated: usize,
     /// The approximate number of steps to compare, if there are too many ranks to simulate all.
     compared: usize,
 }
 
 /// About a second each, and some 100 MB.
-pub(super) const LIMITS: Limits = Limits { played: 1 << 22, compared: 1 << 24 };
+pub(super) const LIMITS: Limits = Limits { simulated: 1 << 22, compared: 1 << 24 };
 
-/// An instruction without its parts. Other ranks are given by their distance from this one, around the world; so ranks that do the
-/// same relative to their neighbours have equal acts.
+/// An instruction without its parts. Other ranks are identified by their distance from this one around the world, so ranks with identical
+/// steps relative to their neighbours have equal acts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Act {
     /// The beginning of the call.
@@ -33,7 +32,7 @@ pub(super) enum Act {
     Message(Halves),
     /// A barrier of all ranks.
     Sync,
-    /// The accesses of a pass: the number of other ranks, and that of the elements accessed in the buffer of each.
+    /// The accesses of a pass: the number of other ranks, and the number of elements accessed in the buffer of each.
     Pass {
         others: usize,
         count: usize,
@@ -43,32 +42,31 @@ pub(super) enum Act {
 /// A send and a receive, which the rank waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Halves {
-    /// The distance to the rank that it sends to; all around the world to itself.
+    /// The distance to the receiving rank; the number of ranks for a message to itself.
     pub(super) to: Option<NonZeroU32>,
-    /// The distance from the rank that it receives from to this one.
+    /// The distance from the sending rank to this one.
     pub(super) from: Option<NonZeroU32>,
-    /// The number of elements sent.
     pub(super) sent_count: usize,
     /// Whether received elements are reduced.
     pub(super) reduces: bool,
     /// Whether elements to send are copied first, since the instruction also reduces into them.
     pub(super) copies: bool,
-    /// Whether the rank goes on before the message that it sends has been received.
+    /// Whether the rank continues before the message that it sends has been received.
     pub(super) is_eager: bool,
     /// Whether it is a part of a step that a later receive completes.
     pub(super) is_part: bool,
 }
 
-/// The acts of the simulated ranks. If these are fewer than all, rank r does the same as rank r modulo their number.
+/// The acts of the simulated ranks. If these are fewer than all, rank r has the acts of rank r modulo their number.
 #[derive(Debug)]
 pub(super) struct World<'a> {
     pub(super) topology: &'a Topology,
-    pub(super) played: Vec<Vec<Act>>,
+    pub(super) simulated: Vec<Vec<Act>>,
 }
 
-/// Comparison of ranks with those with the same local rank in the first node.
+/// The similarity of ranks to those with the same local rank in the first node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Alike {
+enum Similarity {
     No,
     /// Except for single elements, if the array is not divisible.
     Nearly,
@@ -82,7 +80,7 @@ impl<'a> World<'a> {
     /// `stride` is the shift under which the topology is invariant ([`Topology::stride`]); the number of ranks if no rank
     /// represents another.
     ///
-    /// Only what is needed is kept. All are compared, or, if there are too many ranks for that too, those of sampled nodes.
+    /// Only simulated ranks are kept. All ranks are compared, or those of sampled nodes if there are too many ranks for that too.
     pub(super) fn folded(
         mut program: impl FnMut(Rank) -> Program,
         topology: &'a Topology,
@@ -91,50 +89,48 @@ impl<'a> World<'a> {
         limits: Limits,
     ) -> Result<Self, Unpredictable> {
         let ranks = topology.ranks();
-        let mut world = Self { topology, played: Vec::new() };
-        let mut alike = if stride < ranks { Alike::Exactly } else { Alike::No };
-        let mut seen = 0;
+        let mut world = Self { topology, simulated: Vec::new() };
+        let mut similarity = if stride < ranks { Similarity::Exactly } else { Similarity::No };
+        let mut total = 0;
         let mut rank = 0;
         while rank < ranks {
             let acts = outline(&program(rank), (rank, ranks), count);
             let steps = acts.len();
-            if rank >= stride && alike > Alike::No {
-                alike = alike.min(compare(&world.played[rank % stride], &acts));
+            if rank >= stride && similarity > Similarity::No {
+                similarity = similarity.min(compare(&world.simulated[rank % stride], &acts));
             }
-            seen += steps;
-            let fits = seen <= limits.played;
-            if !fits && (rank < stride || alike == Alike::No) {
-                return Err(Unpredictable::TooManyMessages { more_than: limits.played });
+            total += steps;
+            let fits = total <= limits.simulated;
+            if !fits && (rank < stride || similarity == Similarity::No) {
+                return Err(Unpredictable::TooManyMessages { more_than: limits.simulated });
             }
             if fits {
-                world.played.push(acts);
+                world.simulated.push(acts);
             } else {
-                world.played.truncate(stride);
+                world.simulated.truncate(stride);
             }
             rank += 1;
             if !fits && rank.is_multiple_of(stride) {
-                // Skips an even number of nodes, so that nodes at odd distances are compared: algorithms favour powers of
-                // two.
-                let left_out = (ranks * steps / limits.compared).next_multiple_of(2);
-                rank += stride * left_out;
+                // Skips an even number of nodes, so that nodes at odd distances are compared, since algorithms favour powers of two.
+                let skipped = (ranks * steps / limits.compared).next_multiple_of(2);
+                rank += stride * skipped;
             }
         }
-        if alike == Alike::Exactly {
-            world.played.truncate(stride);
+        if similarity == Similarity::Exactly {
+            world.simulated.truncate(stride);
         }
         Ok(world)
     }
 
-    /// Returns the simulated rank that represents `rank`.
-    pub(super) fn played(&self, rank: Rank) -> Rank {
-        rank % self.played.len()
+    pub(super) fn simulated(&self, rank: Rank) -> Rank {
+        rank % self.simulated.len()
     }
 }
 
-/// Returns the acts of a rank: those of all rounds as one, with the elements of all.
+/// Returns the acts of a rank. The rounds are combined, with the elements of all.
 fn outline(program: &Program, (rank, ranks): (Rank, usize), elements: usize) -> Vec<Act> {
     let partition = Partition::fair(elements, program.chunk_count);
-    // (Of two halves of a chunk, one is swapped: as many elements move.)
+    // (A swap moves one of two halves of a chunk in each direction, so as many elements move.)
     let count = |part: Part| partition.elements(part.chunks).len();
     let places = |from: Rank, to: Rank| {
         let places = if to <= from { to + ranks - from } else { to - from };
@@ -167,7 +163,7 @@ fn outline(program: &Program, (rank, ranks): (Rank, usize), elements: usize) -> 
                 acts.push(Act::Message(Halves { copies, ..halves(send, receive) }));
             }
             Instruction::Send(send) => {
-                // The receive of its step follows at once, or later.
+                // The receive of its step follows immediately, or later.
                 let receive = match instructions.next_if(|(at, next)| at == place && is_receive(next)) {
                     Some((_, Instruction::Receive(receive))) => Some(*receive),
                     _ => None,
@@ -201,9 +197,9 @@ fn outline(program: &Program, (rank, ranks): (Rank, usize), elements: usize) -> 
     acts
 }
 
-fn compare(one: &[Act], other: &[Act]) -> Alike {
+fn compare(one: &[Act], other: &[Act]) -> Similarity {
     if one == other {
-        return Alike::Exactly;
+        return Similarity::Exactly;
     }
     let near = |(one, other): (&Act, &Act)| match (*one, *other) {
         (Act::Message(one), Act::Message(other)) => {
@@ -216,7 +212,7 @@ fn compare(one: &[Act], other: &[Act]) -> Alike {
         (one, other) => one == other,
     };
     let nearly = one.len() == other.len() && one.iter().zip(other).all(near);
-    if nearly { Alike::Nearly } else { Alike::No }
+    if nearly { Similarity::Nearly } else { Similarity::No }
 }
 
 #[cfg(test)]
@@ -227,31 +223,31 @@ mod tests {
     use crate::{Algorithm, Operation, Plan};
 
     /// Returns the number of simulated ranks.
-    fn played(algorithm: Algorithm, topology: &Topology, count: usize) -> usize {
+    fn simulated(algorithm: Algorithm, topology: &Topology, count: usize) -> usize {
         let plan = algorithm.planner(Operation::AllReduce, topology).unwrap();
         let program = |rank| Program::of_schedule(&plan(rank).flattened());
-        World::folded(program, topology, topology.stride(), count, LIMITS).unwrap().played.len()
+        World::folded(program, topology, topology.stride(), count, LIMITS).unwrap().simulated.len()
     }
 
     #[test]
-    fn nodes_that_do_the_same_are_played_once() {
+    fn identical_nodes_are_simulated_once() {
         let world = Topology::uniform(5, 3);
         for algorithm in Algorithm::ALL {
             let expected = match algorithm {
                 Algorithm::Ring | Algorithm::RoundRobin => 3,
                 _ => 15,
             };
-            assert_eq!(played(algorithm, &world, 15_000), expected, "{algorithm}");
+            assert_eq!(simulated(algorithm, &world, 15_000), expected, "{algorithm}");
         }
-        assert_eq!(played(Algorithm::Ring, &Topology::single_node(15), 15_000), 1);
-        assert_eq!(played(Algorithm::Ring, &Topology::from_node_sizes(&[3, 3, 4]), 10_000), 10);
+        assert_eq!(simulated(Algorithm::Ring, &Topology::single_node(15), 15_000), 1);
+        assert_eq!(simulated(Algorithm::Ring, &Topology::from_node_sizes(&[3, 3, 4]), 10_000), 10);
     }
 
     #[test]
-    fn an_uneven_array_is_played_whole_if_it_can_be() {
-        assert_eq!(played(Algorithm::Ring, &Topology::uniform(5, 3), 15_001), 15);
+    fn uneven_array_is_simulated_whole_if_possible() {
+        assert_eq!(simulated(Algorithm::Ring, &Topology::uniform(5, 3), 15_001), 15);
         // 6 million messages.
-        assert_eq!(played(Algorithm::Ring, &Topology::uniform(432, 4), 15_001), 4);
+        assert_eq!(simulated(Algorithm::Ring, &Topology::uniform(432, 4), 15_001), 4);
     }
 
     /// Returns the number of ranks simulated with a small limit, and the plans that were compared.
@@ -259,34 +255,34 @@ mod tests {
         plan: impl Fn(Rank) -> Plan,
         topology: &Topology,
     ) -> (Result<usize, Unpredictable>, Vec<Rank>) {
-        let looked_at = RefCell::new(Vec::new());
-        let look = |rank| {
-            looked_at.borrow_mut().push(rank);
+        let compared = RefCell::new(Vec::new());
+        let program = |rank| {
+            compared.borrow_mut().push(rank);
             Program::of_schedule(&plan(rank).flattened())
         };
-        let limits = Limits { played: 1000, compared: 2000 };
-        let world = World::folded(look, topology, topology.stride(), 4096, limits);
-        (world.map(|world| world.played.len()), looked_at.into_inner())
+        let limits = Limits { simulated: 1000, compared: 2000 };
+        let world = World::folded(program, topology, topology.stride(), 4096, limits);
+        (world.map(|world| world.simulated.len()), compared.into_inner())
     }
 
     #[test]
-    fn of_a_very_large_world_a_part_is_looked_at() {
+    fn sampled_nodes_of_a_very_large_world_are_compared() {
         let topology = Topology::uniform(32, 2);
         let plan = Algorithm::Ring.planner(Operation::AllReduce, &topology).unwrap();
-        let (played, looked_at) = limited(&plan, &topology);
-        // Eight plans of 126 steps are too many to play, and 64 four times too many to compare.
-        assert_eq!((played, &looked_at[..10]), (Ok(2), &[0, 1, 2, 3, 4, 5, 6, 7, 16, 17][..]));
-        // A single rank that does something else is detected.
+        let (simulated, compared) = limited(&plan, &topology);
+        // Eight plans of 126 steps are too many to simulate, and 64 four times too many to compare.
+        assert_eq!((simulated, &compared[..10]), (Ok(2), &[0, 1, 2, 3, 4, 5, 6, 7, 16, 17][..]));
+        // A single rank that differs is detected.
         let odd_one_out = |rank| plan(if rank == 17 { 16 } else { rank });
         assert!(limited(odd_one_out, &topology).0.is_err());
     }
 
     #[test]
-    fn what_cannot_be_played_is_refused_early() {
+    fn oversized_simulation_is_refused_early() {
         let topology = Topology::uniform(32, 2);
         let plan = Algorithm::AllToAll.planner(Operation::AllReduce, &topology).unwrap();
-        let (refused, looked_at) = limited(plan, &topology);
+        let (refused, compared) = limited(plan, &topology);
         assert_eq!(refused, Err(Unpredictable::TooManyMessages { more_than: 1000 }));
-        assert!(looked_at.len() < 20, "{looked_at:?}");
+        assert!(compared.len() < 20, "{compared:?}");
     }
 }

@@ -27,7 +27,7 @@ fn uniform() -> Machine {
     }
 }
 
-/// Messages within a node take no time.
+/// Returns a machine on which messages within a node take no time.
 fn network_only() -> Machine {
     Machine { intra: Link::uniform(0.0, 1e12).unwrap(), ..uniform() }
 }
@@ -36,7 +36,7 @@ fn all_reduce(algorithm: Algorithm, topology: &Topology, machine: &Machine, size
     predict(algorithm, Operation::AllReduce, topology, machine, size_bytes, 4).unwrap().time_us
 }
 
-/// When each rank finishes its plan, if it is carried out by messages, and every rank simulated.
+/// Returns when each rank finishes its plan, if it is carried out by messages and every rank is simulated.
 fn finish_us(
     plans: &[Plan],
     topology: &Topology,
@@ -45,7 +45,7 @@ fn finish_us(
 ) -> Result<Vec<f64>, Unpredictable> {
     let program = |rank: Rank| Program::of_schedule(&plans[rank].flattened());
     let world = World::folded(program, topology, topology.ranks(), count, LIMITS)?;
-    Ok(play(&world, machine, (count, element_size_bytes))?.finish_us)
+    Ok(simulate(&world, machine, (count, element_size_bytes))?.finish_us)
 }
 
 #[track_caller]
@@ -54,7 +54,7 @@ fn close(one: f64, other: f64) {
 }
 
 #[test]
-fn closed_forms_on_a_uniform_machine() {
+fn times_match_closed_forms_on_a_uniform_machine() {
     for p in [2_usize, 4, 8, 64] {
         let world = Topology::single_node(p);
         let (ranks, log) = (p as f64, f64::from(p.ilog2()));
@@ -76,7 +76,7 @@ fn closed_forms_on_a_uniform_machine() {
 }
 
 #[test]
-fn steps_and_calls_take_time_of_their_own() {
+fn steps_and_calls_add_their_own_time() {
     let machine = Machine { step_us: 0.5, call_us: 8.0, ..uniform() };
     let world = Topology::single_node(8);
     let bare = all_reduce(Algorithm::RecursiveDoubling, &world, &uniform(), 1024);
@@ -84,7 +84,7 @@ fn steps_and_calls_take_time_of_their_own() {
 }
 
 #[test]
-fn reducing_has_a_rate_of_its_own() {
+fn reducing_has_its_own_rate() {
     let range = Range {
         up_to_bytes: usize::MAX,
         alpha_us: 0.0,
@@ -98,7 +98,7 @@ fn reducing_has_a_rate_of_its_own() {
 }
 
 #[test]
-fn a_direct_all_reduce_takes_one_pass_where_memory_is_shared() {
+fn direct_all_reduce_takes_one_pass_where_memory_is_shared() {
     let machine = Machine { one_pass: Some(Link::uniform(1.0, GB_PER_S).unwrap()), ..uniform() };
     let time = |algorithm, topology: &Topology| all_reduce(algorithm, topology, &machine, 4096);
     let (node, nodes) = (Topology::single_node(4), Topology::uniform(2, 2));
@@ -112,7 +112,7 @@ fn a_direct_all_reduce_takes_one_pass_where_memory_is_shared() {
 }
 
 #[test]
-fn what_is_sent_and_reduced_into_is_copied() {
+fn data_sent_and_reduced_into_are_copied() {
     let machine = Machine { copies: true, ..uniform() };
     let world = Topology::single_node(4);
     let whole_us = ALPHA_US + 2.0 * KIB_US;
@@ -124,14 +124,14 @@ fn what_is_sent_and_reduced_into_is_copied() {
 }
 
 #[test]
-fn ranks_that_take_turns_wait_for_the_work_of_all() {
+fn oversubscribed_ranks_wait_for_the_work_of_all() {
     let world = Topology::single_node(4);
     let time = |algorithm, cores| all_reduce(algorithm, &world, &Machine { cores, ..uniform() }, 1024);
     let each_us = ALPHA_US + KIB_US;
     // Eight messages, in pairs one after the other; or six, one at a time.
     close(time(Algorithm::RecursiveDoubling, 4), 2.0 * each_us);
     close(time(Algorithm::RecursiveDoubling, 1), 8.0 * each_us);
-    // The root goes on once it has copied a message, and the others receive at the same time.
+    // The root continues once it has copied a message, and the others receive at the same time.
     close(time(Algorithm::MasterWorker, 4), 4.0 * each_us + 2.0 * KIB_US);
     close(time(Algorithm::MasterWorker, 1), 6.0 * (each_us + KIB_US));
     // One rank represents all.
@@ -139,28 +139,28 @@ fn ranks_that_take_turns_wait_for_the_work_of_all() {
 }
 
 #[test]
-fn a_core_that_goes_from_rank_to_rank_takes_time() {
+fn context_switches_take_time() {
     let machine = Machine { cores: 1, hand_over_us: 4.0, ..uniform() };
     let (two, three) = (Topology::single_node(2), Topology::single_node(3));
     let (algorithm, short_us, long_us) =
         (Algorithm::RecursiveDoubling, ALPHA_US + KIB_US, ALPHA_US + 2.0 * KIB_US);
     // Rank 0 sends and waits, rank 1 sends and receives, rank 0 receives.
     close(all_reduce(algorithm, &two, &machine, 1024), 2.0 * 4.0 + 2.0 * short_us);
-    // Rank 1 must also see that its message was taken.
+    // Rank 1 must also detect that its message was received.
     close(all_reduce(algorithm, &two, &machine, 2048), 3.0 * 4.0 + 2.0 * long_us);
-    // Rank 0 waits, 1 sends and waits, 2 sends and waits, 0 receives both and sends twice, 1 and 2 receive. Each copies what it sends.
+    // Rank 0 waits, 1 sends and waits, 2 sends and waits, 0 receives both and sends twice, 1 and 2 receive. Each copies its messages.
     close(all_reduce(Algorithm::MasterWorker, &three, &machine, 1024), 5.0 * 4.0 + 4.0 * (short_us + KIB_US));
-    // Rank 2 has a core of its own with rank 1 on two cores, and sees at once what is there.
+    // On two cores, ranks 0 and 2 share one, and rank 1 detects messages immediately on its own.
     let machine = Machine { cores: 2, ..machine };
     close(all_reduce(Algorithm::MasterWorker, &three, &machine, 1024), 3.0 * (4.0 + short_us + KIB_US));
-    // One pass: all have opened when rank 1 has, which works and closes; then rank 0 does, and rank 1 sees it.
+    // One pass: all buffers are open when rank 1 has opened its own. It works and closes, then rank 0 does, and rank 1 detects that.
     let pass = Some(Link::uniform(1.0, GB_PER_S).unwrap());
     let machine = Machine { one_pass: pass, cores: 1, ..machine };
     close(all_reduce(Algorithm::RoundRobin, &two, &machine, 2048), 3.0 * 4.0 + 2.0 * (1.0 + KIB_US));
 }
 
 #[test]
-fn what_eight_ranks_on_two_cores_take_was_measured() {
+fn predictions_for_oversubscribed_ranks_are_near_measurements() {
     // 8 bytes in registered memory, processes, an AMD EPYC of 2025 with 2 cores: median times of the slowest rank.
     let machine = Machine {
         intra: Link::uniform(0.4, 5.0).unwrap(),
@@ -181,9 +181,9 @@ fn what_eight_ranks_on_two_cores_take_was_measured() {
     ] {
         for (ranks, measured_us) in [(4, four_us), (8, eight_us)] {
             let time_us = all_reduce(algorithm, &Topology::single_node(ranks), &machine, 8);
-            let off = time_us / measured_us;
+            let ratio = time_us / measured_us;
             assert!(
-                (1.0 / 1.7..1.7).contains(&off),
+                (1.0 / 1.7..1.7).contains(&ratio),
                 "{algorithm}, {ranks} ranks: {time_us}, not {measured_us}"
             );
         }
@@ -211,7 +211,7 @@ fn ranks_of_a_node_share_its_port() {
 }
 
 #[test]
-fn what_waits_at_a_port_keeps_no_port_that_is_idle() {
+fn waiting_message_does_not_block_an_idle_port() {
     // Rank 1 waits behind rank 0 for the outgoing port of their node; meanwhile rank 2 can reach the node of rank 1's
     // target.
     let topology = Topology::from_node_sizes(&[2, 1, 1, 2]);
@@ -231,7 +231,7 @@ fn what_waits_at_a_port_keeps_no_port_that_is_idle() {
 }
 
 #[test]
-fn rails_fill_the_port_that_a_flat_ring_waits_at() {
+fn rails_keep_the_port_busy_where_a_flat_ring_waits() {
     // On 4 nodes of 4: in each of 30 steps, a flat ring's port carries one message of n/16. The rails' port carries 2n/4 *
     // 3/4 for each of 4 ranks, and is never idle after the first byte.
     let world = Topology::uniform(4, 4);
@@ -245,7 +245,7 @@ fn rails_fill_the_port_that_a_flat_ring_waits_at() {
 }
 
 #[test]
-fn in_lanes_the_slowest_stage_decides() {
+fn slowest_stage_determines_the_time_of_lanes() {
     // On 2 nodes of 2, whose ports are as busy as without lanes; the rest, 4 messages of n/2 in the node, overlaps.
     let world = Topology::uniform(2, 2);
     let size_bytes = 16 << 20;
@@ -291,8 +291,8 @@ fn between_nodes_a_rank_without_its_own_core_waits_for_its_turn() {
     let fast = Machine { intra: Link::uniform(0.0, 1e12).unwrap(), ..uniform() };
     let fast =
         |cores| all_reduce(algorithm, &world, &Machine { cores, hand_over_us: 3.0, ..fast.clone() }, 1024);
-    // Two messages in the node and one between nodes; on each core two ranks, or four. With two, the first rank hands over and receives,
-    // twice, then waits while the other one does, hands over again, and is there when the message from the other node is.
+    // Two messages in the node and one between nodes; on each core two ranks, or four. With two, the first rank switches and receives, twice,
+    // then waits while the other one does, switches again, and runs when the message from the other node arrives.
     let each_us = ALPHA_US + KIB_US;
     close(time(4), 4.0 * each_us);
     close(time(2), 2.0 * (2.0 * 3.0 + 2.0 * each_us) + 3.0 + each_us);
@@ -302,7 +302,7 @@ fn between_nodes_a_rank_without_its_own_core_waits_for_its_turn() {
 }
 
 #[test]
-fn ranks_that_stand_for_others_give_the_same_times() {
+fn representative_ranks_give_the_times_of_all() {
     let machine = Machine::default();
     for topology in
         [Topology::uniform(4, 3), Topology::uniform(5, 4), Topology::uniform(7, 1), Topology::single_node(6)]
@@ -314,9 +314,10 @@ fn ranks_that_stand_for_others_give_the_same_times() {
                 let every_rank = finish_us(&plans, &topology, &machine, (count, 4)).unwrap();
                 let program = |rank: Rank| Program::of_schedule(&plans[rank].flattened());
                 let world = World::folded(program, &topology, topology.stride(), count, LIMITS).unwrap();
-                assert!(world.played.len() < topology.ranks());
-                let folded = play(&world, &machine, (count, 4)).unwrap().finish_us;
-                let expected: Vec<_> = (0..topology.ranks()).map(|rank| folded[world.played(rank)]).collect();
+                assert!(world.simulated.len() < topology.ranks());
+                let folded = simulate(&world, &machine, (count, 4)).unwrap().finish_us;
+                let expected: Vec<_> =
+                    (0..topology.ranks()).map(|rank| folded[world.simulated(rank)]).collect();
                 assert_eq!(every_rank, expected, "{algorithm}, {operation}, {topology:?}");
             }
         }
@@ -324,7 +325,7 @@ fn ranks_that_stand_for_others_give_the_same_times() {
 }
 
 #[test]
-fn larger_arrays_take_longer_and_the_same_always_the_same() {
+fn times_grow_with_the_size_and_are_reproducible() {
     for topology in [Topology::single_node(7), Topology::uniform(3, 4), Topology::from_node_sizes(&[3, 1, 2])]
     {
         for algorithm in Algorithm::ALL {
@@ -338,17 +339,18 @@ fn larger_arrays_take_longer_and_the_same_always_the_same() {
 }
 
 #[test]
-fn the_busiest_rank_is_counted() {
+fn busiest_rank_is_counted() {
     let world = Topology::single_node(4);
-    let said = |algorithm| predict(algorithm, Operation::AllReduce, &world, &uniform(), 4000, 4).unwrap();
-    let Prediction { steps, messages, sent_bytes, .. } = said(Algorithm::Ring);
+    let predicted =
+        |algorithm| predict(algorithm, Operation::AllReduce, &world, &uniform(), 4000, 4).unwrap();
+    let Prediction { steps, messages, sent_bytes, .. } = predicted(Algorithm::Ring);
     assert_eq!((steps, messages, sent_bytes), (6, 6, 6000));
-    let Prediction { messages, sent_bytes, .. } = said(Algorithm::AllToAll);
+    let Prediction { messages, sent_bytes, .. } = predicted(Algorithm::AllToAll);
     assert_eq!((messages, sent_bytes), (3, 12_000));
 }
 
 #[test]
-fn what_cannot_be_said_is_said_so() {
+fn unpredictable_collectives_are_reported() {
     let world = Topology::single_node(2);
     let refused = predict(Algorithm::Ring, Operation::Broadcast { root: 0 }, &world, &uniform(), 4, 4);
     assert_eq!(refused.unwrap_err().to_string(), "ring does not offer broadcast");

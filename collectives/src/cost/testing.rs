@@ -1,4 +1,4 @@
-//! The check of the closed forms in the documentation of algorithms.
+//! Checks the closed forms in the documentation of algorithms.
 
 use crate::{Algorithm, Operation, Topology};
 
@@ -9,7 +9,7 @@ pub(crate) struct Form {
     pub(crate) sent: (usize, usize),
 }
 
-/// Counts the all-reduce of every world of up to 64 ranks, and compares.
+/// Counts the all-reduce of every world of up to 64 ranks, and compares the counts with the form.
 pub(crate) fn check(algorithm: Algorithm, form: impl Fn(usize) -> Form) {
     for ranks in 1..=64 {
         let plans = algorithm.plans(Operation::AllReduce, &Topology::single_node(ranks)).unwrap();

@@ -22,7 +22,7 @@ pub struct CompiledPlan {
     operation: Operation,
     rank: Rank,
     ranks: usize,
-    /// `None` if nothing is known of the plans of other ranks.
+    /// `None` if the plans of other ranks are unknown.
     flow: Option<Flow>,
     accumulates: bool,
 }
@@ -66,8 +66,8 @@ impl CompiledPlan {
         Self { plan, operation, rank, ranks: topology.ranks(), flow, accumulates }
     }
 
-    /// Returns a part of this plan, such as the phases that a vendor does not carry out. Since the parts of other ranks may
-    /// differ, it executes by plain messages.
+    /// Returns a part of this plan, such as the phases that a vendor does not carry out. Since the parts of other ranks may differ, it is
+    /// executed by plain messages.
     #[must_use]
     pub fn part(&self, plan: Plan) -> Self {
         let accumulates = accumulates(&plan);
@@ -89,7 +89,6 @@ impl CompiledPlan {
         self.ranks
     }
 
-    /// Returns the operation.
     pub(crate) fn operation(&self) -> Operation {
         self.operation
     }
@@ -99,9 +98,8 @@ impl CompiledPlan {
         self.flow.as_ref()?.owned.as_deref()
     }
 
-    /// Returns whether this rank reduces into a sum that it has reduced into already and not sent since. If elements are rounded
-    /// when they are sent, such a sum is accumulated in a wider format; any other may be rounded at every addition, with the same
-    /// result.
+    /// Returns whether this rank reduces into a sum that it has reduced into before and not sent since. If elements are rounded when they are
+    /// sent, such a sum is accumulated in a wider format. Any other sum may be rounded at every addition, with the same result.
     pub fn accumulates(&self) -> bool {
         self.accumulates
     }
@@ -135,19 +133,19 @@ impl CompiledPlan {
         }
     }
 
-    /// If all ranks access each other's memory.
+    /// Returns the execution if all ranks access each other's memory.
     fn over_memory(&self, flow: &Flow, size_bytes: usize, capabilities: &Capabilities) -> Execution {
         let &Capabilities { eager_bytes, accumulates, .. } = capabilities;
         let chunk_bytes = size_bytes / self.plan.chunk_count();
-        // A block is then still in the core's cache when a later step uses it, and so is the copy that a single pass lends in place of
-        // an array that is not registered. (8 MiB over 2 ranks, AMD EPYC: 575 us in passes over 512 KiB, 736 in one pass; 160 and 143
-        // if registered, which not all ranks know of each other.)
+        // A block is then still in the core's cache when a later step uses it, and so is the copy that a single pass lends in place of an
+        // array that is not registered. (8 MiB over 2 ranks, AMD EPYC: 575 us in passes over 512 KiB, 736 in one pass; 160 and 143 if
+        // registered, but a rank does not know whether the arrays of the others are.)
         let is_cut = flow.sends_single_chunks;
         let blocks = if is_cut { chunk_bytes.div_ceil(BLOCK_BYTES).max(1) } else { 1 };
         if flow.owned.is_some() {
             return Execution::SinglePass { blocks };
         }
-        // A shorter message is copied anyway, and a single pass would synchronise the ranks twice.
+        // A shorter message is copied in any case, and a single pass would synchronise the ranks twice.
         if flow.moves_directly && chunk_bytes > eager_bytes {
             return Execution::Moves { blocks: (size_bytes / self.ranks).div_ceil(BLOCK_BYTES).max(1) };
         }
@@ -159,7 +157,7 @@ impl CompiledPlan {
         }
     }
 
-    /// If some ranks do not share memory.
+    /// Returns the execution if some ranks do not share memory.
     fn over_links(&self, flow: &Flow, size_bytes: usize, capabilities: &Capabilities) -> Execution {
         let &Capabilities { has_lanes, segment_bytes, .. } = capabilities;
         let chunk_bytes = size_bytes / self.plan.chunk_count();
@@ -191,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_that_are_sent_after_every_addition_need_no_accumulator() {
+    fn sums_sent_after_every_addition_need_no_accumulator() {
         let accumulates = |algorithm, ranks| {
             let topology = Topology::single_node(ranks);
             let plan = |rank| CompiledPlan::new(algorithm, Operation::AllReduce, &topology, rank).unwrap();
@@ -202,7 +200,7 @@ mod tests {
         }
         assert_eq!(accumulates(Algorithm::RoundRobin, 2), [false; 2]);
         assert_eq!(accumulates(Algorithm::RoundRobin, 3), [true; 3]);
-        // Rank 0 adds what ranks 1 and 2 send; rank 2 adds once, and sends the sum.
+        // Rank 0 adds the messages of ranks 1 and 2. Rank 2 adds once, and sends the sum.
         assert_eq!(accumulates(Algorithm::Tree, 4), [true, false, false, false]);
     }
 }

@@ -1,4 +1,4 @@
-//! The data flow of the plans of all ranks: which rank reduces what, and what only moves. Executions are derived from it.
+//! The data flow of the plans of all ranks: the chunks that each rank reduces, and those that only move. Executions are derived from it.
 
 use std::cmp::Reverse;
 
@@ -11,8 +11,8 @@ use crate::world::{Rank, Topology};
 /// The properties of the data flow on which the execution depends, identical on all ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Flow {
-    /// The chunks that each rank reduces, by rank, in a *direct* all-reduce: a rank alone reduces its own chunks, from the inputs of all
-    /// others, and all others get the result from it.
+    /// The chunks that each rank reduces, by rank, in a *direct* all-reduce: one rank alone reduces a chunk, from the inputs of all others,
+    /// and sends the result to all others.
     ///
     /// If all ranks can access all buffers, this needs no messages: each rank reduces its own chunks of all buffers, in the
     /// order of its schedule, and writes the result to all of them at once. The result is the same to the last bit.
@@ -27,8 +27,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Returns the flow of an algorithm that offers the operation. A few plans represent those of all ranks: what they send directly,
-    /// all do, if the plans are correct.
+    /// Returns the flow of an algorithm that offers the operation. A few plans represent those of all ranks: if the plans are correct, direct
+    /// messages of these ranks imply direct messages of all.
     pub(super) fn of(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Self {
         let (ranks, root) = (topology.ranks(), operation.root().unwrap_or(0));
         let plan_of = |rank| algorithm.plan(operation, topology, rank);
@@ -44,13 +44,13 @@ impl Flow {
     }
 }
 
-/// The messages of one rank's schedule, by what they carry.
+/// The messages of one rank's schedule, by their contents.
 #[derive(Debug, Default)]
 struct Messages {
     chunk_count: usize,
-    /// Sends of the rank's input, into which it has received nothing.
+    /// Sends of the rank's unmodified input.
     inputs: Vec<(Rank, Chunks)>,
-    /// Sends of anything else.
+    /// Sends of other contents.
     results: Vec<(Rank, Chunks)>,
     reduced: Vec<(Rank, Chunks)>,
     replaced: Vec<(Rank, Chunks)>,
@@ -79,8 +79,8 @@ impl Messages {
         messages
     }
 
-    /// Returns the chunks that each rank reduces, if these are the messages of rank `rank` in a direct all-reduce: it sends its input
-    /// where its result comes from, and nothing else but its own result.
+    /// Returns the chunks that each rank reduces, if these are the messages of rank `rank` in a direct all-reduce: it sends its input to the
+    /// ranks that reduce it, and otherwise only its own result.
     fn owned(&self, rank: Rank, ranks: usize) -> Option<Vec<Chunks>> {
         let own = self.reduced.first()?.1;
         let with_own = |messages: &[(Rank, Chunks)]| {
@@ -106,23 +106,23 @@ impl Messages {
     /// Returns whether elements move directly in an operation without reduction, given the messages of its root, or of any rank
     /// without one.
     fn move_directly(&self, operation: Operation, ranks: usize) -> bool {
-        // Whether it sends something to all other ranks, and gets something from all.
-        let (gives, takes) = match operation {
+        // Whether the rank sends a message to all other ranks, and receives one from all.
+        let (sends, receives) = match operation {
             Operation::Broadcast { .. } | Operation::Scatter { .. } => (true, false),
             Operation::Gather { .. } => (false, true),
             _ => (true, true),
         };
-        self.forward_nothing()
-            && (!gives || are_all_others(&self.inputs, ranks))
-            && (!takes || are_all_others(&self.replaced, ranks))
+        self.are_not_forwarded()
+            && (!sends || are_all_others(&self.inputs, ranks))
+            && (!receives || are_all_others(&self.replaced, ranks))
     }
 
-    fn forward_nothing(&self) -> bool {
+    fn are_not_forwarded(&self) -> bool {
         self.results.is_empty() && self.reduced.is_empty()
     }
 }
 
-/// Returns whether there is one message from or to every other rank. (None is from or to the rank itself.)
+/// Returns whether there is one message from or to every other rank. (No message is from or to the rank itself.)
 fn are_all_others(messages: &[(Rank, Chunks)], ranks: usize) -> bool {
     let mut others: Vec<_> = messages.iter().map(|(other, _)| *other).collect();
     others.sort_unstable();
@@ -130,7 +130,7 @@ fn are_all_others(messages: &[(Rank, Chunks)], ranks: usize) -> bool {
     messages.len() + 1 == ranks && others.len() == messages.len()
 }
 
-/// Returns the ranks whose plans represent all, the root first: if the world is not a power of two, rank 0 and its node act for others; and no
+/// Returns the ranks whose plans represent all, the root first. If the world is not a power of two, rank 0 and its node act for others. No
 /// node has more work inside than the largest one.
 fn samples(topology: &Topology, root: Rank) -> impl Iterator<Item = Rank> {
     let nodes = (0..topology.nodes()).map(|node| topology.node(node));
@@ -142,19 +142,19 @@ fn samples(topology: &Topology, root: Rank) -> impl Iterator<Item = Rank> {
     samples.into_iter()
 }
 
-/// Both halves of a step count: a rank that sends one chunk may receive two.
+/// Returns whether all messages of a plan are single chunks. Both halves of a step count, since a rank that sends one chunk may receive two.
 fn sends_single_chunks(plan: &Plan) -> bool {
     let steps = plan.phases().iter().flat_map(|phase| phase.schedule.steps());
-    steps.flat_map(Step::touched).all(|chunks| chunks.count() == 1)
+    steps.flat_map(Step::accessed).all(|chunks| chunks.count() == 1)
 }
 
 /// Returns the number of steps between nodes, if the plans fit lanes: all have the same number of these steps, which send the current
-/// contents of the buffer, and no intra-node step sends what it receives into.
+/// contents of the buffer, and no intra-node step sends chunks that it receives into.
 fn far_steps(plans: &[Plan]) -> Option<usize> {
     let phases = || plans.iter().flat_map(Plan::phases);
     let steps = |phase: &Phase| phase.schedule.steps().len();
     let far_steps = phases().find(|phase| !phase.is_in_node()).map(steps)?;
-    let is_apart = |step: &Step| match (step.send, step.receive) {
+    let is_disjoint = |step: &Step| match (step.send, step.receive) {
         (Some(send), Some(receive)) => !send.chunks.overlaps(receive.chunks),
         _ => true,
     };
@@ -162,7 +162,7 @@ fn far_steps(plans: &[Plan]) -> Option<usize> {
     let fits = |phase: &Phase| {
         let mut of_phase = phase.schedule.steps().iter();
         if phase.is_in_node() {
-            of_phase.all(is_apart)
+            of_phase.all(is_disjoint)
         } else {
             steps(phase) == far_steps && of_phase.all(is_current)
         }
@@ -187,13 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn an_algorithm_is_direct_for_all_ranks_or_for_none() {
+    fn algorithm_is_direct_for_all_ranks_or_for_none() {
         for algorithm in Algorithm::ALL {
             for ranks in 2..=16 {
                 let plans = algorithm.plans(Operation::AllReduce, &Topology::single_node(ranks)).unwrap();
                 let owned = |rank: Rank| Messages::of(&plans[rank].flattened()).owned(rank, ranks);
                 assert!((1..ranks).all(|rank| owned(rank) == owned(0)), "{algorithm}, {ranks}");
-                // On two ranks, all algorithms that send halves are the same.
+                // On two ranks, all algorithms that send halves are equivalent.
                 assert!(
                     ranks == 2 || owned(0).is_some() == (algorithm == Algorithm::RoundRobin),
                     "{algorithm}"
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_on_what_it_received_does_not_move_directly() {
+    fn algorithms_that_forward_do_not_move_directly() {
         let direct = [
             (Algorithm::RoundRobin, Operation::AllGather),
             (Algorithm::RoundRobin, Operation::AllToAll),
@@ -220,7 +220,7 @@ mod tests {
                         continue;
                     }
                     let moves_directly = direct.contains(&(algorithm, operation))
-                        // A tree over three ranks has no rank between.
+                        // A tree over three ranks has no intermediate rank.
                         || (ranks, algorithm, operation) == (3, Algorithm::Tree, Operation::Broadcast { root: 2 });
                     let found = flow(algorithm, operation, ranks).moves_directly;
                     assert_eq!(found, moves_directly, "{algorithm}, {operation}, {ranks}");
@@ -231,7 +231,7 @@ mod tests {
 
     /// Returns the last three fields of the flow, computed from the plans of all ranks.
     fn of_all(algorithm: Algorithm, operation: Operation, plans: &[Plan]) -> (bool, bool, Option<usize>) {
-        let forwards_nothing = |plan: &Plan| Messages::of(&plan.flattened()).forward_nothing();
+        let forwards_nothing = |plan: &Plan| Messages::of(&plan.flattened()).are_not_forwarded();
         let has_levels = algorithm.descriptor().levels.is_some();
         (
             !operation.reduces() && plans.iter().all(forwards_nothing),
@@ -240,7 +240,7 @@ mod tests {
         )
     }
 
-    /// As [`far_steps`], where also both halves of a message have the same number of step.
+    /// As [`far_steps`], but also checks that both halves of a message are in the step with the same number.
     fn far_steps_of_all(plans: &[Plan]) -> Option<usize> {
         let far = |plan: &Plan| plan.phases().iter().filter(|phase| !phase.is_in_node()).cloned().collect();
         let all: Vec<Vec<Phase>> = plans.iter().map(far).collect();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_plans_tell_of_all() {
+    fn sampled_plans_represent_all() {
         let small = (1..=33).map(Topology::single_node);
         let even = (2..=9).flat_map(|nodes| (1..=5).map(move |local| Topology::uniform(nodes, local)));
         let uneven = [
@@ -286,9 +286,9 @@ mod tests {
                     let Some(plans) = algorithm.plans(operation, &topology) else { continue };
                     let Flow { moves_directly, sends_single_chunks, far_steps, .. } =
                         Flow::of(algorithm, operation, &topology);
-                    let seen = (moves_directly, sends_single_chunks, far_steps);
+                    let sampled = (moves_directly, sends_single_chunks, far_steps);
                     let all = of_all(algorithm, operation, &plans);
-                    assert_eq!(seen, all, "{algorithm}, {operation:?}, {topology:?}");
+                    assert_eq!(sampled, all, "{algorithm}, {operation:?}, {topology:?}");
                 }
             }
         }

@@ -6,23 +6,21 @@ use crate::partition;
 use crate::schedule::Chunks;
 
 /// The largest segment, so that the segments in flight fit in a few slots of pinned memory.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 /// The smallest segment of an array with several: a smaller copy takes no less time than starting it.
-const LEAST_BYTES: usize = 128 << 10;
+const MIN_BYTES: usize = 128 << 10;
 /// The number of segments to aim for: the first copy down and the last copy up are not overlapped.
-const LEAST_SEGMENTS: usize = 4;
+const MIN_SEGMENTS: usize = 4;
 
 /// Returns the number of segments of an array, given the size of one rank's part. All ranks compute the same
 /// number.
 pub(super) fn count_for(size_bytes: usize) -> usize {
-    let segment_bytes = (size_bytes / LEAST_SEGMENTS).clamp(LEAST_BYTES, MOST_BYTES);
+    let segment_bytes = (size_bytes / MIN_SEGMENTS).clamp(MIN_BYTES, MAX_BYTES);
     size_bytes.div_ceil(segment_bytes).max(1)
 }
 
-/// One segment of an array.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Segment {
-    /// The index of the segment, and the number of segments.
     pub(super) number: usize,
     pub(super) of: usize,
     /// The number of elements of the array.
@@ -39,7 +37,7 @@ impl Segment {
     /// Returns the elements of a segment that has its part of every chunk, as ranges in order. Every element stays in its
     /// chunk, and is reduced in the same order as in an array that is not split.
     ///
-    /// The parts of all chunks, in this order, are the chunks of an array of their own.
+    /// The parts of all chunks, in this order, are the chunks of a smaller array.
     pub(super) fn of_each_chunk(self, chunk_count: usize) -> Vec<Range<usize>> {
         let part_of = |chunk| {
             let chunk = partition::elements(self.count, chunk_count, Chunks::one(chunk));
@@ -69,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_arrays_stay_whole_and_large_ones_come_in_equal_segments() {
+    fn small_arrays_stay_whole_and_large_ones_have_equal_segments() {
         assert_eq!([0, 8, 128 << 10].map(count_for), [1, 1, 1]);
         assert_eq!(count_for((128 << 10) + 1), 2);
         assert_eq!(count_for(4 << 20), 4);
@@ -78,18 +76,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_parts_of_all_chunks_are_chunks_of_their_own(
+        fn parts_of_all_chunks_are_the_chunks_of_a_segment(
             count in 0..5000_usize,
             chunk_count in 1..40_usize,
             of in 1..20_usize,
         ) {
-            let mut seen = vec![0; count];
+            let mut counts = vec![0; count];
             for number in 0..of {
                 let segment = Segment { number, of, count };
                 let ranges = segment.of_each_chunk(chunk_count);
                 let elements: Vec<_> = ranges.into_iter().flatten().collect();
                 for (position, &element) in elements.iter().enumerate() {
-                    seen[element] += 1;
+                    counts[element] += 1;
                     let chunk_of = |count, element| {
                         let within = |&chunk: &usize| partition::elements(count, chunk_count, Chunks::one(chunk)).contains(&element);
                         (0..chunk_count).find(within)
@@ -97,7 +95,7 @@ mod tests {
                     prop_assert_eq!(chunk_of(elements.len(), position), chunk_of(count, element));
                 }
             }
-            prop_assert!(seen.iter().all(|&times| times == 1));
+            prop_assert!(counts.iter().all(|&times| times == 1));
         }
 
         #[test]

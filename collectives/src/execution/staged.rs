@@ -40,11 +40,11 @@ pub enum StagedAct {
     Inward,
     /// Starts the copy to the host, after the vendor's call.
     CopyDown,
-    /// Waits for that copy, and reduces the segment among the ranks.
+    /// Waits for the copy, and reduces the segment among the ranks.
     Reduce,
     /// Starts the copy back to the GPU.
     CopyUp,
-    /// The vendor's call on the GPU after that copy.
+    /// The vendor's call on the GPU after the copy back.
     Outward,
 }
 
@@ -53,14 +53,14 @@ impl StagedPlan {
     /// one for the segment on the host, and one for the segment that is copied up.
     pub const SLOTS: usize = AHEAD + 2;
 
-    /// Carries out the whole plan on the host.
+    /// Returns the plan carried out entirely on the host.
     pub fn on_host(compiled: Arc<CompiledPlan>) -> Self {
         let chunk_count = compiled.plan().chunk_count();
         let host = Some(OnHost { chunks: Chunks::new(0, chunk_count), compiled });
         Self { chunk_count, inward: None, host, outward: None, is_contiguous: false }
     }
 
-    /// Leaves every phase that names a vendor call to the vendor.
+    /// Returns the plan in which a vendor carries out every phase that names a vendor call.
     pub fn with_vendor(compiled: &CompiledPlan) -> Self {
         let plan = compiled.plan();
         let by_vendor = |inward| {
@@ -74,8 +74,8 @@ impl StagedPlan {
         Self { chunk_count: plan.chunk_count(), inward, host, outward, is_contiguous: true }
     }
 
-    /// Returns the number of segments of an array, given the size of the part of it that one rank copies to its host. The same on
-    /// all ranks.
+    /// Returns the number of segments of an array, given the size of the part of it that one rank copies to its host. It is identical on all
+    /// ranks.
     pub fn segments(part_bytes: usize) -> usize {
         segments::count_for(part_bytes)
     }
@@ -112,7 +112,7 @@ impl StagedPlan {
         Segment { number, of, count }.whole()
     }
 
-    /// Returns the elements of such a segment, from its beginning, that are these chunks of the plan.
+    /// Returns the elements of these chunks of the plan in such a segment, counted from its beginning.
     pub fn part(&self, segment: &Range<usize>, chunks: Chunks) -> Range<usize> {
         partition::elements(segment.len(), self.chunk_count, chunks)
     }
@@ -129,7 +129,7 @@ impl StagedPlan {
     }
 }
 
-/// Returns the actions on `segments` segments, if vendors and the host both have a part.
+/// Returns the actions on `segments` segments, if both a vendor and the host take part.
 pub fn acts(segments: usize) -> impl Iterator<Item = (StagedAct, usize)> {
     use StagedAct::{CopyDown, CopyUp, Inward, Outward, Reduce};
     (0..segments + AHEAD).flat_map(move |tick| {
@@ -168,11 +168,11 @@ mod tests {
     }
 
     #[test]
-    fn no_slot_is_overwritten_and_every_segment_goes_all_the_way() {
+    fn no_slot_is_overwritten_and_every_segment_completes() {
         for staged in all() {
             for segments in 0..3 * StagedPlan::SLOTS {
                 let mut slots = [None; StagedPlan::SLOTS];
-                let mut seen = vec![Vec::new(); segments];
+                let mut done = vec![Vec::new(); segments];
                 for (act, segment) in staged.acts(segments) {
                     let slot = &mut slots[segment % StagedPlan::SLOTS];
                     match act {
@@ -181,25 +181,25 @@ mod tests {
                         StagedAct::CopyUp => assert_eq!(slot.take(), Some(segment), "{act:?}"),
                         StagedAct::Inward | StagedAct::Outward => {}
                     }
-                    seen[segment].push(act);
+                    done[segment].push(act);
                 }
-                for seen in seen {
+                for done in done {
                     let host = [StagedAct::CopyDown, StagedAct::Reduce, StagedAct::CopyUp];
                     let inward = staged.inward().map(|_| StagedAct::Inward).into_iter();
                     let host = staged.host().map_or(&[][..], |_| &host).iter().copied();
                     let outward = staged.outward().map(|_| StagedAct::Outward);
-                    assert_eq!(seen, inward.chain(host).chain(outward).collect::<Vec<_>>());
+                    assert_eq!(done, inward.chain(host).chain(outward).collect::<Vec<_>>());
                 }
             }
         }
     }
 
     #[test]
-    fn the_next_segments_are_copied_down_before_the_host_waits() {
+    fn next_segments_are_copied_down_before_the_host_waits() {
         let world = Topology::single_node(2);
         let compiled = CompiledPlan::new(Algorithm::Ring, Operation::AllReduce, &world, 0).unwrap();
         let acts: Vec<_> = StagedPlan::on_host(Arc::new(compiled)).acts(8).collect();
-        let position = |wanted| acts.iter().position(|&act| act == wanted).unwrap();
+        let position = |expected| acts.iter().position(|&act| act == expected).unwrap();
         for segment in 0..8 - AHEAD {
             assert!(
                 position((StagedAct::CopyDown, segment + AHEAD)) < position((StagedAct::Reduce, segment))

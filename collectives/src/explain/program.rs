@@ -13,7 +13,7 @@ use crate::world::Topology;
 /// The largest number of instructions to draw: lanes repeat themselves from then on.
 const DRAWN: usize = 24;
 
-/// Draws the programs of all ranks (rank 0's first), and says in words what the `execution` is from which they result.
+/// Draws the programs of all ranks (rank 0's first), with a description of the `execution` from which they result.
 ///
 /// ```
 /// use unisono_collectives::execution::{Capabilities, CompiledPlan};
@@ -66,7 +66,7 @@ fn kind(execution: Execution) -> String {
     }
 }
 
-/// Explains the signs, and what a program repeats.
+/// Returns the explanation of the signs.
 fn legend(program: &Program) -> String {
     let over_memory = program.instructions.iter().any(|(_, instruction)| *instruction == Instruction::Sync);
     let signs = if over_memory {
@@ -79,7 +79,7 @@ fn legend(program: &Program) -> String {
     format!("{signs}{blocks}\n")
 }
 
-/// Returns the name of a rank, and its instructions in the first round. What it lends is what others access.
+/// Returns the name of a rank, and its instructions in the first round. Lends are omitted, since they correspond to accesses of others.
 fn column(name: String, program: &Program) -> Vec<String> {
     let has_blocks = program.blocks > program.rounds;
     let text = |Part { chunks, block }: Part| {

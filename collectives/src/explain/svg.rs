@@ -10,13 +10,12 @@ use crate::world::{Rank, Topology};
 
 /// The width of a chunk's bar and the height of a complete one, in pixels.
 const BAR: (usize, usize) = (9, 24);
-/// The space between the columns of two ranks, and that between two rows of buffers, for arrows.
+/// The space between the columns of two ranks, and between two rows of buffers, for arrows.
 const GAP: (usize, usize) = (44, 46);
 /// The space above the first row, for titles and the names of ranks.
 const TOP: usize = 84;
 /// The width of the name of a rank and its node, beyond the space between columns.
 const NODE_LABEL: usize = 32;
-/// The space around the drawing.
 const MARGIN: usize = 16;
 
 /// Classes of the elements, with colours for light and dark pages.
@@ -110,5 +109,5 @@ fn bar(svg: &mut String, (x, y): (usize, usize), contributions: usize, full: usi
 }
 
 fn draw(svg: &mut String, element: std::fmt::Arguments<'_>) {
-    writeln!(svg, "{element}").expect("a string takes all");
+    writeln!(svg, "{element}").expect("writing to a string does not fail");
 }

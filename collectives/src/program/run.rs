@@ -18,20 +18,20 @@ type Pair = (Rank, Rank);
 /// The messages from one rank to another.
 #[derive(Debug)]
 struct Channel<V> {
-    /// Each with the round after which its sender came to its instruction.
+    /// Each with the round after which its sender reached the instruction.
     in_flight: VecDeque<(Outgoing, Vec<V>, usize)>,
     sent: usize,
-    taken: usize,
-    /// The round of the last one that was taken.
+    received: usize,
+    /// The round of the last received message.
     round: usize,
 }
 
-/// The state of a rank.
 #[derive(Debug, Clone, Default)]
 struct State {
     instruction: usize,
-    /// The round after which the rank came to it, and that of the last message of the current one.
+    /// The round after which the rank reached the instruction.
     round: usize,
+    /// The round of the last message of the current instruction.
     ended: usize,
     /// The number of the message that the current instruction has sent and waits for.
     sent: Option<usize>,
@@ -43,7 +43,6 @@ struct State {
     is_at_barrier: bool,
 }
 
-/// The state of all ranks.
 pub(crate) struct Interpreter<'a, V: Values> {
     programs: &'a [Program],
     blocks: usize,
@@ -55,7 +54,7 @@ pub(crate) struct Interpreter<'a, V: Values> {
     /// The number of state changes of any rank.
     changes: usize,
     /// The rank that accessed a cell of a rank's buffer, by pass.
-    touched: HashMap<(usize, Rank, usize), Rank>,
+    accessed: HashMap<(usize, Rank, usize), Rank>,
     /// Whether a rank may read and write a cell of another rank's buffer, by pass, owner and rank.
     lent: HashMap<(usize, Rank, Rank, usize), (bool, bool)>,
     pub(crate) defects: Vec<Defect>,
@@ -66,7 +65,7 @@ pub(crate) struct Interpreter<'a, V: Values> {
 /// `reduce(left, right)` is the operation on one element. All inputs have the same length.
 ///
 /// # Errors
-/// The defects because of which the programs do not finish, and races.
+/// The defects that prevent the programs from finishing, and races.
 ///
 /// # Panics
 /// If the numbers of programs and inputs differ, or the inputs' lengths; or if a program names ranks or parts that do not exist.
@@ -115,7 +114,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
             states: vec![State::default(); programs.len()],
             channels: HashMap::new(),
             changes: 0,
-            touched: HashMap::new(),
+            accessed: HashMap::new(),
             lent: HashMap::new(),
             defects: Vec::new(),
         }
@@ -185,22 +184,22 @@ impl<'a, V: Values> Interpreter<'a, V> {
             }
             Instruction::Sync => self.sync(rank),
             Instruction::Read { of, theirs, own, combine } => {
-                let values = self.touch(rank, of, theirs, (true, false));
-                self.touch(rank, rank, own, (true, true));
+                let values = self.access(rank, of, theirs, (true, false));
+                self.access(rank, rank, own, (true, true));
                 self.put(rank, own, values, combine);
                 true
             }
             Instruction::Write { to, theirs, own } => {
-                let values = self.touch(rank, rank, own, (true, false));
-                self.touch(rank, to, theirs, (false, true));
+                let values = self.access(rank, rank, own, (true, false));
+                self.access(rank, to, theirs, (false, true));
                 self.put(to, theirs, values, Combine::Replace);
                 true
             }
             Instruction::Swap { with, theirs, own } => {
-                let ours = self.touch(rank, rank, own, (true, true));
-                let others = self.touch(rank, with, theirs, (true, true));
-                self.put(with, theirs, ours, Combine::Replace);
-                self.put(rank, own, others, Combine::Replace);
+                let own_values = self.access(rank, rank, own, (true, true));
+                let their_values = self.access(rank, with, theirs, (true, true));
+                self.put(with, theirs, own_values, Combine::Replace);
+                self.put(rank, own, their_values, Combine::Replace);
                 true
             }
             Instruction::Vendor { .. } => true,
@@ -215,7 +214,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
     }
 
     fn channel(&mut self, from: Rank, to: Rank) -> &mut Channel<V::Value> {
-        let empty = || Channel { in_flight: VecDeque::new(), sent: 0, taken: 0, round: 0 };
+        let empty = || Channel { in_flight: VecDeque::new(), sent: 0, received: 0, round: 0 };
         self.channels.entry((from, to)).or_insert_with(empty)
     }
 
@@ -227,15 +226,15 @@ impl<'a, V: Values> Interpreter<'a, V> {
             self.states[rank].received = self.receive(rank, receive);
         }
         let &State { sent, received, ended, .. } = &self.states[rank];
-        let (is_taken, round) = match send.zip(sent) {
+        let (is_received, round) = match send.zip(sent) {
             Some((send, number)) => {
                 let channel = &self.channels[&(rank, send.to)];
-                (channel.taken > number, channel.round)
+                (channel.received > number, channel.round)
             }
             None => (true, 0),
         };
         self.states[rank].ended = ended.max(round);
-        is_taken && (receive.is_none() || received)
+        is_received && (receive.is_none() || received)
     }
 
     /// Sends the current contents of the buffer; returns the number of the message.
@@ -256,7 +255,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
         let State { instruction: step, round: ready, ended, .. } = self.states[rank];
         let channel = self.channel(from, rank);
         let Some((sent, values, round)) = channel.in_flight.pop_front() else { return false };
-        channel.taken += 1;
+        channel.received += 1;
         channel.round = ready.max(round) + 1;
         let round = channel.round;
         self.states[rank].ended = ended.max(round);
@@ -290,7 +289,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
 
     /// Returns the contents of a part of a buffer, which a rank reads and writes in a pass, in which no other rank may
     /// access it.
-    fn touch(&mut self, rank: Rank, of: Rank, part: Part, (reads, writes): (bool, bool)) -> Vec<V::Value> {
+    fn access(&mut self, rank: Rank, of: Rank, part: Part, (reads, writes): (bool, bool)) -> Vec<V::Value> {
         let pass = self.states[rank].barriers;
         let cells: Vec<_> = cells(part, self.blocks).collect();
         for &cell in &cells {
@@ -298,7 +297,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
             if rank != of && !self.lent.get(&(pass, of, rank, cell)).is_some_and(permits) {
                 self.defects.push(Defect::NotLent { rank, of, chunk: cell / self.blocks });
             }
-            let first = *self.touched.entry((pass, of, cell)).or_insert(rank);
+            let first = *self.accessed.entry((pass, of, cell)).or_insert(rank);
             if first != rank {
                 self.defects.push(Defect::Race { one: first, other: rank, of, chunk: cell / self.blocks });
             }
@@ -338,7 +337,7 @@ impl<'a, V: Values> Interpreter<'a, V> {
             });
         }
         let mut left: Vec<_> =
-            self.channels.iter().filter(|(_, channel)| channel.sent > channel.taken).collect();
+            self.channels.iter().filter(|(_, channel)| channel.sent > channel.received).collect();
         left.sort_by_key(|(pair, _)| **pair);
         defects.extend(left.into_iter().map(|(&(from, to), _)| Defect::NotTaken { from, to }));
         defects

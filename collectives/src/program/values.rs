@@ -1,9 +1,8 @@
-//! The values that programs are run on: symbols to verify them, numbers to simulate them, counts to draw them.
+//! The values on which programs run: symbols to verify them, numbers to simulate them, counts to draw them.
 
 use crate::schedule::{Chunks, Combine};
 use crate::world::Rank;
 
-/// The values of a run.
 pub(crate) trait Values {
     /// The value of one block of one chunk on one rank.
     type Value: Clone;
@@ -11,23 +10,21 @@ pub(crate) trait Values {
     /// Reduces an arrived value into a held one.
     fn reduce(&mut self, at: Event, held: &mut Self::Value, arrived: &Self::Value);
 
-    /// Is told of each message that a rank has received, and of the rank's buffer afterwards.
+    /// Is called for each message that a rank has received, with the rank's buffer afterwards.
     fn received(&mut self, _message: Arrival, _buffer: &[Self::Value]) {}
 }
 
-/// A reduction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) rank: Rank,
-    /// The number of its instruction.
+    /// The number of the rank's instruction.
     pub(crate) step: usize,
     pub(crate) combine: Combine,
 }
 
-/// A received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// The number of messages on the longest way to this one, itself included.
+    /// The number of messages on the longest path to this one, including itself.
     pub(crate) round: usize,
     pub(crate) from: Rank,
     pub(crate) to: Rank,
@@ -38,7 +35,7 @@ pub(crate) struct Arrival {
     pub(crate) combine: Combine,
 }
 
-/// Values of which only their existence counts.
+/// Values without contents, for counting.
 pub(crate) struct Nothing;
 
 impl Values for Nothing {

@@ -1,6 +1,6 @@
-//! Verification of programs, by running those of all ranks on symbols.
+//! Verification of programs: runs the programs of all ranks on symbols.
 
-use super::{promise, results, symbols::Symbol, symbols::Symbols};
+use super::{required, results, symbols::Symbol, symbols::Symbols};
 use crate::defect::Defect;
 use crate::operation::Operation;
 use crate::plan::Plan;
@@ -10,10 +10,10 @@ use crate::world::Rank;
 /// Finds all defects in the programs of all ranks (rank 0's first) for an operation; empty if they are correct. The plans define the
 /// order of additions, and are assumed correct ([`verify`](crate::verify())).
 ///
-/// Beyond the plans, it verifies that no rank deadlocks, although messages go early or late; that sent data is there by then;
-/// that in a pass over memory no two ranks access the same elements, and none accesses what it was not lent; and that every sum is added
-/// in the order of the plan, so that results do not depend on the program; and, if the plan combines contributions in the order of
-/// ranks, that the programs do.
+/// Beyond the plans, it verifies that no rank deadlocks, although messages are sent early or late; that sent data exist by then; that in a
+/// pass over memory no two ranks access the same elements, and no rank accesses memory that was not lent to it; that every sum is added in
+/// the order of the plan, so that results do not depend on the program; and, if the plan combines contributions in the order of ranks, that
+/// the programs do.
 ///
 /// ```
 /// use unisono_collectives::execution::{Capabilities, CompiledPlan};
@@ -37,9 +37,10 @@ use crate::world::Rank;
 /// If there is not one program for each plan.
 pub fn verify_programs(programs: &[Program], plans: &[Plan], operation: Operation) -> Vec<Defect> {
     assert_eq!(programs.len(), plans.len(), "one program for each rank's plan");
-    let mut cuts = programs.iter().map(|program| (program.chunk_count, program.blocks));
-    let Some((parts, blocks)) = cuts.next() else { return Vec::new() };
-    if let Some((rank, (chunk_count, others))) = (1..).zip(cuts).find(|(_, found)| *found != (parts, blocks))
+    let mut divisions = programs.iter().map(|program| (program.chunk_count, program.blocks));
+    let Some((parts, blocks)) = divisions.next() else { return Vec::new() };
+    if let Some((rank, (chunk_count, others))) =
+        (1..).zip(divisions).find(|(_, found)| *found != (parts, blocks))
     {
         return vec![Defect::ChunkCount { rank, found: chunk_count * others, expected: parts * blocks }];
     }
@@ -50,7 +51,7 @@ pub fn verify_programs(programs: &[Program], plans: &[Plan], operation: Operatio
     }
 }
 
-/// Sums that are not added in the order of the plans.
+/// Returns the defects of sums that are not added in the order of the plans.
 fn other_orders(
     (symbols, buffers): &(Symbols, Vec<Vec<Symbol>>),
     plans: &[Plan],
@@ -68,7 +69,7 @@ fn other_orders(
         let (found, expected) = (buffers[rank][cell], expected[rank][chunk]);
         // A plan whose operands are in the order of ranks may be run with a reduction that is not commutative.
         let is_reordered = planned.run(expected).is_some() && symbols.run(found) != planned.run(expected);
-        promise(operation, ranks, rank, chunk).is_some()
+        required(operation, ranks, rank, chunk).is_some()
             && (is_reordered || symbols.order(found) != planned.order(expected))
     };
     let cells = (0..ranks).flat_map(|rank| (0..chunk_count * blocks).map(move |cell| (rank, cell)));

@@ -1,4 +1,4 @@
-//! Symbolic values, which know their contributions.
+//! Symbolic values, which record their contributions.
 
 use std::ops::Range;
 
@@ -22,7 +22,6 @@ pub(crate) struct Symbols {
 
 #[derive(Debug, Clone, Copy)]
 struct Value {
-    /// The chunk of the value.
     chunk: usize,
     /// A hash of the tree of additions; equal for `a + b` and `b + a`, which give the same bits.
     order: u64,
@@ -43,12 +42,12 @@ impl Symbols {
         blocks: usize,
     ) -> (Self, Vec<Vec<Symbol>>) {
         // Undefined contents are the contribution of a rank that does not exist, so they can never count as correct.
-        let nobody = ranks;
-        let words = nobody / 64 + 1;
+        let nonexistent = ranks;
+        let words = nonexistent / 64 + 1;
         let mut symbols = Self { values: Vec::new(), contributors: Vec::new(), words, defects: Vec::new() };
         let mut input = |rank: Rank, cell: usize| {
             let chunk = cell / blocks;
-            let contributor = if operation.begins_with(rank, chunk) { rank } else { nobody };
+            let contributor = if operation.begins_with(rank, chunk) { rank } else { nonexistent };
             symbols
                 .contributors
                 .extend((0..words).map(|word| ranks_in(&(contributor..contributor + 1), word)));
@@ -76,7 +75,6 @@ impl Symbols {
         first..first + self.words
     }
 
-    /// Returns the chunk of a value.
     pub(crate) fn chunk(&self, symbol: Symbol) -> usize {
         self.value(symbol).chunk
     }
@@ -86,8 +84,7 @@ impl Symbols {
         self.value(symbol).order
     }
 
-    /// Returns the contributors as a range, if they were combined in the order of ranks, as a reduction without
-    /// commutativity needs.
+    /// Returns the contributors as a range, if they were combined in the order of ranks, as a non-commutative reduction needs.
     pub(crate) fn run(&self, symbol: Symbol) -> Option<Run> {
         self.value(symbol).run
     }
@@ -151,7 +148,6 @@ fn ranks_in(ranks: &Range<Rank>, word: usize) -> u64 {
     below(ranks.end) & !below(ranks.start)
 }
 
-/// Returns the ranks of a set.
 fn ranks_of(words: impl Iterator<Item = u64>) -> impl Iterator<Item = Rank> {
     let bits = |(index, word): (usize, u64)| {
         (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| 64 * index + bit)

@@ -1,5 +1,4 @@
-//! The drawings are a joy to look at, and stay so. To accept new ones: `UPDATE_EXPECT=1 cargo test -p
-//! unisono-collectives`.
+//! Golden tests of the drawings. To accept new ones: `UPDATE_EXPECT=1 cargo test -p unisono-collectives`.
 
 use expect_test::expect_file;
 use unisono_collectives::execution::{Capabilities, CompiledPlan};
@@ -12,31 +11,31 @@ fn draw(algorithm: Algorithm, operation: Operation, topology: &Topology) -> Stri
 }
 
 #[test]
-fn a_ring() {
+fn ring_is_drawn() {
     let drawing = draw(Algorithm::Ring, Operation::AllReduce, &Topology::single_node(4));
     expect_file!["golden/ring-4.txt"].assert_eq(&drawing);
 }
 
 #[test]
-fn a_butterfly_with_folding() {
+fn butterfly_with_folding_is_drawn() {
     let drawing = draw(Algorithm::Butterfly, Operation::AllReduce, &Topology::single_node(6));
     expect_file!["golden/butterfly-6.txt"].assert_eq(&drawing);
 }
 
 #[test]
-fn two_trees() {
+fn double_tree_is_drawn() {
     let drawing = draw(Algorithm::DoubleTree, Operation::AllReduce, &Topology::single_node(4));
     expect_file!["golden/double-tree-4.txt"].assert_eq(&drawing);
 }
 
 #[test]
-fn phases() {
+fn phases_are_drawn() {
     let drawing = draw(Algorithm::HierarchicalCopy, Operation::AllReduce, &Topology::uniform(2, 2));
     expect_file!["golden/hierarchical-copy-2x2.txt"].assert_eq(&drawing);
 }
 
 #[test]
-fn a_world_that_is_too_wide() {
+fn wide_world_is_drawn_in_part() {
     let drawing = draw(Algorithm::Tree, Operation::Broadcast { root: 3 }, &Topology::single_node(12));
     expect_file!["golden/tree-broadcast-12.txt"].assert_eq(&drawing);
 }
@@ -54,7 +53,7 @@ fn draw_programs(algorithm: Algorithm, operation: Operation, topology: &Topology
 }
 
 #[test]
-fn programs() {
+fn programs_are_drawn() {
     let (four, nodes) = (Topology::single_node(4), Topology::uniform(2, 2));
     let broadcast = Operation::Broadcast { root: 0 };
     let drawings = [

@@ -1,8 +1,8 @@
-//! The verifier finds nothing wrong with any algorithm, for any operation, in any world up to 64 ranks.
+//! The verifier finds no defect in any algorithm, for any operation, in any world up to 64 ranks.
 
 use unisono_collectives::{Algorithm, Operation, Topology, verify};
 
-/// Expected support of operations beside all-reduce: a loss would otherwise pass unnoticed.
+/// Returns the expected support of operations besides all-reduce, so that a loss is detected.
 fn offers(algorithm: Algorithm, operation: Operation) -> bool {
     use Operation::{
         AllGather, AllReduce, AllToAll, Broadcast, ExclusiveScan, Gather, Reduce, ReduceScatter, Scan,
@@ -32,7 +32,7 @@ fn check(algorithm: Algorithm, operation: Operation, topology: &Topology) {
 }
 
 #[test]
-fn on_one_node() {
+fn algorithms_are_correct_on_one_node() {
     for ranks in 1..=64 {
         let topology = Topology::single_node(ranks);
         for algorithm in Algorithm::ALL {
@@ -44,7 +44,7 @@ fn on_one_node() {
 }
 
 #[test]
-fn from_every_root() {
+fn rooted_operations_are_correct_for_every_root() {
     for ranks in [1, 2, 5, 8, 13] {
         for root in 0..ranks {
             for algorithm in [Algorithm::Tree, Algorithm::MasterWorker, Algorithm::AllToAll] {
@@ -57,7 +57,7 @@ fn from_every_root() {
 }
 
 #[test]
-fn on_several_nodes() {
+fn hierarchical_algorithms_are_correct_on_several_nodes() {
     let even = (1..=8).flat_map(|nodes| (1..=8).map(move |local| Topology::uniform(nodes, local)));
     let uneven = [&[3, 1][..], &[4, 4, 2], &[1, 5, 2, 3], &[2, 1, 1], &[7, 8]].map(Topology::from_node_sizes);
     let scattered = Topology::from_node_of(vec![0, 1, 0, 2, 1, 0, 2]);
@@ -69,15 +69,15 @@ fn on_several_nodes() {
 }
 
 #[test]
-fn every_operation_is_on_the_menu() {
+fn every_operation_is_offered_by_an_algorithm() {
     for operation in Operation::all(2) {
         assert!(Algorithm::ALL.iter().any(|&algorithm| offers(algorithm, operation)), "{operation:?}");
     }
 }
 
 #[test]
-fn a_large_ring_is_quick() {
-    // No clock here: these sizes would take minutes if either were quadratic in the wrong place.
+fn large_ring_is_quick() {
+    // There is no timer: these sizes would take minutes if either step were quadratic in the wrong place.
     for rank in 0..1024 {
         let plan = Algorithm::Ring.plan(Operation::AllReduce, &Topology::single_node(1024), rank).unwrap();
         assert_eq!(plan.phases()[0].schedule.steps().len(), 2046);
@@ -85,9 +85,9 @@ fn a_large_ring_is_quick() {
     check(Algorithm::Ring, Operation::AllReduce, &Topology::single_node(256));
 }
 
-/// Half a second, where it took four while each message carried the sets of its contributors.
+/// Takes about half a second.
 #[test]
-fn large_worlds_of_many_nodes_are_proved() {
+fn large_worlds_of_many_nodes_are_verified() {
     for nodes in (0..=9).map(|log| 1 << log) {
         check(Algorithm::Rail, Operation::AllReduce, &Topology::uniform(nodes, 512 / nodes));
     }

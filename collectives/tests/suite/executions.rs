@@ -1,4 +1,4 @@
-//! However a plan is carried out, the verifier finds nothing wrong with the programs, in every small world; and it objects to what is wrong.
+//! The programs of every execution are correct in every small world, and the verifier detects incorrect ones.
 
 use unisono_collectives::execution::{Capabilities, CompiledPlan, Execution};
 use unisono_collectives::program::Instruction;
@@ -36,7 +36,7 @@ fn programs(compiled: &[CompiledPlan], count: usize, capabilities: &Capabilities
     compiled.iter().map(|plan| plan.program(count, 4, capabilities)).collect()
 }
 
-fn objections(compiled: &[CompiledPlan], programs: &[Program], operation: Operation) -> Vec<Defect> {
+fn find_defects(compiled: &[CompiledPlan], programs: &[Program], operation: Operation) -> Vec<Defect> {
     let plans: Vec<Plan> = compiled.iter().map(|compiled| compiled.plan().clone()).collect();
     verify_programs(programs, &plans, operation)
 }
@@ -63,8 +63,8 @@ fn topologies() -> impl Iterator<Item = Topology> {
 }
 
 #[test]
-fn every_program_in_every_small_world_is_right() {
-    let mut seen = Vec::new();
+fn every_program_in_every_small_world_is_correct() {
+    let mut kinds = Vec::new();
     for topology in topologies() {
         for algorithm in Algorithm::ALL {
             for operation in Operation::all(topology.ranks() / 2) {
@@ -72,25 +72,28 @@ fn every_program_in_every_small_world_is_right() {
                 for capabilities in EVERYWHERE {
                     for count in COUNTS {
                         let execution = |plan: &CompiledPlan| plan.execution(count, 4, &capabilities);
-                        let alike: Vec<_> = compiled.iter().map(execution).collect();
+                        let executions: Vec<_> = compiled.iter().map(execution).collect();
                         let name = format!("{algorithm}, {operation:?}, {topology:?}, {count} elements");
-                        assert!(alike.iter().all(|execution| *execution == alike[0]), "{name}: {alike:?}");
+                        assert!(
+                            executions.iter().all(|execution| *execution == executions[0]),
+                            "{name}: {executions:?}"
+                        );
                         let programs = programs(&compiled, count, &capabilities);
-                        let defects = objections(&compiled, &programs, operation);
-                        assert!(defects.is_empty(), "{name}, {:?}: {}", alike[0], defects[0]);
-                        if !seen.contains(&kind(alike[0])) {
-                            seen.push(kind(alike[0]));
+                        let defects = find_defects(&compiled, &programs, operation);
+                        assert!(defects.is_empty(), "{name}, {:?}: {}", executions[0], defects[0]);
+                        if !kinds.contains(&kind(executions[0])) {
+                            kinds.push(kind(executions[0]));
                         }
                     }
                 }
             }
         }
     }
-    seen.sort_unstable();
+    kinds.sort_unstable();
     let both = |kind| [(kind, false), (kind, true)];
     let vendor_and_eager = [("by vendor", false), ("eager", false), ("lanes", true)];
     let expected = [&vendor_and_eager[..], &both("messages"), &both("moves"), &both("single pass")];
-    assert_eq!(seen, expected.concat());
+    assert_eq!(kinds, expected.concat());
 }
 
 /// Returns the programs of ranks that reduce 400 000 elements in one node of four.
@@ -101,32 +104,32 @@ fn round_robin() -> (Vec<CompiledPlan>, Vec<Program>) {
 }
 
 #[test]
-fn a_rank_with_other_blocks_is_seen() {
+fn differing_number_of_blocks_is_detected() {
     let (compiled, mut mutant) = round_robin();
     mutant[1] = compiled[1].program(1_500_000, 4, &EVERYWHERE[1]);
-    let defects = objections(&compiled, &mutant, Operation::AllReduce);
+    let defects = find_defects(&compiled, &mutant, Operation::AllReduce);
     assert!(matches!(defects[..], [Defect::ChunkCount { rank: 1, .. }]), "{defects:?}");
 }
 
 #[test]
-fn a_rank_that_sends_messages_while_others_pass_over_memory_is_seen() {
+fn messages_during_passes_of_others_are_detected() {
     let (compiled, mut mutant) = round_robin();
     mutant[1] = compiled[1].program(400_000, 4, &EVERYWHERE[0]);
-    assert!(!objections(&compiled, &mutant, Operation::AllReduce).is_empty());
+    assert!(!find_defects(&compiled, &mutant, Operation::AllReduce).is_empty());
 }
 
 #[test]
-fn what_is_sent_before_it_is_there_is_seen() {
+fn premature_send_is_detected() {
     let compiled = compile(Algorithm::Ring, Operation::AllReduce, &Topology::single_node(4)).unwrap();
     let mut mutant = programs(&compiled, 8, &EVERYWHERE[1]);
-    // All sends at once, as if none of them read what was received.
+    // All sends come first, as if none of them sent received data.
     mutant[2].instructions.sort_by_key(|(_, instruction)| !matches!(instruction, Instruction::Send(_)));
-    let defects = objections(&compiled, &mutant, Operation::AllReduce);
+    let defects = find_defects(&compiled, &mutant, Operation::AllReduce);
     assert!(defects.iter().any(|defect| matches!(defect, Defect::Missing { .. })), "{defects:?}");
 }
 
 #[test]
-fn an_access_to_what_is_not_lent_is_seen() {
+fn access_to_unlent_memory_is_detected() {
     let changes: [fn(&mut Instruction); 3] = [
         |instruction| {
             if let Instruction::Lend { to: 1, part, .. } = instruction {
@@ -147,14 +150,14 @@ fn an_access_to_what_is_not_lent_is_seen() {
     for change in changes {
         let (compiled, mut mutant) = round_robin();
         mutant[0].instructions.iter_mut().for_each(|(_, instruction)| change(instruction));
-        let defects = objections(&compiled, &mutant, Operation::AllReduce);
+        let defects = find_defects(&compiled, &mutant, Operation::AllReduce);
         let expected = Defect::NotLent { rank: 1, of: 0, chunk: 1 };
         assert!(defects.contains(&expected), "{defects:?}");
     }
 }
 
 #[test]
-fn two_ranks_in_one_place_are_a_race() {
+fn two_ranks_on_the_same_elements_are_a_race() {
     let (compiled, mut mutant) = round_robin();
     for (_, instruction) in &mut mutant[0].instructions {
         if let Instruction::Write { to: 2, theirs, .. } = instruction {
@@ -167,12 +170,12 @@ fn two_ranks_in_one_place_are_a_race() {
             part.chunks = Chunks::new(0, 2);
         }
     }
-    let defects = objections(&compiled, &mutant, Operation::AllReduce);
+    let defects = find_defects(&compiled, &mutant, Operation::AllReduce);
     assert!(defects.iter().any(|defect| matches!(defect, Defect::Race { of: 2, .. })), "{defects:?}");
 }
 
 #[test]
-fn a_block_that_is_begun_before_it_is_reduced_is_seen() {
+fn premature_post_is_detected() {
     let compiled = compile(Algorithm::Rail, Operation::AllReduce, &Topology::uniform(2, 2)).unwrap();
     let mut mutant = programs(&compiled, 100_000, &EVERYWHERE[3]);
     for program in &mut mutant {
@@ -181,6 +184,6 @@ fn a_block_that_is_begun_before_it_is_reduced_is_seen() {
         let early = program.instructions.remove(post);
         program.instructions.insert(0, early);
     }
-    let defects = objections(&compiled, &mutant, Operation::AllReduce);
+    let defects = find_defects(&compiled, &mutant, Operation::AllReduce);
     assert!(defects.iter().any(|defect| matches!(defect, Defect::Missing { .. })), "{defects:?}");
 }

@@ -1,6 +1,5 @@
-//! A verifier that never objects proves nothing. Here every step of correct schedules is dropped, doubled,
-//! swapped with its neighbour and misdirected in turn, and the verifier must object to every result that is
-//! really wrong.
+//! Mutation tests of the verifier. Every step of correct schedules is dropped, doubled, swapped with its neighbour or misdirected, one at a
+//! time, and the verifier must detect every incorrect result.
 
 use unisono_collectives::{
     Algorithm, Chunks, Combine, Defect, Operation, Plan, Schedule, Source, Step, Topology, simulate,
@@ -12,7 +11,6 @@ fn schedules(algorithm: Algorithm, ranks: usize) -> Vec<Schedule> {
     plans.iter().map(Plan::flattened).collect()
 }
 
-/// Returns the schedules with the steps of one rank changed.
 fn mutate(schedules: &[Schedule], rank: usize, change: impl FnOnce(&mut Vec<Step>)) -> Vec<Schedule> {
     let mut mutant = schedules.to_vec();
     let mut steps = mutant[rank].steps().to_vec();
@@ -21,7 +19,7 @@ fn mutate(schedules: &[Schedule], rank: usize, change: impl FnOnce(&mut Vec<Step
     mutant
 }
 
-fn objections(schedules: &[Schedule]) -> Vec<Defect> {
+fn find_defects(schedules: &[Schedule]) -> Vec<Defect> {
     verify_schedules(schedules, Operation::AllReduce)
 }
 
@@ -46,39 +44,39 @@ fn for_every_step(mut check: impl FnMut(&str, &[Schedule], usize, usize)) {
 }
 
 #[test]
-fn a_dropped_step_is_seen() {
+fn dropped_step_is_detected() {
     for_every_step(|name, schedules, rank, step| {
         let mutant = mutate(schedules, rank, |steps| {
             steps.remove(step);
         });
-        assert!(!objections(&mutant).is_empty(), "{name}");
+        assert!(!find_defects(&mutant).is_empty(), "{name}");
     });
 }
 
 #[test]
-fn a_doubled_step_is_seen() {
+fn doubled_step_is_detected() {
     for_every_step(|name, schedules, rank, step| {
         let mutant = mutate(schedules, rank, |steps| steps.insert(step, steps[step]));
-        assert!(!objections(&mutant).is_empty(), "{name}");
+        assert!(!find_defects(&mutant).is_empty(), "{name}");
     });
 }
 
 #[test]
-fn a_half_that_is_lost_is_seen() {
+fn lost_half_is_detected() {
     for_every_step(|name, schedules, rank, step| {
         if schedules[rank].steps()[step].send.is_some() {
             let mutant = mutate(schedules, rank, |steps| steps[step].send = None);
-            assert!(!objections(&mutant).is_empty(), "{name}: send");
+            assert!(!find_defects(&mutant).is_empty(), "{name}: send");
         }
         if schedules[rank].steps()[step].receive.is_some() {
             let mutant = mutate(schedules, rank, |steps| steps[step].receive = None);
-            assert!(!objections(&mutant).is_empty(), "{name}: receive");
+            assert!(!find_defects(&mutant).is_empty(), "{name}: receive");
         }
     });
 }
 
 #[test]
-fn a_misdirected_message_is_seen() {
+fn misdirected_message_is_detected() {
     for_every_step(|name, schedules, rank, step| {
         let ranks = schedules.len();
         if schedules[rank].steps()[step].send.is_some() {
@@ -86,20 +84,20 @@ fn a_misdirected_message_is_seen() {
                 let send = steps[step].send.as_mut().unwrap();
                 send.to = (send.to + 1) % ranks;
             });
-            assert!(!objections(&mutant).is_empty(), "{name}: send");
+            assert!(!find_defects(&mutant).is_empty(), "{name}: send");
         }
         if schedules[rank].steps()[step].receive.is_some() {
             let mutant = mutate(schedules, rank, |steps| {
                 let receive = steps[step].receive.as_mut().unwrap();
                 receive.from = (receive.from + 1) % ranks;
             });
-            assert!(!objections(&mutant).is_empty(), "{name}: receive");
+            assert!(!find_defects(&mutant).is_empty(), "{name}: receive");
         }
     });
 }
 
 #[test]
-fn a_reduction_that_replaces_and_the_reverse_are_seen() {
+fn reduction_that_replaces_and_the_reverse_are_detected() {
     for_every_step(|name, schedules, rank, step| {
         if schedules[rank].steps()[step].receive.is_some() {
             let mutant = mutate(schedules, rank, |steps| {
@@ -109,31 +107,31 @@ fn a_reduction_that_replaces_and_the_reverse_are_seen() {
                     Combine::Reduce | Combine::ReduceBefore => Combine::Replace,
                 };
             });
-            assert!(!objections(&mutant).is_empty(), "{name}");
+            assert!(!find_defects(&mutant).is_empty(), "{name}");
         }
     });
 }
 
-/// Some neighbours may be swapped, and the result is as good as before. What the verifier lets pass must
-/// really be right: every rank's contribution once, and the same bits on all ranks.
+/// Some neighbours may be swapped without an effect on the result. A mutant that the verifier accepts must be correct: every rank's
+/// contribution once, and the same bits on all ranks.
 #[test]
-fn swapped_steps_are_seen_unless_they_are_right() {
-    let (mut seen, mut passed) = (0, 0);
+fn swapped_steps_are_detected_unless_correct() {
+    let (mut detected, mut passed) = (0, 0);
     for_every_step(|name, schedules, rank, step| {
         if step + 1 < schedules[rank].steps().len() {
             let mutant = mutate(schedules, rank, |steps| steps.swap(step, step + 1));
-            if objections(&mutant).is_empty() {
-                assert_right(name, &mutant);
+            if find_defects(&mutant).is_empty() {
+                assert_correct(name, &mutant);
                 passed += 1;
             } else {
-                seen += 1;
+                detected += 1;
             }
         }
     });
-    assert!(seen > 200, "of {} swaps only {seen} were objected to", seen + passed);
+    assert!(detected > 200, "of {} swaps only {detected} were detected", detected + passed);
 }
 
-fn assert_right(name: &str, schedules: &[Schedule]) {
+fn assert_correct(name: &str, schedules: &[Schedule]) {
     let world = Topology::single_node(schedules.len()).world();
     let plans: Vec<_> =
         schedules.iter().map(|schedule| Plan::single("mutant", world.clone(), schedule.clone())).collect();
@@ -148,7 +146,7 @@ fn assert_right(name: &str, schedules: &[Schedule]) {
 }
 
 #[test]
-fn a_wrong_chunk_is_seen() {
+fn wrong_chunk_is_detected() {
     for_every_step(|name, schedules, rank, step| {
         let chunk_count = schedules[rank].chunk_count();
         let sends_one = |step: &Step| step.send.is_some_and(|send| send.chunks.count() == 1);
@@ -157,53 +155,53 @@ fn a_wrong_chunk_is_seen() {
                 let send = steps[step].send.as_mut().unwrap();
                 send.chunks = Chunks::one((send.chunks.start + 1) % chunk_count);
             });
-            assert!(!objections(&mutant).is_empty(), "{name}");
+            assert!(!find_defects(&mutant).is_empty(), "{name}");
         }
     });
 }
 
 #[test]
-fn defects_are_called_by_their_names() {
+fn defects_have_the_right_kind() {
     let whole = Chunks::one(0);
     let ring = schedules(Algorithm::Ring, 4);
 
     let dropped = mutate(&ring, 1, |steps| {
         steps.pop();
     });
-    assert!(objections(&dropped).iter().any(|defect| matches!(defect, Defect::Unmatched { other: 1, .. })));
+    assert!(find_defects(&dropped).iter().any(|defect| matches!(defect, Defect::Unmatched { other: 1, .. })));
 
-    // Everybody receives before anybody sends.
+    // Both ranks receive before they send.
     let waiting = |rank: usize| {
         let other = 1 - rank;
         Schedule::new(1, [Step::new().reduce(other, whole), Step::new().send(other, whole)])
     };
-    let defects = objections(&[waiting(0), waiting(1)]);
+    let defects = find_defects(&[waiting(0), waiting(1)]);
     assert_eq!(defects[0], Defect::Deadlock { rank: 0, step: 0, other: 1 });
 
-    // The cyclic order of the textbook: right sums, but other bits on every rank.
+    // The cyclic order of the textbook: correct sums, but different bits on every rank.
     let cyclic = |rank: usize| {
         let step = |i| Step::new().send_original((rank + i) % 3, whole).reduce((rank + 3 - i) % 3, whole);
         Schedule::new(1, (1..3).map(step))
     };
-    let defects = objections(&[cyclic(0), cyclic(1), cyclic(2)]);
+    let defects = find_defects(&[cyclic(0), cyclic(1), cyclic(2)]);
     assert!(matches!(defects[..], [Defect::DifferentOrder { chunk: 0, .. }]), "{defects:?}");
 
     let overlap = Step { send: Some(ring_send(2, 1)), ..Step::new().replace(1, Chunks::one(2)) };
-    let defects = objections(&mutate(&ring, 0, |steps| steps[0] = overlap));
+    let defects = find_defects(&mutate(&ring, 0, |steps| steps[0] = overlap));
     assert!(matches!(defects[..], [Defect::Overlap { rank: 0, step: 0, .. }]), "{defects:?}");
 
     let longer = mutate(&ring, 0, |steps| steps[0].send.as_mut().unwrap().chunks = Chunks::new(0, 2));
     assert!(
-        objections(&longer).iter().any(|defect| matches!(defect, Defect::LengthMismatch { from: 0, .. }))
+        find_defects(&longer).iter().any(|defect| matches!(defect, Defect::LengthMismatch { from: 0, .. }))
     );
 
     let outside = mutate(&ring, 0, |steps| steps[0].send.as_mut().unwrap().chunks = Chunks::new(3, 5));
-    assert!(matches!(objections(&outside)[..], [Defect::NoSuchChunk { rank: 0, step: 0, .. }]));
+    assert!(matches!(find_defects(&outside)[..], [Defect::NoSuchChunk { rank: 0, step: 0, .. }]));
 
     let twice = mutate(&mutate(&schedules(Algorithm::RecursiveDoubling, 2), 0, double), 1, double);
-    assert!(objections(&twice).iter().any(|defect| matches!(defect, Defect::Doubled { .. })));
+    assert!(find_defects(&twice).iter().any(|defect| matches!(defect, Defect::Doubled { .. })));
 
-    assert_eq!(objections(&outside)[0].to_string(), "rank 0, step 0: chunks 3..5 of 4 do not exist");
+    assert_eq!(find_defects(&outside)[0].to_string(), "rank 0, step 0: chunks 3..5 of 4 do not exist");
 }
 
 fn double(steps: &mut Vec<Step>) {

@@ -41,7 +41,7 @@ impl Sample {
         Self::of((algorithm, operation), topology, count, capabilities, compile)
     }
 
-    /// With plans that combine in the order of ranks.
+    /// Returns a sample whose plans combine in the order of ranks.
     fn in_order(
         (algorithm, operation): (Algorithm, Operation),
         topology: &Topology,
@@ -93,7 +93,7 @@ impl Sample {
     }
 }
 
-/// Samples of every lowering, in one block and in several.
+/// Returns samples of every lowering, in one block and in several.
 fn samples() -> Vec<Sample> {
     let messages = Capabilities { eager_bytes: 4096, segment_bytes: 65_280, ..Capabilities::default() };
     let shared = Capabilities { is_shared: true, ..messages };
@@ -124,8 +124,8 @@ fn samples() -> Vec<Sample> {
 }
 
 #[test]
-fn a_change_of_a_program_is_seen_unless_the_result_is_the_same() {
-    let (mut seen, mut passed) = (0, 0);
+fn program_mutant_is_detected_unless_harmless() {
+    let (mut detected, mut passed) = (0, 0);
     for sample in samples() {
         let Sample { name, programs, plans, operation, .. } = &sample;
         assert_eq!(verify_programs(programs, plans, *operation), [], "{name}");
@@ -135,9 +135,9 @@ fn a_change_of_a_program_is_seen_unless_the_result_is_the_same() {
                 assert_eq!(sample.run(&mutant).as_ref(), Some(&expected), "{name}: {change}");
                 passed += 1;
             } else {
-                seen += 1;
+                detected += 1;
             }
         }
     }
-    assert!(seen > 1500 && passed < seen / 4, "{seen} were seen, and {passed} were harmless");
+    assert!(detected > 1500 && passed < detected / 4, "{detected} were detected, and {passed} were harmless");
 }

@@ -10,10 +10,10 @@ use crate::kernels::ReduceOp;
 use crate::method::{Method, Vendor, is_for_vendors, those_for_vendors};
 use crate::select::Choice;
 
-/// Up to this size the number of messages between nodes decides; above it, how many ranks share the network.
+/// Up to this size the number of messages between nodes dominates; above it, the number of ranks that share the network.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// Returns the method of a call, unless it is left to the host's choice. The same on all ranks.
+/// Returns the method of a call, or `None` to leave the choice to the host. The result is identical on all ranks.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the method chosen by name is not available.
@@ -41,7 +41,7 @@ pub(super) fn choose(
             Err(why) => refused(why),
         },
         Choice::Method(Method::Algorithm(_)) | Choice::Rules(_) | Choice::Auto => {
-            match choice.wished(call.size_bytes()) {
+            match choice.requested(call.size_bytes()) {
                 Some((algorithm, why)) if is_for_vendors(algorithm) && in_nodes.is_ok() => {
                     Ok(Some((Method::InNodes(algorithm, Vendor::Nccl), why)))
                 }
@@ -52,7 +52,7 @@ pub(super) fn choose(
     }
 }
 
-/// Returns the default.
+/// Returns the default method.
 fn usual(call: &Call, by_nccl: bool, in_nodes: bool) -> Option<(Method, Why)> {
     let nccl_in = |role| Method::InNodes(Algorithm::usual(role), Vendor::Nccl);
     if by_nccl {
@@ -79,7 +79,7 @@ fn has_nccl(inside: &Inside) -> Result<(), String> {
 fn can_all_be_nccl(call: &Call, topology: &Topology) -> Result<(), String> {
     if topology.nodes() > 1 {
         return Err(format!(
-            "it is for one node; over several, choose {}, which use it in each",
+            "it works inside one node; for several nodes choose {}, which use NCCL in each node",
             those_for_vendors()
         ));
     }
@@ -95,7 +95,7 @@ fn can_all_be_nccl(call: &Call, topology: &Topology) -> Result<(), String> {
 
 fn can_be_in_nodes(call: &Call, topology: &Topology) -> Result<(), String> {
     if call.operation != Operation::AllReduce {
-        return Err("of the collectives over several nodes, it has a part in all-reduces".to_owned());
+        return Err("over several nodes, NCCL takes part in all-reduces only".to_owned());
     }
     // Between nodes the host divides the sums.
     let is_divided_by_nccl = topology.nodes() == 1 || call.op != Some(ReduceOp::Mean);
@@ -105,7 +105,7 @@ fn can_be_in_nodes(call: &Call, topology: &Topology) -> Result<(), String> {
 fn can_reduce(call: &Call) -> Result<(), String> {
     match call.op {
         Some(ReduceOp::Mean) if !call.dtype.is_float() => {
-            Err(format!("NCCL's mean of {} is rounded in another way", call.dtype))
+            Err(format!("NCCL rounds the mean of {} differently", call.dtype))
         }
         None | Some(ReduceOp::Sum | ReduceOp::Mean | ReduceOp::Min | ReduceOp::Max | ReduceOp::Product) => {
             Ok(())
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_nodes_and_size_decide() {
+    fn default_depends_on_nccl_nodes_and_size() {
         let (one, two) = (Topology::single_node(4), Topology::uniform(2, 2));
         let call = |size_bytes: usize| Call::all_reduce(DType::F32, ReduceOp::Sum, size_bytes / 4);
         let (small, large) = (call(1024), call(1 << 20));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_by_name_is_had_or_refused() {
+    fn method_chosen_by_name_is_used_or_refused() {
         let (one, two) = (Topology::single_node(2), Topology::uniform(2, 2));
         let call = Call::all_reduce(DType::F32, ReduceOp::Sum, 10);
         let shared = Inside::Host("ranks 0 and 1 share a GPU".to_owned());
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nccl_has_not_is_reduced_by_the_host() {
+    fn reductions_that_nccl_lacks_run_on_the_host() {
         let (one, two) = (Topology::single_node(2), Topology::uniform(2, 2));
         let call = Call::all_reduce(DType::I32, ReduceOp::BitXor, 10);
         assert_eq!(name("auto", &call, &Inside::Nccl, &one), "host");

@@ -7,18 +7,18 @@ use unisono_collectives::{Combine, Rank};
 
 use super::Bound;
 
-/// The instructions between two barriers, and what this rank lends to the others meanwhile.
+/// The instructions between two barriers, and the accesses of other ranks to this rank's buffer during them.
 #[derive(Debug)]
 pub(in crate::executor) struct Pass {
-    /// The elements that each rank works on in this rank's buffer, in all rounds; this rank does so in all buffers.
+    /// The elements of this rank's buffer that each rank works on, in all rounds. This rank works on its range in all buffers.
     parts: Vec<Range<usize>>,
-    /// The largest part of any rank in a round, in bytes, rounded up to whole cache lines: the same on all ranks.
+    /// The largest part of any rank in a round, in bytes, rounded up to whole cache lines. It is identical on all ranks.
     pub(in crate::executor) share_bytes: usize,
     /// Whether other ranks read this rank's buffer.
     pub(in crate::executor) read: bool,
     /// Whether other ranks write to it.
     pub(in crate::executor) written: bool,
-    /// The ranks whose elements are reduced into this rank's, in order, and on which side.
+    /// The ranks whose elements are reduced into this rank's, in order, and the side of their operands.
     pub(in crate::executor) reduced: Vec<(Rank, Combine)>,
     /// The moves after the reductions.
     pub(in crate::executor) moves: Vec<Move>,
@@ -26,11 +26,11 @@ pub(in crate::executor) struct Pass {
 
 #[derive(Debug)]
 pub(in crate::executor) enum Move {
-    /// From another rank's buffer to this one's.
-    Take { from: Rank },
-    /// From this rank's buffer to another's.
-    Give { to: Rank },
-    /// Swaps one block of another rank's part of this buffer with the same block of this rank's part of the other.
+    /// Copies from another rank's buffer to this rank's.
+    Get { from: Rank },
+    /// Copies from this rank's buffer to another rank's.
+    Put { to: Rank },
+    /// Swaps one block of the other rank's part of this buffer with the same block of this rank's part of the other buffer.
     Swap { with: Rank, block: usize },
 }
 
@@ -38,10 +38,10 @@ impl Pass {
     /// Binds the instructions of a pass, which it removes from `rest`.
     ///
     /// # Errors
-    /// Why the pass cannot be run.
+    /// The reason why the pass cannot be run.
     pub(super) fn next(bound: &Bound, rest: &mut &[(Place, Instruction)]) -> Result<Self, &'static str> {
         let is_sync = |(_, instruction): &(Place, Instruction)| *instruction == Instruction::Sync;
-        let begin = rest.iter().position(is_sync).ok_or("memory is lent to no pass")?;
+        let begin = rest.iter().position(is_sync).ok_or("memory is lent without a pass")?;
         let (lends, inside) = (&rest[..begin], &rest[begin + 1..]);
         let end = inside.iter().position(is_sync).ok_or("a pass does not end")?;
         *rest = &inside[end + 1..];
@@ -57,7 +57,7 @@ impl Pass {
         };
         for (_, lend) in lends {
             let Instruction::Lend { to, part, read, written } = *lend else {
-                return Err("something is done after memory was lent, and before the pass");
+                return Err("an instruction between lending memory and the pass");
             };
             pass.part_of(to, part, bound)?;
             (pass.read, pass.written) = (pass.read | read, pass.written | written);
@@ -67,15 +67,15 @@ impl Pass {
                 Instruction::Read { of, theirs, own, combine } if theirs == own => {
                     pass.part_of(bound.rank, own, bound)?;
                     match combine {
-                        Combine::Replace => pass.moves.push(Move::Take { from: of }),
+                        Combine::Replace => pass.moves.push(Move::Get { from: of }),
                         _ if bound.call.op.is_none() => return Err("a call without a reduction reduces"),
                         _ if pass.moves.is_empty() => pass.reduced.push((of, combine)),
-                        _ => return Err("a pass reduces after it has moved"),
+                        _ => return Err("a pass reduces after a move"),
                     }
                 }
                 Instruction::Write { to, theirs, own } if theirs == own => {
                     pass.part_of(bound.rank, own, bound)?;
-                    pass.moves.push(Move::Give { to });
+                    pass.moves.push(Move::Put { to });
                 }
                 Instruction::Swap { with, theirs, own }
                     if theirs.block == own.block && bound.blocks_of_round() == 2 =>
@@ -84,7 +84,7 @@ impl Pass {
                     pass.part_of(with, own, bound)?;
                     pass.moves.push(Move::Swap { with, block: own.block });
                 }
-                _ => return Err("a pass does more than work on one part of all buffers"),
+                _ => return Err("a pass accesses more than one part of all buffers"),
             }
         }
         let worked_on = pass.parts.iter().filter(|part| part.start < part.end).map(|part| part.start);
@@ -102,21 +102,21 @@ impl Pass {
             return Err("a rank works on several chunks in a pass");
         }
         let all = bound.partition.elements(chunks);
-        let known = &mut self.parts[rank];
-        if *known != (0..0) && *known != all {
+        let recorded = &mut self.parts[rank];
+        if *recorded != (0..0) && *recorded != all {
             return Err("a rank works on two parts in a pass");
         }
-        *known = all;
+        *recorded = all;
         Ok(())
     }
 
-    /// Returns the bytes that a rank works on in a round: all blocks of it.
+    /// Returns the bytes that a rank works on in a round.
     #[inline]
     pub(in crate::executor) fn bytes(&self, rank: Rank, bound: &Bound, round: usize) -> Range<usize> {
         self.bytes_of_blocks(rank, 0..bound.blocks_of_round(), bound, round)
     }
 
-    /// Returns the bytes of some blocks of them.
+    /// Returns the bytes that a rank works on in some blocks of a round.
     #[inline]
     pub(in crate::executor) fn bytes_of_blocks(
         &self,

@@ -26,7 +26,7 @@ impl<'a> Run<'a> {
             *self.bound;
         let dtype = accumulator.map_or(call.dtype, |_| DType::F32);
         for elements in self.block_by_chunks(block) {
-            // A rank that sent its sum already holds it rounded, others may not: all ranks divide the rounded sum.
+            // A rank that sent its sum already holds it rounded, but others may not. So all ranks divide the rounded sum.
             self.round(&elements);
             if call.op == Some(ReduceOp::Mean) {
                 let results = scaled(overlap(&elements, result), held_size_bytes);

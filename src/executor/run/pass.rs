@@ -25,7 +25,6 @@ impl Run<'_> {
     }
 }
 
-/// The accesses of a rank in a pass.
 #[derive(Debug, Clone, Copy)]
 struct Access<'a> {
     pass: &'a Pass,
@@ -40,10 +39,10 @@ impl Access<'_> {
         let Call { dtype, op, .. } = bound.call;
         let size_bytes = open.own().len();
         // With two ranks, one loop reduces and distributes.
-        if let ([(from, _)], [Move::Give { to }]) = (&reduced[..], &moves[..])
+        if let ([(from, _)], [Move::Put { to }]) = (&reduced[..], &moves[..])
             && from == to
             && let Some(op) = op.filter(|op| !matches!(op, ReduceOp::Mean | ReduceOp::Custom(_)))
-            && let Some((held, theirs)) = open.at_hand(*from, 0..size_bytes)
+            && let Some((held, theirs)) = open.mapped(*from, 0..size_bytes)
         {
             kernels::joint(dtype, op)(held, theirs);
             return Ok(());
@@ -59,8 +58,8 @@ impl Access<'_> {
             }
             for one in moves {
                 match *one {
-                    Move::Take { from } => open.take(from, part.clone())?,
-                    Move::Give { to } => open.give(to, part.clone())?,
+                    Move::Get { from } => open.get(from, part.clone())?,
+                    Move::Put { to } => open.put(to, part.clone())?,
                     Move::Swap { with, block } => self.swap(open, with, block)?,
                 }
             }
@@ -93,7 +92,7 @@ impl Access<'_> {
         Ok(())
     }
 
-    /// Bitwise equal to the result by messages: the sum is rounded once, and the mean once more.
+    /// Reduces in the wider format. The result is bitwise equal to one by messages: the sum is rounded once, and the mean once more.
     fn reduce_widened(
         self,
         accumulator: Accumulator,
@@ -116,7 +115,7 @@ impl Access<'_> {
         Ok(())
     }
 
-    /// Swaps a block with another rank, which swaps the other one.
+    /// Swaps a block with another rank, which swaps the other block.
     fn swap(self, open: &mut Open<'_>, with: Rank, block: usize) -> Result<()> {
         let Self { pass, bound, round } = self;
         let theirs = pass.bytes(with, bound, round);

@@ -1,4 +1,4 @@
-//! Phases that a vendor's collectives carry out in place of their steps.
+//! Phases that a vendor's collective carries out in place of their steps.
 
 use unisono_collectives::{Chunks, VendorCall};
 

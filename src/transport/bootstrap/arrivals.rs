@@ -1,7 +1,7 @@
-//! The connections between processes of a job before links exist: by the handshake of the control protocol, in which both sides prove
-//! that they know a secret.
+//! Connections between processes of a job before links exist. In the handshake of the control protocol, both sides prove that they know a
+//! secret.
 //!
-//! Connections are served together and never block, so that one which is silent or slow delays no other.
+//! Connections are served together and never block, so that a silent or slow one does not delay the others.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub(crate) const REACH: Duration = Duration::from_secs(10);
 
 /// A connection that has not identified itself yet.
 #[derive(Debug)]
-struct Guest {
+struct PendingConnection {
     peer: Peer,
     address: Option<SocketAddr>,
     since: Instant,
@@ -32,16 +32,16 @@ pub(crate) enum Arrival {
     Stranger(Option<SocketAddr>),
 }
 
-/// The side that accepts.
+/// The accepting side.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     listeners: Vec<OwnedFd>,
     secret: Vec<u8>,
-    guests: Vec<Guest>,
+    pending: Vec<PendingConnection>,
 }
 
 impl Arrivals {
-    /// Accepts connections at these sockets, which listen.
+    /// Accepts connections at these listening sockets.
     ///
     /// # Errors
     /// The system's error.
@@ -51,41 +51,43 @@ impl Arrivals {
     ) -> io::Result<Self> {
         let listeners: Vec<_> = listeners.into_iter().map(Into::into).collect();
         listeners.iter().try_for_each(|listener| rustix::io::ioctl_fionbio(listener, true))?;
-        Ok(Self { listeners, secret: secret.to_vec(), guests: Vec::new() })
+        Ok(Self { listeners, secret: secret.to_vec(), pending: Vec::new() })
     }
 
-    /// Waits for a short time until something happens, to `others` too, and serves all connections. `admit` returns why a process that
-    /// knows the secret is refused, if it is. `expected` members may connect at once.
+    /// Waits for a short time until an event happens on these connections or `others`, and serves all connections. `admit` returns the reason
+    /// if
+    /// it refuses a process that knows the secret. Up to `expected` members may connect at the same time.
     pub(crate) fn advance(
         &mut self,
         expected: usize,
         others: &[&Peer],
         mut admit: impl FnMut(Claim) -> Result<(), String>,
     ) -> Vec<Arrival> {
-        wait(&self.listeners, self.guests.iter().map(|guest| &guest.peer).chain(others.iter().copied()));
+        wait(&self.listeners, self.pending.iter().map(|pending| &pending.peer).chain(others.iter().copied()));
         let most = MOST_STRANGERS + expected;
         for listener in &self.listeners {
             let accepted = std::iter::from_fn(|| accept_with(listener, SocketFlags::CLOEXEC).ok()).take(most);
-            self.guests.extend(accepted.filter_map(|accepted| Guest::new(accepted, &self.secret).ok()));
+            self.pending
+                .extend(accepted.filter_map(|accepted| PendingConnection::new(accepted, &self.secret).ok()));
         }
         let mut arrivals = Vec::new();
-        for mut guest in std::mem::take(&mut self.guests) {
-            match guest.advance(&mut admit) {
-                Ok(None) if guest.since.elapsed() < CONNECT => self.guests.push(guest),
-                Ok(Some(Reply::Done(claim, _))) => arrivals.push(Arrival::Member(claim, guest.peer)),
-                Ok(Some(Reply::WrongSecret)) => arrivals.push(Arrival::Stranger(guest.address)),
+        for mut connection in std::mem::take(&mut self.pending) {
+            match connection.advance(&mut admit) {
+                Ok(None) if connection.since.elapsed() < CONNECT => self.pending.push(connection),
+                Ok(Some(Reply::Done(claim, _))) => arrivals.push(Arrival::Member(claim, connection.peer)),
+                Ok(Some(Reply::WrongSecret)) => arrivals.push(Arrival::Stranger(connection.address)),
                 // Silent, ended, refused, or another program.
                 _ => {}
             }
         }
         // A member identifies itself at once, and connects again if it is displaced.
-        let surplus = self.guests.len().saturating_sub(most);
-        self.guests.drain(..surplus);
+        let surplus = self.pending.len().saturating_sub(most);
+        self.pending.drain(..surplus);
         arrivals
     }
 }
 
-impl Guest {
+impl PendingConnection {
     fn new(socket: OwnedFd, secret: &[u8]) -> io::Result<Self> {
         check_user(&socket)?;
         let address = getpeername(&socket)?.and_then(|address| SocketAddr::try_from(address).ok());
@@ -93,7 +95,7 @@ impl Guest {
         Ok(Self { peer: Peer::new(socket)?, address, since: Instant::now(), handshake })
     }
 
-    /// Handles what has arrived. Returns how the handshake ends, once it does.
+    /// Handles the messages that have arrived. Returns the outcome of the handshake once it has ended.
     fn advance(&mut self, admit: &mut impl FnMut(Claim) -> Result<(), String>) -> io::Result<Option<Reply>> {
         while let Some(frame) = self.peer.poll(LONGEST_HELLO)? {
             let answer = match self.handshake.handle(decoded(&frame)?) {
@@ -103,7 +105,7 @@ impl Guest {
                     Err(why) => return self.refuse(why).map(|()| Some(Reply::Malformed)),
                 },
                 Reply::WrongSecret => {
-                    // An empty socket takes it at once.
+                    // An empty socket buffer accepts the message at once.
                     let _ = self.refuse("UNISONO_SECRET differs: set the same on all ranks".to_owned());
                     return Ok(Some(Reply::WrongSecret));
                 }
@@ -126,21 +128,21 @@ fn decoded(frame: &[u8]) -> io::Result<Message> {
         .map_err(|_| io::Error::other("another program, or another version of unisono, answers"))
 }
 
-/// The kernel knows the user at the other end of a Unix socket.
+/// Checks that the process at the other end of a Unix socket runs as the same user.
 fn check_user(socket: &OwnedFd) -> io::Result<()> {
     let is_unix = sockopt::socket_domain(socket)? == AddressFamily::UNIX;
     if is_unix && sockopt::socket_peercred(socket)?.uid != rustix::process::geteuid() {
-        return Err(io::Error::other("it is of another user"));
+        return Err(io::Error::other("the process runs as another user"));
     }
     Ok(())
 }
 
-/// Returns whether strangers may have displaced a connection: only such a one is closed without an answer.
+/// Returns whether strangers may have displaced a connection. Only a displaced one is closed without an answer.
 pub(crate) fn is_displaced(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof)
 }
 
-/// Proves the claim over a connection. Returns the reason if the other side refuses this one.
+/// Proves the claim over a connection. Returns the reason if the other side refuses it.
 pub(crate) fn introduce(
     socket: impl Into<OwnedFd>,
     secret: &[u8],

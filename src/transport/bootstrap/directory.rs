@@ -1,7 +1,7 @@
 //! A bootstrap through files in a directory that all ranks can access.
 //!
-//! For each all-gather, each rank writes a file and reads those of the others. When all ranks are done, rank 0 removes the last
-//! ones. Files of processes that have ended are ignored: a job that was killed leaves some behind.
+//! For each all-gather, each rank writes a file and reads those of the others. When all ranks are done, rank 0 removes the remaining
+//! files. Files of processes that have ended are ignored, since a killed job does not remove its files.
 
 use std::fs;
 use std::io;
@@ -20,9 +20,9 @@ use crate::system::{self, Process, replace_file, say};
 const NAPS: [Duration; 2] = [Duration::from_micros(100), Duration::from_millis(5)];
 /// The time after which a rank reports that it waits for others.
 const WARN_AFTER: Duration = Duration::from_secs(30);
-/// The interval of checks whether the processes seen so far are alive.
+/// The interval of checks whether the processes found so far are alive.
 const ALIVE_EVERY: Duration = Duration::from_millis(100);
-/// The time that rank 0 waits for the others to finish, and they for it. The next job removes what is left then.
+/// The time that rank 0 waits for the others to finish, and they for it. The next job removes files that remain then.
 const TO_END: Duration = Duration::from_secs(10);
 
 /// A rank's handle to a bootstrap through a directory.
@@ -36,11 +36,10 @@ pub(crate) struct Directory {
     timeout: Duration,
     process: Process,
     round: u64,
-    /// The process of each rank, once seen.
+    /// The process of each rank, once found.
     others: Vec<Option<Process>>,
 }
 
-/// The content of a rank's file.
 struct Entry {
     process: Process,
     ranks: usize,
@@ -57,7 +56,7 @@ impl Directory {
         fs::create_dir_all(&folder).map_err(|error| cannot_use(&folder, &error))?;
         let (process, others) = (Process::own(), vec![None; ranks]);
         let directory = Self { folder, is_own: false, rank, ranks, timeout, process, round: 0, others };
-        // Left by a world of this process that failed to start.
+        // A world of this process that failed to start may have left the file.
         let _ = fs::remove_file(directory.end(rank));
         Ok(directory)
     }
@@ -116,8 +115,8 @@ impl Directory {
         replace_file(file, &whole, 0o666)
     }
 
-    /// Waits until `is_over` for all of these ranks, or they have ended. Returns whether that is so.
-    fn all_end(&self, ranks: Range<Rank>, is_over: impl Fn(Rank) -> bool) -> bool {
+    /// Waits until `is_over` holds for each of these ranks, or its process has ended. Returns false after a timeout.
+    fn wait_for_all(&self, ranks: Range<Rank>, is_over: impl Fn(Rank) -> bool) -> bool {
         let has_ended = |rank: Rank| self.others[rank].as_ref().is_none_or(|process| !process.lives());
         let (began, mut nap) = (Instant::now(), NAPS[0]);
         while !ranks.clone().all(|rank| is_over(rank) || has_ended(rank)) {
@@ -134,7 +133,7 @@ impl Directory {
     fn take(&mut self, rank: Rank) -> Result<Option<Vec<u8>>> {
         let Some(entry) = read(&self.file(self.round, rank)) else { return Ok(None) };
         let known = &mut self.others[rank];
-        // Before a rank is known, the file may belong to a job that was killed.
+        // Before the process of a rank is known, the file may belong to a job that was killed.
         if known.as_ref().map_or_else(|| !entry.process.lives(), |known| *known != entry.process) {
             return Ok(None);
         }
@@ -158,7 +157,7 @@ impl Directory {
         })
     }
 
-    /// Returns the message about missing ranks, with possible causes.
+    /// Returns the error text for missing ranks, with possible causes.
     fn missing(&self, missing: &[Rank], waited: Duration) -> String {
         format!(
             "rank {} of {} has waited {} s for {} to begin in {}: was each of the {} processes started, with a RANK of its \
@@ -185,7 +184,7 @@ impl Bootstrap for Directory {
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         self.write(own)?;
         let mut all = vec![None; self.ranks];
-        let (began, mut looked, mut nap, mut warned) = (Instant::now(), Instant::now(), NAPS[0], false);
+        let (began, mut checked, mut nap, mut warned) = (Instant::now(), Instant::now(), NAPS[0], false);
         loop {
             for rank in (0..self.ranks).filter(|&rank| all[rank].is_none()).collect::<Vec<_>>() {
                 all[rank] = self.take(rank)?;
@@ -198,9 +197,9 @@ impl Bootstrap for Directory {
             if waited > self.timeout {
                 return Err(Error::Launch(self.missing(&missing, waited)));
             }
-            if looked.elapsed() > ALIVE_EVERY {
+            if checked.elapsed() > ALIVE_EVERY {
                 self.check_alive(&missing)?;
-                looked = Instant::now();
+                checked = Instant::now();
             }
             if !warned
                 && waited > WARN_AFTER
@@ -222,17 +221,17 @@ impl Bootstrap for Directory {
 }
 
 impl Drop for Directory {
-    /// Dropped once all ranks have heard of each other over their links, or cannot.
+    /// Ends the bootstrap, after all ranks have received messages over their links, or cannot.
     fn drop(&mut self) {
         // Others may not have read this rank's last file yet, and would ignore it once its process has ended. Rank 0 removes the
         // files when all are done.
         let own = self.end(self.rank);
         let _ = self.put(&own, b"");
         if self.rank != 0 {
-            self.all_end(0..1, |_| !own.exists());
+            self.wait_for_all(0..1, |_| !own.exists());
             return;
         }
-        if !self.all_end(1..self.ranks, |rank| self.end(rank).exists()) {
+        if !self.wait_for_all(1..self.ranks, |rank| self.end(rank).exists()) {
             return;
         }
         for rank in 0..self.ranks {
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ranks_have_what_each_gives_and_leave_nothing() {
+    fn all_gather_returns_all_contributions_and_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let rank = |rank| {
             let mut directory = join(folder.path(), rank, 3, LATER);
@@ -310,26 +309,26 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_come_is_named() {
+    fn missing_ranks_are_named() {
         let folder = tempfile::tempdir().unwrap();
-        let said = join(folder.path(), 1, 3, SOON).all_gather(b"x").unwrap_err().to_string();
-        assert!(said.starts_with("rank 1 of 3 has waited 0 s for ranks 0, 2 to begin"), "{said}");
+        let error = join(folder.path(), 1, 3, SOON).all_gather(b"x").unwrap_err().to_string();
+        assert!(error.starts_with("rank 1 of 3 has waited 0 s for ranks 0, 2 to begin"), "{error}");
     }
 
     #[test]
-    fn what_a_killed_job_left_is_not_looked_at() {
+    fn files_of_a_killed_job_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let dead = Process { started: 1, ..Process::own() };
         let Process { id, started, machine } = &dead;
         fs::write(folder.path().join("round-0.rank-0"), format!("{id} {started} {machine} 2\nold")).unwrap();
-        let said = join(folder.path(), 1, 2, SOON).all_gather(b"x").unwrap_err().to_string();
-        assert!(said.contains("for rank 0 to begin"), "{said}");
+        let error = join(folder.path(), 1, 2, SOON).all_gather(b"x").unwrap_err().to_string();
+        assert!(error.contains("for rank 0 to begin"), "{error}");
         // The rank that takes its place overwrites its file.
         std::thread::scope(|scope| {
             let other = scope.spawn(|| join(folder.path(), 0, 2, LATER).all_gather(b"new").unwrap());
             let mut directory = join(folder.path(), 1, 2, LATER);
             assert_eq!(directory.all_gather(b"x").unwrap(), [b"new".to_vec(), b"x".to_vec()]);
-            // The other rank stays until this one has read what it gave.
+            // The other rank stays until this one has read its contribution.
             drop(directory);
             other.join().unwrap();
         });
@@ -348,15 +347,15 @@ mod tests {
     }
 
     #[test]
-    fn worlds_of_different_sizes_are_refused_with_both() {
+    fn differing_world_sizes_are_refused_with_both_values() {
         let folder = tempfile::tempdir().unwrap();
         let own = Process::own();
         let entry = format!("{} {} {} 3\nx", own.id, own.started, own.machine);
         fs::write(folder.path().join("round-0.rank-0"), entry).unwrap();
-        // Rank 1 waits for no reader of the reason.
+        // Rank 1 need not wait until rank 0 has read the reason.
         fs::write(folder.path().join("end.rank-0"), "").unwrap();
-        let said = join(folder.path(), 1, 2, LATER).all_gather(b"x").unwrap_err().to_string();
-        assert!(said.starts_with("rank 1 is in a world of 2 ranks, but rank 0 in one of 3"), "{said}");
+        let error = join(folder.path(), 1, 2, LATER).all_gather(b"x").unwrap_err().to_string();
+        assert!(error.starts_with("rank 1 is in a world of 2 ranks, but rank 0 in one of 3"), "{error}");
     }
 
     #[test]
@@ -366,8 +365,8 @@ mod tests {
         let Process { id, started, machine } = Process::of(child.id());
         let entry = format!("{id} {started} {machine} 2\nx");
         fs::write(folder.path().join("round-0.rank-1"), entry).unwrap();
-        let said = join(folder.path(), 1, 2, LATER).all_gather(b"x").unwrap_err().to_string();
+        let error = join(folder.path(), 1, 2, LATER).all_gather(b"x").unwrap_err().to_string();
         child.kill().and_then(|()| child.wait()).unwrap();
-        assert!(said.contains(&format!("process {id} is rank 1")), "{said}");
+        assert!(error.contains(&format!("process {id} is rank 1")), "{error}");
     }
 }

@@ -22,15 +22,15 @@ const CHUNK: usize = 16 << 10;
 pub(crate) struct Peer {
     socket: OwnedFd,
     received: Frames,
-    /// The bytes to send, and how many of the first are sent.
     unsent: VecDeque<Arc<[u8]>>,
+    /// The number of bytes of the first message that are sent.
     sent: usize,
 }
 
 impl Peer {
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
-        // It is no option of a Unix socket, which has no delay.
+        // Unix sockets have neither this option nor the delay.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         Ok(Self { socket, received: Frames::default(), unsent: VecDeque::new(), sent: 0 })
     }
@@ -40,7 +40,7 @@ impl Peer {
         self.unsent.push_back(framed.into());
     }
 
-    /// Sends what the socket takes. Returns whether everything is sent.
+    /// Sends as much as the socket accepts. Returns whether everything is sent.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         while let Some(first) = self.unsent.front() {
             match send(&self.socket, &first[self.sent..], SendFlags::NOSIGNAL) {
@@ -57,7 +57,7 @@ impl Peer {
         Ok(true)
     }
 
-    /// Reads what has arrived.
+    /// Reads the bytes that have arrived.
     ///
     /// # Errors
     /// If the connection has ended, or holds more than one message of at most `longest` bytes.
@@ -75,7 +75,7 @@ impl Peer {
         Err(too_long(longest))
     }
 
-    /// Sends what the socket takes, and returns the next message if it has arrived.
+    /// Sends as much as the socket accepts, and returns the next message if it has arrived.
     pub(crate) fn poll(&mut self, longest: usize) -> io::Result<Option<Vec<u8>>> {
         // A peer that has ended may have sent the reason first.
         let take = |this: &mut Self| this.received.next_frame(longest).map_err(|_| too_long(longest));
@@ -111,7 +111,7 @@ impl Peer {
         }
     }
 
-    /// Returns the socket, once nothing is left to send.
+    /// Returns the socket after everything is sent.
     ///
     /// # Errors
     /// If the other side has sent something already, or does not read.
@@ -127,7 +127,7 @@ fn too_long(longest: usize) -> io::Error {
     io::Error::other(format!("it sends more than {longest} bytes at once"))
 }
 
-/// Waits until a peer connects, sends, or takes what is queued for it; for a short time at most.
+/// Waits until a peer connects, sends, or accepts queued bytes, but only for a short time.
 pub(crate) fn wait<'a>(listeners: &[OwnedFd], peers: impl Iterator<Item = &'a Peer>) {
     let listening = listeners.iter().map(|listener| PollFd::new(listener, PollFlags::IN));
     let peers = peers.map(|peer| {

@@ -1,5 +1,5 @@
-//! A bootstrap over TCP, for ranks of several machines: rank 0 listens where all expect it, gathers what the others send, and
-//! answers each with all of it.
+//! A bootstrap over TCP, for ranks of several machines. Rank 0 listens at an address that all ranks know, gathers the values of the others,
+//! and sends all values to each of them.
 //!
 //! Both sides prove that they know the secret of the job (`UNISONO_SECRET`). Without one, any program that implements the protocol is
 //! admitted. Nothing is encrypted.
@@ -27,13 +27,12 @@ use admission::admit;
 
 /// The time after which a rank reports which ranks it waits for.
 const WARN_AFTER: Duration = Duration::from_secs(10);
-/// The longest time that the others may take to read an answer: they wait for it. As much longer than rank 0 they wait for it,
-/// so that it can report who is missing.
+/// The longest time in which the others must read an answer. They wait for an answer this much longer than rank 0 waits for them, so that
+/// rank 0 can report the missing ranks.
 const ANSWER: Duration = Duration::from_secs(10);
-/// The most bytes of a rank in a round.
+/// The largest number of bytes of a rank in a round.
 const LONGEST: usize = 1 << 20;
 
-/// A rank's handle to such a bootstrap.
 #[derive(Debug)]
 pub(crate) struct Rendezvous {
     rank: Rank,
@@ -48,16 +47,16 @@ pub(crate) struct Rendezvous {
 pub(crate) struct Joining<'a> {
     /// This rank, and the number of ranks.
     pub(crate) world: (Rank, usize),
-    /// The time that it waits for the others.
+    /// The time that the rank waits for the others.
     pub(crate) timeout: Duration,
     /// The secret of the job; empty if there is none.
     pub(crate) secret: &'a [u8],
-    /// Whether it reports that it waits for rank 0.
+    /// Whether the rank reports that it waits for rank 0.
     pub(crate) reports: bool,
 }
 
 impl Rendezvous {
-    /// Meets the other ranks at this address (`host:port`) of rank 0's machine.
+    /// Connects the ranks through this address (`host:port`) of rank 0's machine.
     ///
     /// # Errors
     /// [`Error::Launch`] if the address is not usable, or ranks do not arrive, end or disagree.
@@ -77,7 +76,7 @@ impl Rendezvous {
         Ok(Self { rank, ranks, timeout, peers })
     }
 
-    /// Gathers what the other ranks send.
+    /// Gathers the values of the other ranks.
     fn gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
         let (began, mut all) = (Instant::now(), vec![None; self.ranks]);
         all[0] = Some(own.to_vec());
@@ -102,8 +101,8 @@ impl Rendezvous {
         }
     }
 
-    /// Asks rank 0 for what all have.
-    fn ask(&mut self, own: &[u8]) -> io::Result<Result<Vec<Vec<u8>>, String>> {
+    /// Sends this rank's value to rank 0, and returns the values of all ranks.
+    fn exchange(&mut self, own: &[u8]) -> io::Result<Result<Vec<Vec<u8>>, String>> {
         let (deadline, peer) = (Instant::now() + self.timeout + ANSWER, &mut self.peers[0]);
         peer.queue(framed(own));
         let problem = peer.receive(LONGEST, deadline)?;
@@ -125,7 +124,7 @@ impl Bootstrap for Rendezvous {
 
     fn all_gather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         if self.rank != 0 {
-            return self.ask(own).map_err(|error| lost(0, &error)).flatten().map_err(Error::Launch);
+            return self.exchange(own).map_err(|error| lost(0, &error)).flatten().map_err(Error::Launch);
         }
         let all = self.gather(own).and_then(|all| {
             let values = all.iter().flat_map(|one| framed(one));
@@ -144,7 +143,7 @@ impl Bootstrap for Rendezvous {
 /// Sends an answer to all other ranks.
 ///
 /// # Errors
-/// The ranks that do not read it, after all others have it.
+/// The ranks that do not read it, after all others have received it.
 fn answer(peers: &mut [Peer], framed: &[u8], within: Duration) -> Result<(), String> {
     let (framed, deadline) = (Arc::<[u8]>::from(framed), Instant::now() + within);
     peers.iter_mut().for_each(|peer| peer.queue(Arc::clone(&framed)));
@@ -167,7 +166,7 @@ fn answer(peers: &mut [Peer], framed: &[u8], within: Duration) -> Result<(), Str
     }
 }
 
-/// Returns the message about a rank whose connection has failed.
+/// Returns the error text for a rank whose connection has failed.
 fn lost(rank: Rank, error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::TimedOut => format!("rank {rank} sent nothing while the world began"),
@@ -178,7 +177,8 @@ fn lost(rank: Rank, error: &io::Error) -> String {
     }
 }
 
-/// Listens at the first of these addresses that is this machine's, or at its port of any address if a gateway stands for it.
+/// Listens at the first of these addresses that belongs to this machine. If none does, as behind a gateway, it listens at their port on
+/// any address.
 fn listen(resolved: &[SocketAddr]) -> io::Result<TcpListener> {
     let port = resolved.first().map_or(0, SocketAddr::port);
     let any = [(Ipv6Addr::UNSPECIFIED, port).into(), ([0, 0, 0, 0], port).into()];
@@ -188,7 +188,7 @@ fn listen(resolved: &[SocketAddr]) -> io::Result<TcpListener> {
     })
 }
 
-/// Connects to rank 0, which may begin later, until it admits or refuses this rank.
+/// Connects to rank 0, which may start later, until it admits or refuses this rank.
 fn reach(address: &str, resolved: &[SocketAddr], joining: Joining<'_>) -> Result<Peer, String> {
     let Joining { world: (rank, ranks), timeout, reports, .. } = joining;
     let (began, mut reported) = (Instant::now(), !reports);

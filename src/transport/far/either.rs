@@ -1,11 +1,11 @@
-//! Halves of an exchange that go over a connection or through memory.
+//! Halves of an exchange over a link or through shared memory.
 
 use unisono_collectives::Rank;
 
 use crate::transport::Failure;
 use crate::transport::half::Half;
 
-/// A half with a rank of this node or of another; at most one of them is there.
+/// A half with a rank of this node or of another. At most one of them is present.
 pub(super) struct Either<N, F> {
     pub(super) near: Option<N>,
     pub(super) far: Option<F>,

@@ -8,21 +8,22 @@ use crate::transport::half::Half;
 use crate::transport::link::PIECE;
 use crate::transport::{Failure, Header, Incoming, Outgoing, Target};
 
-/// A message on its way to the link.
+/// A message that is sent over the link.
 pub(super) struct Sending<'a> {
     far: &'a Far,
     transfer: Transfer,
     bytes: &'a [u8],
 }
 
-/// A message on its way from the link to its target.
+/// A message that is received over the link.
 pub(super) struct Receiving<'a> {
     far: &'a Far,
     transfer: Transfer,
     target: Target<'a>,
     size_bytes: usize,
-    /// The start of the piece that arrives, and the number of its bytes that the target has consumed.
+    /// The start of the current piece.
     piece: usize,
+    /// The number of bytes of the piece that the target has consumed.
     consumed: usize,
 }
 
@@ -44,7 +45,7 @@ impl Half for Sending<'_> {
 
     #[inline]
     fn progress(&mut self) -> Result<bool, Failure> {
-        if self.is_done() || self.far.posts.borrow().send_to(self.other()) {
+        if self.is_done() || self.far.posts.borrow().has_unsent_to(self.other()) {
             return Ok(false);
         }
         self.transfer.send(&mut **self.far.link.borrow_mut(), self.bytes)
@@ -69,11 +70,11 @@ impl Half for Receiving<'_> {
         self.transfer.is_done
     }
 
-    /// Receives what is there into its place, or into a piece that stays in the cache.
+    /// Receives the bytes that have arrived into their place, or into a piece that stays in the cache.
     #[inline]
     fn progress(&mut self) -> Result<bool, Failure> {
         let Self { far, transfer, target, size_bytes, piece, consumed } = self;
-        if transfer.is_done || far.posts.borrow().receive_from(transfer.other) {
+        if transfer.is_done || far.posts.borrow().has_awaited_from(transfer.other) {
             return Ok(false);
         }
         let (mut link, status) = (far.link.borrow_mut(), &far.status);

@@ -1,5 +1,5 @@
-//! Exchanges that go on while a rank does something else. Their bytes are in memory of the library, so that the rank may work on its
-//! array meanwhile: copies are cheap compared to a network.
+//! Exchanges that progress while a rank does other work. Their bytes are in memory of the library, so that the rank may work on its array in
+//! the meantime. Copies are cheap compared to a network.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,6 @@ use crate::status::StatusBoard;
 use crate::transport::link::Link;
 use crate::transport::{Failure, Header, Outgoing, Target};
 
-/// The number of a posted exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticket(u64);
 
@@ -21,7 +20,7 @@ pub(crate) struct Ticket(u64);
 pub(super) struct Posts {
     begun: u64,
     posts: VecDeque<Post>,
-    /// The memory of completed ones, for reuse.
+    /// The memory of completed exchanges, for reuse.
     spare: Vec<Scratch>,
 }
 
@@ -70,37 +69,37 @@ impl Posts {
     }
 
     fn place(&self, Ticket(number): Ticket) -> usize {
-        self.posts.iter().position(|post| post.number == number).expect("an exchange is waited for once")
+        self.posts.iter().position(|post| post.number == number).expect("an exchange is completed once")
     }
 
-    /// Returns the rank that a posted exchange waits for; `None` if it is complete.
+    /// Returns the awaited rank of a posted exchange; `None` if the exchange is complete.
     pub(super) fn awaits(&self, ticket: Ticket) -> Option<Rank> {
         let Post { sent, received, .. } = &self.posts[self.place(ticket)];
         let mut transfers = received.iter().chain(sent).map(|message| &message.transfer);
         transfers.find(|transfer| !transfer.is_done).map(|transfer| transfer.other)
     }
 
-    /// Ends a complete exchange: the target consumes what it has received.
+    /// Ends a complete exchange: the target consumes the received message.
     pub(super) fn end(&mut self, ticket: Ticket, target: Option<&mut Target<'_>>) {
         let Post { sent, mut received, .. } =
-            self.posts.remove(self.place(ticket)).expect("it is at its place");
+            self.posts.remove(self.place(ticket)).expect("it is in the queue");
         if let (Some(received), Some(target)) = (&mut received, target) {
             target.accept(0, received.memory.take(received.size_bytes));
         }
         self.spare.extend(sent.into_iter().chain(received).map(|message| message.memory));
     }
 
-    /// Returns whether a message to a rank is not sent yet: a later one waits for it.
-    pub(super) fn send_to(&self, to: Rank) -> bool {
+    /// Returns whether a message to a rank is not sent yet, so that a later one must wait.
+    pub(super) fn has_unsent_to(&self, to: Rank) -> bool {
         is_before(&self.posts, |post| &post.sent, to)
     }
 
-    /// Returns whether a message from a rank has not arrived yet: a later one does after it.
-    pub(super) fn receive_from(&self, from: Rank) -> bool {
+    /// Returns whether a message from a rank has not arrived yet, so that a later one must wait.
+    pub(super) fn has_awaited_from(&self, from: Rank) -> bool {
         is_before(&self.posts, |post| &post.received, from)
     }
 
-    /// Continues the oldest message to each rank and from each. Returns whether there was progress.
+    /// Continues the oldest message to each rank and the oldest from each rank. Returns whether there was progress.
     pub(super) fn progress(&mut self, link: &mut dyn Link, status: &StatusBoard) -> Result<bool, Failure> {
         let mut moved = false;
         let posts = self.posts.make_contiguous();

@@ -16,7 +16,7 @@ use crate::transport::{Calls, tcp};
 
 const DEADLINES: Deadlines = Deadlines { timeout: Duration::from_secs(20), quiet: Duration::from_secs(20) };
 
-/// Runs two ranks that are connected.
+/// Runs two connected ranks.
 fn both(rank: impl Fn(Rank, Far, StatusBoard) + Sync) {
     let statuses = StatusBoard::of_threads(2).unwrap();
     std::thread::scope(|scope| {
@@ -44,7 +44,6 @@ fn bytes(rank: Rank, number: u64, count: usize) -> Vec<u8> {
     (0..count).map(|index| (index * 7 + rank * 3 + number as usize) as u8).collect()
 }
 
-/// Exchanges a message each way.
 fn exchange(far: &mut Far, number: u64, count: usize) -> Result<Vec<u8>, Failure> {
     let (own, mut received) = (far.status.rank(), vec![0; count]);
     let sent = bytes(own, number, count);
@@ -54,14 +53,14 @@ fn exchange(far: &mut Far, number: u64, count: usize) -> Result<Vec<u8>, Failure
     Ok(received)
 }
 
-/// None, short, and more than any buffer of the kernel holds.
+/// Empty, short, and longer than any buffer of the kernel.
 const SIZES: [usize; 6] = [0, 1, 1000, PIECE - 1, PIECE + 1, 64 << 20];
 
 #[test]
 fn messages_of_all_sizes_arrive() {
     both(|own, mut far, _| {
         for (number, count) in (0..).zip(SIZES) {
-            // Its header may be taken before its payload is asked for.
+            // The header may be read before the payload is requested.
             far.link.get_mut().ahead(1 - own).unwrap();
             assert!(exchange(&mut far, number, count).unwrap() == bytes(1 - own, number, count), "{count}");
         }
@@ -69,7 +68,7 @@ fn messages_of_all_sizes_arrive() {
 }
 
 #[test]
-fn what_is_posted_goes_on_beside_an_exchange_and_is_completed_in_any_order() {
+fn posted_exchanges_progress_during_another_and_complete_in_any_order() {
     const COUNT: usize = 20 << 20;
     both(|own, mut far, _| {
         let tickets = [0, 1, 2].map(|number| {
@@ -90,19 +89,19 @@ fn what_is_posted_goes_on_beside_an_exchange_and_is_completed_in_any_order() {
 }
 
 #[test]
-fn a_connection_that_is_lost_names_the_rank() {
+fn lost_connection_names_the_rank() {
     both(|own, mut far, _| {
         if own == 1 {
             return;
         }
         let Err(Failure::Error(error)) = exchange(&mut far, 0, 1000) else { panic!("rank 1 is gone") };
-        let said = error.to_string();
-        assert!(said.contains("rank 1 failed: the connection with rank 1 is lost"), "{said}");
+        let text = error.to_string();
+        assert!(text.contains("rank 1 failed: the connection with rank 1 is lost"), "{text}");
     });
 }
 
 #[test]
-fn data_that_arrive_renew_the_deadline_even_of_a_rank_that_has_left() {
+fn arriving_data_renew_the_deadline_even_of_a_rank_that_has_left() {
     const PIECES: usize = 45;
     const PIECE_BYTES: usize = 100;
     let deadlines = Deadlines { timeout: Duration::from_secs(2), quiet: Duration::from_secs(2) };
@@ -110,7 +109,7 @@ fn data_that_arrive_renew_the_deadline_even_of_a_rank_that_has_left() {
     both(|own, mut far, status| {
         let sent = bytes(1, 0, PIECES * PIECE_BYTES);
         if own == 1 {
-            // As it looks where the notice that a rank has left overtakes its last message.
+            // As if the notice that the rank has left overtook its last message.
             status.leave(1);
             let header = header(0).of_size(sent.len());
             let mut taken = 0;

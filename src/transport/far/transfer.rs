@@ -12,7 +12,7 @@ use crate::transport::{Failure, Header, Outgoing};
 pub(super) struct Transfer {
     pub(super) other: Rank,
     header: Header,
-    /// The bytes that the link has taken, or delivered into the current place.
+    /// The number of bytes that the link has accepted, or delivered into the current place.
     pub(super) moved: usize,
     /// Whether the header of a received message is as expected.
     is_checked: bool,

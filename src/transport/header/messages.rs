@@ -11,7 +11,7 @@ use crate::transport::Failure;
 
 impl Header {
     /// Returns the header of a message of `size_bytes` bytes. Its sender numbers the messages to each rank, and its receiver
-    /// ignores the number: tags decide which message a receive gets.
+    /// ignores the number: the tag determines the receive that gets the message.
     pub(in crate::transport) fn of_message(
         dtype: DType,
         size_bytes: usize,
@@ -28,7 +28,6 @@ impl Header {
         }
     }
 
-    /// Returns the tag of a message.
     pub(in crate::transport) fn tag(&self) -> u32 {
         self.history
     }
@@ -38,7 +37,7 @@ impl Header {
         self.size_bytes as usize
     }
 
-    /// Compares a message that a receive has matched by its tag with what the receive expects (`self`).
+    /// Compares the header of a message that a receive has matched by its tag with the expected one (`self`).
     pub(in crate::transport) fn check_matched(
         &self,
         theirs: &Self,
@@ -53,17 +52,19 @@ impl Header {
         if self.tag() == 0 { String::new() } else { format!(" with tag {}", self.tag()) }
     }
 
-    /// Returns the failure if rank `other`, which this one waits for in a message, waits for this one in a collective that this
-    /// one has not started: a deadlock, unless this one can start it during the message.
-    pub(in crate::transport) fn apart(&self, other: Rank, status: &StatusBoard) -> Option<Failure> {
+    /// Returns the failure if this rank waits for rank `other` in a message, while `other` waits for this rank in a collective that this rank
+    /// has
+    /// not started. That is a deadlock, unless this rank can start the collective during the message.
+    pub(in crate::transport) fn deadlock(&self, other: Rank, status: &StatusBoard) -> Option<Failure> {
         let position = status.position_of(other)?;
         let Doing { state, last, .. } = status.doing(position);
         let waits = |call: &Record| call.waits_for == Some(status.rank()) && !call.is_of_setup();
         let theirs = last.filter(|call| state == State::Inside && waits(call))?;
         let begun = status.doing(status.position()).last.filter(|call| !call.is_of_setup());
         let has_begun = begun.is_some_and(|last| last.sequence >= theirs.sequence);
-        let apart = || Failure::Mismatch { ours: self.describe(status), other, theirs: theirs.to_string() };
-        (!has_begun).then(apart)
+        let mismatch =
+            || Failure::Mismatch { ours: self.describe(status), other, theirs: theirs.to_string() };
+        (!has_begun).then(mismatch)
     }
 }
 
@@ -106,24 +107,24 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_waits_in_a_collective_sends_no_message() {
+    fn peer_that_waits_in_a_collective_is_a_deadlock() {
         let statuses = StatusBoard::of_threads(3).unwrap();
         let codes = Codes::new(&Call::barrier(), Method::Algorithm(Algorithm::RecursiveDoubling));
         let barrier = Calls::default().next(1, 0, codes, 0);
         let message = message(10, 0);
-        assert!(message.apart(1, &statuses[0]).is_none(), "it has called nothing");
+        assert!(message.deadlock(1, &statuses[0]).is_none(), "it has made no call");
         let inside = barrier.note(&statuses[1], 0);
-        assert!(message.apart(1, &statuses[0]).is_none(), "it does not wait");
+        assert!(message.deadlock(1, &statuses[0]).is_none(), "it does not wait");
         statuses[1].waits_for(2, std::time::Duration::ZERO);
-        assert!(message.apart(1, &statuses[0]).is_none(), "it waits for another");
+        assert!(message.deadlock(1, &statuses[0]).is_none(), "it waits for another");
         statuses[1].waits_for(0, std::time::Duration::ZERO);
-        let Some(Failure::Mismatch { ours, other: 1, theirs }) = message.apart(1, &statuses[0]) else {
+        let Some(Failure::Mismatch { ours, other: 1, theirs }) = message.deadlock(1, &statuses[0]) else {
             panic!("a mismatch");
         };
         assert_eq!((ours.as_str(), theirs.as_str()), ("message #0 of 10 f32", "barrier #0"));
-        // This rank has done its part, and the other has not seen it yet.
+        // This rank has completed its part, and the other has not detected that yet.
         barrier.note(&statuses[0], 0).end(true);
-        assert!(message.apart(1, &statuses[0]).is_none());
+        assert!(message.deadlock(1, &statuses[0]).is_none());
         inside.end(true);
     }
 }

@@ -6,7 +6,7 @@ use super::sys::Comm;
 use crate::error::Result;
 use crate::transport::Bootstrap;
 
-/// All-gathers over a communicator. They block: for set-up only.
+/// All-gathers over a communicator. They block, so they are used only during set-up.
 #[derive(Debug)]
 pub(super) struct OfComm {
     comm: Comm,

@@ -19,7 +19,7 @@ pub(super) struct GroupComm {
 }
 
 impl World {
-    /// Runs a call as MPI's own collective, in place, with these parts of ranks; a mean as its sum.
+    /// Runs a call as MPI's own collective, in place, with these parts of ranks. A mean is only summed.
     pub(in crate::transport) fn vendor(
         &mut self,
         call: &Call,
@@ -49,13 +49,14 @@ impl World {
         }
         let comm = self.of_group(task.group).map_err(Failure::Error)?;
         let position = task.group.position(rank).expect("a rank is in the groups of its phases");
-        // SAFETY: `held` is borrowed until this returns; and if it returns with an error while MPI still has it, the job ends
-        // before the caller gets it back (`end_if_stranded`).
+        // SAFETY: `held` is borrowed until this returns. If it returns with an error while MPI still accesses the buffer, the job ends before
+        // the
+        // caller gets it back (`end_if_stranded`).
         let begun = unsafe { comm.begin(task, held) };
         let mut begun = begun.map_err(Failure::Error)?;
         self.is_stranded = true;
         while !begun.is_done().map_err(Failure::Error)? {
-            // MPI does not report which rank is late; name the first one, which most others wait for.
+            // MPI does not report the late rank. Name the first one, which most others wait for.
             let other = task.group.member(usize::from(position == 0));
             waiting.pause_for(other)?;
         }
@@ -69,16 +70,15 @@ impl World {
     }
 
     fn of_group(&mut self, group: &Group) -> Result<Comm> {
-        if let Some(known) = self.groups.iter().find(|known| known.group == *group) {
-            return Ok(known.comm);
+        if let Some(existing) = self.groups.iter().find(|existing| existing.group == *group) {
+            return Ok(existing.comm);
         }
         let comm = self.comm.of_group(group.members())?;
         self.groups.push(GroupComm { group: group.clone(), comm });
         Ok(comm)
     }
 
-    /// Frees the communicators of groups.
     pub(super) fn free_groups(&mut self) -> Result<(), Error> {
-        self.groups.drain(..).try_for_each(|known| known.comm.free())
+        self.groups.drain(..).try_for_each(|group| group.comm.free())
     }
 }

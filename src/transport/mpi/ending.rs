@@ -18,16 +18,15 @@ const REPORT_TIME: Duration = Duration::from_millis(300);
 /// The longest time that `MPI_Abort` may take: it may hang if a network is cut.
 const ABORT: Duration = Duration::from_secs(2);
 
-/// The time that a rank that ends waits for those of other nodes; without watchdog connections between nodes, it may never learn
-/// that they have left.
-const FAR: Duration = Duration::from_secs(10);
-/// The time that it sleeps between polls.
+/// The time that an ending rank waits for ranks of other nodes. Without watchdog connections between nodes, it may never detect that they
+/// have left.
+const OTHER_NODES: Duration = Duration::from_secs(10);
 const NAP: Duration = Duration::from_millis(1);
 
-/// Ends all processes of the job. The rank that failed first calls `MPI_Abort`, and the others wait for that: if several do so
-/// at once while another finalises, Open MPI 4's mpirun may deadlock.
+/// Ends all processes of the job. The rank that failed first calls `MPI_Abort`, and the others wait for its effect: if several ranks call it
+/// while another finalises, Open MPI 4's mpirun may deadlock.
 ///
-/// A process without a launcher just exits: there is nothing else to end, and `MPI_Abort` would print a page after the cause.
+/// A process without a launcher just exits: there are no other processes, and `MPI_Abort` would print a page after the cause.
 pub(super) fn end_job(status: &StatusBoard) -> ! {
     if Launcher::detect().starter.is_none() {
         signal_hook::low_level::exit(FAILED);
@@ -58,7 +57,7 @@ impl World {
         end_job(status)
     }
 
-    /// Ends a rank's part in a world. A rank that has failed skips the operations that others would have to take part in.
+    /// Ends a rank's part in a world. A rank that has failed skips operations in which the others would have to take part.
     pub(in crate::transport) fn end(mut self, fabric: &mut Fabric) {
         if fabric.has_failed {
             match self.on_failure {
@@ -80,7 +79,7 @@ impl World {
         }
     }
 
-    /// Waits until all ranks have left: `MPI_Finalize` has no deadline, and Open MPI 4's mpirun may deadlock if a rank that has
+    /// Waits until all ranks have left, since `MPI_Finalize` has no deadline, and Open MPI 4's mpirun may deadlock if a rank that has
     /// not arrived aborts the job.
     fn wait_for_all(&self, Fabric { status, topology, .. }: &Fabric) {
         let Some(guard) = status.guard() else { return };
@@ -89,7 +88,7 @@ impl World {
         let near = |rank: &Rank| status.members().contains(rank);
         while !(0..ranks).all(|rank| status.has_left(rank)) {
             let only_far = (0..ranks).filter(near).all(|rank| status.has_left(rank));
-            if only_far && began.elapsed() > FAR {
+            if only_far && began.elapsed() > OTHER_NODES {
                 return;
             }
             status.look();

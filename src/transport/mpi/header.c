@@ -5,7 +5,7 @@
 
 void *unisono_mpi_in_place(void) { return MPI_IN_PLACE; }
 
-/* The MPI whose header this was compiled with, named as the library names itself. */
+/* The MPI whose header this was compiled with, in the format of the library's version text. */
 const char *unisono_mpi_of_header(void) {
 #if defined(OMPI_MAJOR_VERSION)
   return "Open MPI v" TEXT_OF(OMPI_MAJOR_VERSION) "." TEXT_OF(OMPI_MINOR_VERSION) "." TEXT_OF(OMPI_RELEASE_VERSION);

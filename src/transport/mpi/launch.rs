@@ -12,7 +12,7 @@ mod watch;
 
 use watch::Watch;
 
-/// Checks the environment before MPI starts; then watches its initialisation for as long as the result is kept.
+/// Checks the environment before MPI starts, then watches its initialisation until the result is dropped.
 ///
 /// # Errors
 /// [`Error::Launch`] if the library has another ABI than the program was compiled for: its constants and handles differ.
@@ -22,13 +22,13 @@ pub(super) fn before_mpi(config: &Result<Config>) -> Result<Watch> {
     if config.on_failure == OnFailure::EndJob {
         system::raise_open_files();
     }
-    let unfit = check_library(&header_version(), &library_version())?;
+    let library_warning = check_library(&header_version(), &library_version())?;
     if config.warnings {
-        if let Some(unfit) = unfit.filter(|_| launcher.rank.is_none_or(|rank| rank == 0)) {
-            say(&unfit);
+        if let Some(warning) = library_warning.filter(|_| launcher.rank.is_none_or(|rank| rank == 0)) {
+            say(&warning);
         }
-        if let Some(tight) = shared_folder(launcher).filter(|_| launcher.local_rank == Some(0)) {
-            say(&tight);
+        if let Some(warning) = shared_folder(launcher).filter(|_| launcher.local_rank == Some(0)) {
+            say(&warning);
         }
     }
     Ok(Watch::start(launcher, config.timeout))
@@ -71,14 +71,14 @@ fn check_library(compiled: &str, running: &str) -> Result<Option<String>> {
     let text = format!("this program was compiled for {compiled}, and runs with {running}");
     match (Family::of(compiled), Family::of(running)) {
         (Some(one), Some(other)) if one != other => Err(Error::Launch(format!(
-            "{text}, for which it means nothing: compile it anew (MPICC names the compiler), or see what LD_LIBRARY_PATH and \
-             LD_PRELOAD say"
+            "{text}, which has a different ABI: recompile it (MPICC names the compiler), or check LD_LIBRARY_PATH and \
+             LD_PRELOAD"
         ))),
-        _ => Ok(Some(format!("{text}; if that fails, compile it anew"))),
+        _ => Ok(Some(format!("{text}; if that fails, recompile it"))),
     }
 }
 
-/// Like [`check_library`], of this program, for `unisono doctor`.
+/// Like [`check_library`], for this program, as `unisono doctor` reports it.
 pub(crate) fn library_fits() -> Result<Option<String>> {
     check_library(&header_version(), &library_version())
 }
@@ -99,14 +99,14 @@ fn shared_folder(launcher: Launcher) -> Option<String> {
     })
 }
 
-/// Refuses to run as many worlds of one rank, which happens if the launcher belongs to another MPI.
+/// Refuses to run as several worlds of one rank, which happens if the launcher belongs to another MPI.
 pub(super) fn check_world() -> Result<()> {
     let world = Comm::world();
     check_launch(world.rank()?, world.ranks()?, Launcher::detect(), &library_version())
 }
 
 fn check_launch(rank: usize, ranks: usize, launcher: Launcher, library: &str) -> Result<()> {
-    // In a program that attaches, something else may have set RANK and WORLD_SIZE.
+    // In a program that attaches, other software may have set RANK and WORLD_SIZE.
     let Some(starter) = launcher.starter.filter(|&starter| starter != Starter::Variables) else {
         return Ok(());
     };
@@ -122,7 +122,7 @@ fn check_launch(rank: usize, ranks: usize, launcher: Launcher, library: &str) ->
     let advice = match (starter, family) {
         (Starter::Slurm, Some(family)) => {
             format!(
-                "start it by `{}` (`srun --mpi=list` says what there is), or by the mpirun of {library}",
+                "start it by `{}` (`srun --mpi=list` lists the options), or by the mpirun of {library}",
                 family.srun()
             )
         }
@@ -173,11 +173,11 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_launcher_is_refused_with_both_names() {
-        let said = refusal(1, launched(Starter::Mpich, Some(4)), OPEN_MPI);
-        assert!(said.contains("MPICH") && said.contains("mpirun of Open MPI v4.1.4"), "{said}");
-        let said = refusal(1, launched(Starter::OpenMpi, Some(4)), MPICH);
-        assert!(said.contains("Open MPI's mpirun started 4") && said.contains("MPICH 4.0.2"), "{said}");
+    fn foreign_launcher_is_refused_with_both_names() {
+        let error = refusal(1, launched(Starter::Mpich, Some(4)), OPEN_MPI);
+        assert!(error.contains("MPICH") && error.contains("mpirun of Open MPI v4.1.4"), "{error}");
+        let error = refusal(1, launched(Starter::OpenMpi, Some(4)), MPICH);
+        assert!(error.contains("Open MPI's mpirun started 4") && error.contains("MPICH 4.0.2"), "{error}");
         assert!(refusal(1, launched(Starter::OpenMpi, Some(4)), OPEN_MPI).contains("another installation"));
         // The number is unknown, but there are several.
         assert!(refusal(1, launched(Starter::Other, None), MPICH).contains("started several"));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn srun_without_pmi_is_refused_with_what_to_say() {
+    fn srun_without_pmi_is_refused_with_the_right_command() {
         let launcher = launched(Starter::Slurm, Some(4));
         assert!(refusal(1, launcher, OPEN_MPI).contains("srun --mpi=pmix"));
         assert!(refusal(1, launcher, MPICH).contains("srun --mpi=pmi2"));
@@ -195,16 +195,16 @@ mod tests {
     }
 
     #[test]
-    fn one_process_in_a_job_of_several_is_odd() {
+    fn single_process_in_a_job_of_several_is_warned_about() {
         let job = Launcher { job_tasks: Some(8), ..Launcher::default() };
         assert!(alone(1, job, OPEN_MPI).unwrap().contains("8 tasks"));
         assert_eq!(alone(8, job, OPEN_MPI), None);
-        let asked_for = Launcher { starter: Some(Starter::OpenMpi), ..job };
-        assert_eq!(alone(1, asked_for, OPEN_MPI), None);
+        let deliberate = Launcher { starter: Some(Starter::OpenMpi), ..job };
+        assert_eq!(alone(1, deliberate, OPEN_MPI), None);
     }
 
     #[test]
-    fn a_library_of_another_family_is_refused_and_another_version_is_odd() {
+    fn library_of_another_family_is_refused_and_another_version_is_warned_about() {
         assert!(check_library(OPEN_MPI, OPEN_MPI).unwrap().is_none());
         assert!(check_library(OPEN_MPI, "Open MPI v5.0.11").unwrap().unwrap().contains("v5.0.11"));
         assert!(check_library(MPICH, "Intel(R) MPI Library 2021.8").unwrap().is_some());

@@ -1,7 +1,7 @@
 //! The link through MPI.
 //!
-//! A message is a header, followed by its payload if that is short ([`SHORT`]). A longer payload follows in segments, sent from
-//! where it lies and received in its place. Counts stay far below the 2^31 limit of MPI.
+//! A message is a header, followed by its payload if that is short ([`SHORT`]). A longer payload follows in segments, which are sent and
+//! received in place. Counts stay far below the 2^31 limit of MPI.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -20,16 +20,16 @@ use crate::transport::link::{FAR_SEGMENT, Link, PIECE};
 use crate::transport::{Failure, Header, Outgoing};
 
 const HEADER: usize = size_of::<Header>();
-/// The size of the longest first message: MPIs send that much at once to another node, and a second message costs a quarter of the
-/// whole (measured for 4 KiB: 99 and 73 µs).
+/// The size of the longest first message. MPI libraries send this much at once to another node, and a second message costs a quarter of the
+/// total (measured for 4 KiB: 99 and 73 µs).
 const FIRST: usize = 8 << 10;
 /// The largest payload sent with its header.
 const SHORT: usize = FIRST - HEADER;
-/// The number of segments in flight in each direction: enough to keep a network busy while a rank, or the core that it shares, does
-/// something else.
+/// The number of segments in flight in each direction. It keeps a network busy while the rank, or another thread on its core, does other
+/// work.
 const WINDOW: usize = 32;
 
-/// The tags of first messages and of segments. Those of one pair of ranks arrive in the order in which they are sent.
+/// The tags of first messages and of segments. Messages of one pair of ranks arrive in the order in which they are sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Tags {
     first: c_int,
@@ -39,12 +39,10 @@ pub(super) struct Tags {
 pub(super) const OF_COLLECTIVES: Tags = Tags { first: 1, segment: 2 };
 pub(super) const OF_MESSAGES: Tags = Tags { first: 4, segment: 5 };
 
-/// This rank's end of a link.
 #[derive(Debug)]
 pub(super) struct ByMpi {
     comm: Comm,
     tags: Tags,
-    /// The size of segments.
     segment: usize,
     /// By rank of the world.
     peers: Vec<Peer>,
@@ -59,14 +57,15 @@ struct Peer {
     /// The header, and a short payload.
     sent: Scratch,
     sends: VecDeque<Request>,
-    /// Whether the message that is sent has a long payload, which MPI reads where it lies.
+    /// Whether the message being sent has a long payload, which MPI reads in place.
     lends: bool,
     received: Scratch,
     first: First,
-    /// The payload size of the message that arrives.
+    /// The payload size of the arriving message.
     size_bytes: usize,
-    /// The bytes of a long payload that have been requested, and those that have arrived.
-    asked: usize,
+    /// The number of bytes of a long payload that have been requested.
+    requested: usize,
+    /// The number of bytes of a long payload that have arrived.
     arrived: usize,
     segments: VecDeque<Request>,
 }
@@ -77,7 +76,7 @@ enum First {
     #[default]
     Awaited,
     Arriving(Request),
-    Here,
+    Arrived,
 }
 
 impl ByMpi {
@@ -91,7 +90,7 @@ impl ByMpi {
         Self { comm, tags, segment: segment.min(FAR_SEGMENT), peers, only_thread, _user: User::new() }
     }
 
-    /// Returns the segment of a payload of `size_bytes` bytes that starts at `start`: none is in two pieces.
+    /// Returns the segment of a payload of `size_bytes` bytes that starts at `start`. No segment is in two pieces.
     fn segment(&self, start: usize, size_bytes: usize) -> Range<usize> {
         start..size_bytes.min(start + self.segment).min((start / PIECE + 1) * PIECE)
     }
@@ -119,7 +118,7 @@ impl Link for ByMpi {
             *given = first.len();
             peer.lends = short.len() < bytes.len();
             let (first, size) = (first.as_ptr(), first.len() as c_int);
-            // SAFETY: the memory is this link's, and is used again only for the next message to that rank, after this one is sent.
+            // SAFETY: the link owns the memory, and reuses it only for the next message to that rank, after this one is sent.
             let request = unsafe { self.comm.begin_send(first, size, to, self.tags.first) };
             peer.sends.push_back(request.map_err(Failure::Error)?);
         }
@@ -127,8 +126,9 @@ impl Link for ByMpi {
             let segment = &bytes[self.segment(*given - HEADER, bytes.len())];
             *given += segment.len();
             let (start, size) = (segment.as_ptr(), segment.len() as c_int);
-            // SAFETY: the caller keeps the bytes until the message is sent, which it is when all requests are done; after a failure the
-            // job ends if some are not (`holds_memory`).
+            // SAFETY: the caller keeps the bytes until the message is sent, that is, until all requests are done. After a failure, the job
+            // ends if
+            // some are not (`holds_memory`).
             let request = unsafe { self.comm.begin_send(start, size, to, self.tags.segment) };
             self.peers[to].sends.push_back(request.map_err(Failure::Error)?);
         }
@@ -145,7 +145,7 @@ impl Link for ByMpi {
                 return Ok(None);
             };
             let place = peer.received.take(FIRST).as_mut_ptr();
-            // SAFETY: the memory is this link's, and nothing reads or changes it before the request is done.
+            // SAFETY: the link owns the memory, and no code reads or changes it before the request is done.
             let request = unsafe { probed.begin_receive(place, FIRST as c_int) };
             peer.first = First::Arriving(request.map_err(Failure::Error)?);
         }
@@ -153,7 +153,7 @@ impl Link for ByMpi {
             if !request.is_done().map_err(Failure::Error)? {
                 return Ok(None);
             }
-            peer.first = First::Here;
+            peer.first = First::Arrived;
         }
         let header: Header = *bytemuck::from_bytes(peer.received.take(HEADER));
         peer.size_bytes = header.size_bytes();
@@ -162,7 +162,7 @@ impl Link for ByMpi {
 
     fn receive(&mut self, from: Rank, place: &mut [u8], taken: &mut usize) -> Result<Polled, Failure> {
         check_thread(self.only_thread);
-        let Peer { size_bytes, asked, arrived, .. } = self.peers[from];
+        let Peer { size_bytes, requested, arrived, .. } = self.peers[from];
         if size_bytes <= SHORT {
             let peer = &mut self.peers[from];
             kernels::copy(place, &peer.received.take(HEADER + size_bytes)[HEADER..]);
@@ -170,24 +170,25 @@ impl Link for ByMpi {
             return Ok(Polled::Done);
         }
         let begin = arrived - *taken;
-        let (mut asked, end) = (asked, begin + place.len());
-        while asked < end && self.peers[from].segments.len() < WINDOW {
-            let segment = self.segment(asked, size_bytes);
+        let (mut requested, end) = (requested, begin + place.len());
+        while requested < end && self.peers[from].segments.len() < WINDOW {
+            let segment = self.segment(requested, size_bytes);
             let place = &mut place[segment.start - begin..segment.end - begin];
             let (start, size) = (place.as_mut_ptr(), place.len() as c_int);
-            // SAFETY: the caller keeps the place, and does not access it, until the message has arrived, which it has when all requests
-            // are done; after a failure the job ends if some are not (`holds_memory`).
+            // SAFETY: the caller keeps the place, and does not access it, until the message has arrived, that is, until all requests are
+            // done.
+            // After a failure, the job ends if some are not (`holds_memory`).
             let request = unsafe { self.comm.begin_receive(start, size, from, self.tags.segment) };
             self.peers[from].segments.push_back(request.map_err(Failure::Error)?);
-            asked = segment.end;
+            requested = segment.end;
         }
         let next = self.segment(arrived, size_bytes).end;
         let peer = &mut self.peers[from];
         let moved = take_done(&mut peer.segments)?;
-        (peer.asked, peer.arrived) = (asked, if moved { next } else { arrived });
+        (peer.requested, peer.arrived) = (requested, if moved { next } else { arrived });
         *taken = peer.arrived - begin;
         if peer.arrived == size_bytes {
-            (peer.first, peer.asked, peer.arrived) = (First::Awaited, 0, 0);
+            (peer.first, peer.requested, peer.arrived) = (First::Awaited, 0, 0);
         }
         Ok(Polled::of(moved, *taken == place.len()))
     }
@@ -214,7 +215,6 @@ impl Link for ByMpi {
     }
 }
 
-/// Removes the oldest request if it is done.
 fn take_done(requests: &mut VecDeque<Request>) -> Result<bool, Failure> {
     let Some(oldest) = requests.front_mut() else { return Ok(false) };
     let done = oldest.is_done().map_err(Failure::Error)?;

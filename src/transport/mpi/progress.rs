@@ -1,6 +1,6 @@
-//! MPI's progress: its pending messages move only while a process calls it.
+//! MPI's progress, which MPI makes on pending messages only while a process calls it.
 //!
-//! A rank that waits outside of MPI may owe others something that MPI has kept: a call of MPI may return before its last message has left.
+//! A rank that waits outside of MPI must drive it, since a call of MPI may return before its last message is sent.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ thread_local! {
     static COMM: Cell<Option<Comm>> = const { Cell::new(None) };
 }
 
-/// Until it is dropped, waits on this thread let MPI make progress.
+/// Makes waits on this thread drive MPI's progress until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Driven {
     before: Option<Comm>,
@@ -20,7 +20,7 @@ pub(crate) struct Driven {
 }
 
 impl World {
-    /// Makes waits on this thread let MPI make progress, if the thread may call it.
+    /// Makes waits on this thread drive MPI's progress, if the thread may call it.
     #[inline]
     pub(in crate::transport) fn driven(&self) -> Option<Driven> {
         may_call(self.only_thread)

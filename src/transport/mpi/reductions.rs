@@ -1,4 +1,4 @@
-//! Checks MPI's own reductions, which are not always correct: Open MPI 4 saturates sums of bytes at 255 and loses NaNs, MPICH 4
+//! Checks MPI's own reductions, which are not always correct: Open MPI 4 saturates sums of bytes at 255 and loses NaNs, and MPICH 4
 //! compares unsigned integers as signed ones. Calls with an incorrect reduction are refused.
 
 use super::sys::{Comm, library_version, reduce_local};
@@ -6,7 +6,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::{ReduceOp, kernel};
 
-/// The reductions that MPI has: a mean is computed as its sum.
+/// The reductions of MPI. A mean is computed as a sum.
 const OPS: [ReduceOp; 10] = [
     ReduceOp::Sum,
     ReduceOp::Min,
@@ -22,20 +22,20 @@ const OPS: [ReduceOp; 10] = [
 /// The repetitions of all pairs of values in one array, so that MPI's vector instructions process each pair.
 const REPEATS: usize = 5;
 
-/// The reductions of MPI that agree with ours, by type.
+/// The reductions of MPI that disagree with Unisono's, by type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reductions {
-    /// A bit for each type and reduction.
+    /// A bit for each type and reduction, set if it is incorrect.
     wrong: u128,
 }
 
 impl Reductions {
-    /// Tests all of them by `MPI_Reduce_local`, which gives the results of the collectives, with and without vector
-    /// instructions. All ranks call it, since they must refuse the same calls: processors, and with them MPI's behaviour,
-    /// may differ.
+    /// Tests all reductions by `MPI_Reduce_local`, which gives the results of the collectives, with and without vector instructions. All
+    /// ranks
+    /// call it, since they must refuse the same calls, but MPI's behaviour may differ between their processors.
     ///
     /// It takes 0.05 ms with Open MPI 4.1.4, and a few milliseconds with MPICH 4.0.2.
-    pub(super) fn tried(comm: Comm) -> Result<Self> {
+    pub(super) fn tested(comm: Comm) -> Result<Self> {
         let mut own = 0;
         for dtype in DType::ALL.into_iter().filter(|dtype| !dtype.is_half()) {
             for op in OPS.into_iter().filter(|op| op.is_defined_for(dtype)) {
@@ -58,7 +58,7 @@ impl Reductions {
                 let example = example(dtype, op).ok().flatten();
                 let example = example.map_or(String::new(), |example| format!(" ({example})"));
                 let op = if op == ReduceOp::Mean { "sum, and so the mean," } else { op.name() };
-                format!("get the {op} of {dtype} wrong{example}")
+                format!("compute the {op} of {dtype} incorrectly{example}")
             }
         };
         Err(Error::Unsupported(format!(
@@ -70,7 +70,7 @@ impl Reductions {
 
 fn place(dtype: DType, op: ReduceOp) -> usize {
     let of_mpi = if op == ReduceOp::Mean { ReduceOp::Sum } else { op };
-    let place = OPS.iter().position(|&known| known == of_mpi).expect("MPI's sum makes the mean");
+    let place = OPS.iter().position(|&known| known == of_mpi).expect("MPI computes a mean as a sum");
     dtype as usize * OPS.len() + place
 }
 
@@ -101,26 +101,28 @@ fn example_of<T: bytemuck::Pod + PartialOrd + std::fmt::Debug>(
     let pairs = values.iter().flat_map(|&one| values.iter().map(move |&other| (one, other)));
     let pairs: Vec<_> = std::iter::repeat_n(pairs, REPEATS).flatten().collect();
     let (arrived, held): (Vec<T>, Vec<T>) = pairs.iter().copied().unzip();
-    let (mut by_mpi, mut by_us) = (held.clone(), held.clone());
+    let (mut by_mpi, mut expected) = (held.clone(), held.clone());
     reduce_local(bytemuck::cast_slice_mut(&mut by_mpi), bytemuck::cast_slice(&arrived), dtype, op)?;
-    kernel(dtype, op)(bytemuck::cast_slice_mut(&mut by_us), bytemuck::cast_slice(&arrived));
-    // And one by one, as the last elements of an array are reduced.
+    kernel(dtype, op)(bytemuck::cast_slice_mut(&mut expected), bytemuck::cast_slice(&arrived));
+    // Elements are also reduced one by one, like the last elements of an array.
     let singles = values.len() * values.len();
     let mut one_by_one = held[..singles].to_vec();
     for (held, arrived) in one_by_one.iter_mut().zip(&arrived) {
         reduce_local(bytemuck::bytes_of_mut(held), bytemuck::bytes_of(arrived), dtype, op)?;
     }
     let all_of_mpi = by_mpi.iter().chain(&one_by_one);
-    let all =
-        pairs.iter().chain(&pairs[..singles]).zip(all_of_mpi.zip(by_us.iter().chain(&by_us[..singles])));
-    let found = all.into_iter().find(|(_, (by_mpi, by_us))| !are_same(*by_mpi, *by_us));
-    Ok(found.map(|((one, other), (by_mpi, by_us))| {
-        format!("{one:?} and {other:?} make {by_mpi:?}, not {by_us:?}")
+    let all = pairs
+        .iter()
+        .chain(&pairs[..singles])
+        .zip(all_of_mpi.zip(expected.iter().chain(&expected[..singles])));
+    let found = all.into_iter().find(|(_, (by_mpi, expected))| !are_equal(*by_mpi, *expected));
+    Ok(found.map(|((one, other), (by_mpi, expected))| {
+        format!("{one:?} and {other:?} make {by_mpi:?}, not {expected:?}")
     }))
 }
 
 /// Returns whether two values have the same bits, or are both NaN.
-fn are_same<T: bytemuck::Pod + PartialOrd>(one: &T, other: &T) -> bool {
+fn are_equal<T: bytemuck::Pod + PartialOrd>(one: &T, other: &T) -> bool {
     let is_nan = |value: &T| value.partial_cmp(value).is_none();
     is_nan(one) && is_nan(other) || bytemuck::bytes_of(one) == bytemuck::bytes_of(other)
 }
@@ -130,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pair_has_a_bit_and_a_mean_is_a_sum() {
+    fn every_type_and_reduction_has_a_bit_and_a_mean_counts_as_a_sum() {
         let places: std::collections::HashSet<_> =
             DType::ALL.into_iter().flat_map(|dtype| OPS.map(|op| place(dtype, op))).collect();
         assert!(places.len() == DType::ALL.len() * OPS.len() && places.iter().all(|&place| place < 128));
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nans_are_the_same_and_zeros_are_not() {
-        assert!(are_same(&f32::NAN, &-f32::NAN) && !are_same(&0.0, &-0.0) && are_same(&7, &7));
+    fn nans_are_equal_and_signed_zeros_are_not() {
+        assert!(are_equal(&f32::NAN, &-f32::NAN) && !are_equal(&0.0, &-0.0) && are_equal(&7, &7));
     }
 }

@@ -10,16 +10,16 @@ use crate::error::{Error, Result};
 
 mod blocking;
 mod collectives;
-mod turn;
+mod lock;
 
 pub(super) use collectives::reduce_local;
-pub(super) use turn::{User, check_thread, may_call};
-use turn::{turn, unless_taken};
+pub(super) use lock::{User, check_thread, may_call};
+use lock::{lock, unless_locked};
 
 /// A tag that no message uses.
 const NO_TAG: c_int = 7;
 
-/// The error for a return code other than `MPI_SUCCESS`, with its text by `MPI_Error_string` (§9.4).
+/// Returns an error for a return code other than `MPI_SUCCESS`, with its text by `MPI_Error_string` (§9.4).
 fn check(call: &'static str, code: c_int) -> Result<()> {
     if code == ffi::MPI_SUCCESS as c_int {
         Ok(())
@@ -30,29 +30,29 @@ fn check(call: &'static str, code: c_int) -> Result<()> {
 
 fn error_text(code: c_int) -> String {
     let text = text(ffi::MPI_MAX_ERROR_STRING as usize, |buffer, length| {
-        // SAFETY: the buffer has the size that MPI asks for.
+        // SAFETY: the buffer has the size that MPI requires.
         unsafe { ffi::MPI_Error_string(code, buffer, length) }
     });
     text.unwrap_or_else(|| "no text".to_owned())
 }
 
-/// The name and version of the MPI library: `MPI_Get_library_version` (§9.1.1).
+/// Returns the name and version of the MPI library: `MPI_Get_library_version` (§9.1.1).
 pub(crate) fn library_version() -> String {
     let text = text(ffi::MPI_MAX_LIBRARY_VERSION_STRING as usize, |buffer, length| {
-        // SAFETY: the buffer has the size that MPI asks for; the function may be called at any time.
+        // SAFETY: the buffer has the size that MPI requires. The function may be called at any time.
         unsafe { ffi::MPI_Get_library_version(buffer, length) }
     });
     plain_version(&text.unwrap_or_default())
 }
 
-/// The name and version of the MPI header that this program was compiled with; empty if unknown.
+/// Returns the name and version of the MPI header that this program was compiled with; empty if unknown.
 pub(crate) fn header_version() -> String {
-    // SAFETY: the function gives a constant text of C's.
+    // SAFETY: the function returns a constant C string.
     let text = unsafe { CStr::from_ptr(unisono_mpi_of_header()) };
     plain_version(&text.to_string_lossy())
 }
 
-/// The version text of an MPI in a uniform form: "Open MPI v4.1.4", "MPICH 4.0.2".
+/// Returns the version text of an MPI in a uniform format: "Open MPI v4.1.4", "MPICH 4.0.2".
 fn plain_version(text: &str) -> String {
     let first = text.lines().next().and_then(|line| line.split(',').next()).unwrap_or_default();
     let words = first.split([' ', '\t', ':']).filter(|word| !word.is_empty() && *word != "Version");
@@ -65,13 +65,13 @@ unsafe extern "C" {
     safe fn unisono_mpi_of_header() -> *const c_char;
 }
 
-/// Ends this process immediately, independent of its other threads.
+/// Ends this process immediately, without waiting for its other threads.
 pub(super) fn end_process(exit_code: i32) -> ! {
-    // SAFETY: nothing of this process runs after it.
+    // SAFETY: no code of this process runs after it.
     unsafe { libc::_exit(exit_code) }
 }
 
-/// The text that a function writes into a buffer of `size_bytes`, together with its length.
+/// Returns the text that a function writes into a buffer of `size_bytes`, together with its length.
 fn text(size_bytes: usize, write: impl FnOnce(*mut c_char, *mut c_int) -> c_int) -> Option<String> {
     let mut buffer = vec![0_u8; size_bytes + 1];
     let mut length = 0;
@@ -89,7 +89,7 @@ pub(super) enum State {
     Over,
 }
 
-/// The state of MPI in this process: `MPI_Initialized` and `MPI_Finalized` (§11.2.3).
+/// Returns the state of MPI in this process: `MPI_Initialized` and `MPI_Finalized` (§11.2.3).
 pub(super) fn state() -> Result<State> {
     let (mut initialized, mut finalized) = (0, 0);
     // SAFETY: both functions may be called at any time.
@@ -107,7 +107,7 @@ pub(super) fn state() -> Result<State> {
 /// Initialises MPI with `MPI_THREAD_SERIALIZED`: `MPI_Init_thread` (§11.2.1).
 pub(super) fn init() -> Result<()> {
     let mut provided = 0;
-    // SAFETY: MPI was never up, as the caller has seen; the arguments of the process are optional.
+    // SAFETY: MPI was never initialised, as the caller has checked. The arguments of the process are optional.
     let code = unsafe {
         let required = ffi::RSMPI_THREAD_SERIALIZED;
         ffi::MPI_Init_thread(std::ptr::null_mut(), std::ptr::null_mut(), required, &raw mut provided)
@@ -124,7 +124,7 @@ pub(super) fn finalize() -> Result<()> {
 /// Returns whether any thread may call MPI, one at a time: `MPI_Query_thread` (§11.6).
 pub(super) fn any_thread_may_call() -> Result<bool> {
     let mut provided = 0;
-    // SAFETY: MPI is up.
+    // SAFETY: MPI is initialised.
     check("MPI_Query_thread", unsafe { ffi::MPI_Query_thread(&raw mut provided) })?;
     // SAFETY: a constant of the library.
     Ok(provided >= unsafe { ffi::RSMPI_THREAD_SERIALIZED })
@@ -134,15 +134,15 @@ pub(super) fn any_thread_may_call() -> Result<bool> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Comm(ffi::MPI_Comm);
 
-// SAFETY: a handle is a number or an address that MPI interprets; which threads may use it is decided by
-// the level of thread support, which `Mpi` checks at every exchange.
+// SAFETY: a handle is a number or an address that MPI interprets. The level of thread support determines the threads that may use it, which
+// `check_thread` checks at every exchange.
 unsafe impl Send for Comm {}
 
 // SAFETY: as for `Send`.
 unsafe impl Sync for Comm {}
 
 impl Comm {
-    /// The communicator of all launched processes, `MPI_COMM_WORLD` (§7.2.4).
+    /// Returns the communicator of all launched processes, `MPI_COMM_WORLD` (§7.2.4).
     pub(super) fn world() -> Self {
         // SAFETY: a constant of the library.
         Self(unsafe { ffi::RSMPI_COMM_WORLD })
@@ -152,18 +152,18 @@ impl Comm {
         Self(raw)
     }
 
-    /// A communicator of the same ranks with a separate context, which returns errors: `MPI_Comm_dup` (§7.4.2).
+    /// Returns a communicator of the same ranks with a separate context, which returns errors: `MPI_Comm_dup` (§7.4.2).
     pub(super) fn duplicate(self) -> Result<Self> {
-        let _turn = turn();
+        let _lock = lock();
         let mut copy = self;
         // SAFETY: the handle is valid; all ranks of the communicator do the same.
         check("MPI_Comm_dup", unsafe { ffi::MPI_Comm_dup(self.0, &raw mut copy.0) })?;
         copy.return_errors()
     }
 
-    /// The communicator of the ranks that share memory with this one: `MPI_Comm_split_type` (§7.4.2).
+    /// Returns the communicator of the ranks that share memory with this one: `MPI_Comm_split_type` (§7.4.2).
     pub(super) fn node(self) -> Result<Self> {
-        let _turn = turn();
+        let _lock = lock();
         let mut node = self;
         // SAFETY: the handle is valid; all ranks of the communicator do the same.
         let code = unsafe {
@@ -183,7 +183,7 @@ impl Comm {
         Ok(self)
     }
 
-    /// This rank: `MPI_Comm_rank` (§7.4.1).
+    /// Returns this rank: `MPI_Comm_rank` (§7.4.1).
     pub(super) fn rank(self) -> Result<Rank> {
         let mut rank = 0;
         // SAFETY: the handle is valid.
@@ -191,7 +191,7 @@ impl Comm {
         Ok(rank as Rank)
     }
 
-    /// The number of ranks: `MPI_Comm_size` (§7.4.1).
+    /// Returns the number of ranks: `MPI_Comm_size` (§7.4.1).
     pub(super) fn ranks(self) -> Result<usize> {
         let mut ranks = 0;
         // SAFETY: the handle is valid.
@@ -199,11 +199,11 @@ impl Comm {
         Ok(ranks as usize)
     }
 
-    /// All-gathers a number, rank 0 first: `MPI_Allgather` (§6.7). Blocks: for set-up only.
+    /// All-gathers a number, rank 0 first: `MPI_Allgather` (§6.7). It blocks, so it is used only during set-up.
     pub(super) fn all_gather(self, value: u64) -> Result<Vec<u64>> {
         let mut values = vec![0_u64; self.ranks()?];
-        let _turn = turn();
-        // SAFETY: one element is sent, and there is room for one from each rank.
+        let _lock = lock();
+        // SAFETY: one element is sent, and the buffer holds one from each rank.
         let code = unsafe {
             let (kind, sent) = (ffi::RSMPI_UINT64_T, (&raw const value).cast::<c_void>());
             ffi::MPI_Allgather(sent, 1, kind, values.as_mut_ptr().cast(), 1, kind, self.0)
@@ -212,36 +212,36 @@ impl Comm {
         Ok(values)
     }
 
-    /// All-gathers bytes, rank 0 first: `MPI_Allgather` (§6.7). Blocks: for set-up only.
+    /// All-gathers bytes, rank 0 first: `MPI_Allgather` (§6.7). It blocks, so it is used only during set-up.
     pub(super) fn all_gather_bytes(self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let sizes = self.all_gather(own.len() as u64)?;
-        let room = sizes.iter().max().map_or(0, |&most| most as usize).max(1);
+        let longest = sizes.iter().max().map_or(0, |&most| most as usize).max(1);
         let mut sent = own.to_vec();
-        sent.resize(room, 0);
-        let mut all = vec![0_u8; room * sizes.len()];
-        let _turn = turn();
-        // SAFETY: `room` bytes are sent, and there is room for as many from each rank.
+        sent.resize(longest, 0);
+        let mut all = vec![0_u8; longest * sizes.len()];
+        let _lock = lock();
+        // SAFETY: `longest` bytes are sent, and the buffer holds as many from each rank.
         let code = unsafe {
-            let (kind, count) = (ffi::RSMPI_UINT8_T, room as c_int);
+            let (kind, count) = (ffi::RSMPI_UINT8_T, longest as c_int);
             let (from, into) = (sent.as_ptr().cast::<c_void>(), all.as_mut_ptr().cast());
             ffi::MPI_Allgather(from, count, kind, into, count, kind, self.0)
         };
         check("MPI_Allgather", code)?;
         let of_rank = |(bytes, size): (&[u8], u64)| bytes[..size as usize].to_vec();
-        Ok(all.chunks(room).zip(sizes).map(of_rank).collect())
+        Ok(all.chunks(longest).zip(sizes).map(of_rank).collect())
     }
 
     /// Ends all processes of the communicator: `MPI_Abort` (§11.4.2).
     pub(super) fn abort(self, exit_code: i32) -> ! {
-        // SAFETY: the handle is valid, and nothing of this process runs after it.
+        // SAFETY: the handle is valid, and no code of this process runs after it.
         unsafe { ffi::MPI_Abort(self.0, exit_code) };
-        // Without exit handlers, which may wait for other ranks.
+        // This skips exit handlers, which may wait for other ranks.
         signal_hook::low_level::exit(exit_code)
     }
 
     /// Frees the communicator: `MPI_Comm_free` (§7.4.3).
     pub(super) fn free(mut self) -> Result<()> {
-        let _turn = turn();
+        let _lock = lock();
         // SAFETY: the handle is valid and not used again.
         check("MPI_Comm_free", unsafe { ffi::MPI_Comm_free(&raw mut self.0) })
     }
@@ -257,7 +257,7 @@ impl Comm {
         to: Rank,
         tag: c_int,
     ) -> Result<Request> {
-        let _turn = turn();
+        let _lock = lock();
         let mut request = MaybeUninit::uninit();
         // SAFETY: the caller keeps the bytes; the other arguments are values.
         let code = unsafe {
@@ -280,7 +280,7 @@ impl Comm {
         from: Rank,
         tag: c_int,
     ) -> Result<Request> {
-        let _turn = turn();
+        let _lock = lock();
         let mut request = MaybeUninit::uninit();
         // SAFETY: the caller keeps the bytes; the other arguments are values.
         let code = unsafe {
@@ -294,10 +294,10 @@ impl Comm {
 }
 
 impl Comm {
-    /// Lets MPI make progress, by a look for a message that never comes: `MPI_Iprobe` (§3.8.1). Errors are left to
-    /// the next call, which has them too.
+    /// Drives MPI's progress by probing for a message that no rank sends: `MPI_Iprobe` (§3.8.1). Errors are ignored, since the next call
+    /// returns them too.
     pub(super) fn progress(self) {
-        unless_taken(|| {
+        unless_locked(|| {
             let mut found = 0;
             // SAFETY: `found` lives to the end of the call.
             unsafe {
@@ -308,11 +308,11 @@ impl Comm {
         });
     }
 
-    /// A message from a rank that has arrived and matches no posted receive: `MPI_Improbe` (§3.8.2).
+    /// Returns a message from a rank that has arrived and matches no posted receive: `MPI_Improbe` (§3.8.2).
     pub(super) fn probe(self, from: Rank, tag: c_int) -> Result<Option<Probed>> {
-        let _turn = turn();
+        let _lock = lock();
         let (mut found, mut message) = (0, MaybeUninit::uninit());
-        // SAFETY: everything that is written to lives to the end of the call.
+        // SAFETY: all outputs live to the end of the call.
         let code = unsafe {
             ffi::MPI_Improbe(
                 from as c_int,
@@ -342,7 +342,7 @@ impl Probed {
     /// # Safety
     /// As for [`Comm::begin_receive`].
     pub(super) unsafe fn begin_receive(mut self, bytes: *mut u8, size: c_int) -> Result<Request> {
-        let _turn = turn();
+        let _lock = lock();
         let mut request = MaybeUninit::uninit();
         // SAFETY: the caller keeps the bytes; the message was found and is received once.
         let code = unsafe {
@@ -363,13 +363,11 @@ pub(super) struct Request(ffi::MPI_Request);
 unsafe impl Send for Request {}
 
 impl Request {
-    /// Returns whether the operation is done, so that the caller may use the memory again; drives progress: `MPI_Test`
-    /// (§3.7.3).
+    /// Returns whether the operation is done, so that the caller may use the memory again, and drives progress: `MPI_Test` (§3.7.3).
     pub(super) fn is_done(&mut self) -> Result<bool> {
-        let _turn = turn();
+        let _lock = lock();
         let mut done = 0;
-        // SAFETY: the request was begun and is not done; MPI makes it null when it is, and then a test
-        // succeeds at once.
+        // SAFETY: the request was begun. When it is done, MPI makes it null, and then a test succeeds at once.
         let code = unsafe { ffi::MPI_Test(&raw mut self.0, &raw mut done, ffi::RSMPI_STATUS_IGNORE) };
         check("MPI_Test", code)?;
         Ok(done != 0)
@@ -381,7 +379,7 @@ mod tests {
     use super::plain_version;
 
     #[test]
-    fn versions_are_said_in_one_way() {
+    fn versions_have_a_uniform_format() {
         for (text, version) in [
             ("Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4", "Open MPI v4.1.4"),
             ("MPICH Version:\t4.0.2\nMPICH Release date:\tThu", "MPICH 4.0.2"),

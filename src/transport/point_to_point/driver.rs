@@ -1,8 +1,8 @@
-//! Drives messages.
+//! Drives the progress of messages.
 //!
-//! Every thread that waits for a message drives all of them. While no thread waits, a thread of their own drives the non-blocking ones.
-//! Messages are not in the flight recorder, which holds calls that all ranks number in the same way; a wait for one shows only in the error that
-//! ends it.
+//! Every thread that waits for a message drives all of them. While no thread waits, a background thread drives the non-blocking ones.
+//! Messages are not in the flight recorder, which holds calls with the same number on all ranks. A wait for a message appears only in the
+//! error that ends it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,10 +17,10 @@ use crate::error::{Error, Result};
 use crate::status::{StatusBoard, panicked};
 use crate::transport::{Deadlines, Waiting};
 
-/// The interval at which the thread for messages checks whether a thread of the program waits, which then drives them. Where ranks
-/// outnumber cores, a thread that polled beside it would take the core from the rank that it waits for.
+/// The interval at which the background thread checks whether a thread of the program waits, which then drives the messages. If ranks
+/// outnumber cores, a background thread that also polled would take the core from the awaited rank.
 const CHECK_INTERVAL: Duration = Duration::from_micros(500);
-/// The number of these checks without a message before the thread sleeps. To wake it up takes longer than to start a message.
+/// The number of these checks without a message before the thread sleeps. Waking it up takes longer than starting a message.
 const IDLE_CHECKS: u32 = 20;
 
 /// The messages of a rank. Clones refer to the same ones.
@@ -42,18 +42,18 @@ struct State {
     messages: PointToPoint,
     thread: Option<JoinHandle<()>>,
     is_asleep: bool,
-    ends: bool,
+    is_ending: bool,
 }
 
 impl Messages {
     pub(in crate::transport) fn new(messages: PointToPoint) -> Self {
         let (status, spins) = (messages.status.clone(), messages.spins);
-        let state = Mutex::new(State { messages, thread: None, is_asleep: false, ends: false });
+        let state = Mutex::new(State { messages, thread: None, is_asleep: false, is_ending: false });
         Self(Arc::new(Common { status, spins, waiting: AtomicUsize::new(0), state, changed: Condvar::new() }))
     }
 
-    /// Sends and receives at most one message each, and returns the sender of what was received. `is_alone` is whether this rank
-    /// starts no collective meanwhile. Errors are fatal, as in a collective.
+    /// Sends and receives at most one message each, and returns the source of the received message. `is_alone` is whether this rank starts no
+    /// collective in the meantime. Errors are fatal, as in a collective.
     pub(crate) fn run(
         &self,
         options: &Options,
@@ -62,8 +62,7 @@ impl Messages {
         is_alone: bool,
     ) -> Result<Option<Rank>> {
         let ends_all = EndsAll(&self.0);
-        // SAFETY: the values are borrowed until this returns, which is when both operations have ended. If it unwinds, `ends_all` ends
-        // them.
+        // SAFETY: the values are borrowed until this returns, after both operations have ended. If it unwinds, `ends_all` ends them.
         let (received, sent) = self.0.with(|messages| unsafe {
             let received = incoming.map(|(place, from)| messages.receive(options, from, place, None));
             let sent = outgoing.map(|(bytes, to)| messages.send(options, to, bytes, None));
@@ -86,13 +85,14 @@ impl Messages {
         let [received, sent] = results;
         match (received.transpose(), sent.transpose()) {
             (Ok(from), Ok(_)) => Ok(from),
-            // The other one ended because of this one.
+            // The other operation ended because of this one.
             (Err(Error::Aborted { .. }), Err(error)) | (Err(error), _) | (_, Err(error)) => Err(error),
         }
     }
 
-    /// Starts to send and receive at most one message each, of values in this buffer. When they have ended, `on_end` gets the buffer and
-    /// the sender of what was received.
+    /// Starts to send and receive at most one message each, of values in this buffer. When they have ended, `on_end` receives the buffer and
+    /// the
+    /// source of the received message.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the system does not provide a thread.
@@ -123,7 +123,7 @@ impl Messages {
         Ok(())
     }
 
-    /// As [`Messages::start`], without a thread that drives them.
+    /// As [`Messages::start`], without the thread that drives them.
     pub(in crate::transport) fn begin<B: std::marker::Send + 'static>(
         &self,
         options: &Options,
@@ -133,12 +133,11 @@ impl Messages {
     ) {
         self.0.with(|messages| {
             flight::start(messages, options, buffer, parts, on_end);
-            // Mostly there is nothing left for the thread.
+            // In most cases, this leaves no work for the thread.
             messages.progress();
         });
     }
 
-    /// Drives all messages until `is_done` returns true.
     pub(crate) fn drive_until(&self, is_done: &dyn Fn() -> bool) {
         let mut waiting = Waiting::new(self.0.spins, &Deadlines::NEVER, &self.0.status);
         self.0.drive_for_program(&mut waiting, false, |_| (!is_done()).then_some(None));
@@ -149,7 +148,7 @@ impl Messages {
         self.0.with(|messages| messages.close(first, cause));
     }
 
-    /// The rank that failed first, and its cause.
+    /// Returns the rank that failed first, and its cause.
     pub(crate) fn failure(&self) -> Option<(Rank, String)> {
         self.0.with(|messages| messages.failure.clone())
     }
@@ -162,12 +161,12 @@ impl Messages {
     /// Waits until all messages are sent and received, and ends the thread.
     pub(crate) fn finish(&self) {
         let mut state = self.0.lock();
-        state.ends = true;
+        state.is_ending = true;
         let thread = state.thread.take();
         drop(state);
         self.0.changed.notify_all();
         let ended = thread.map(JoinHandle::join);
-        debug_assert!(matches!(ended, None | Some(Ok(()))), "nothing of the program runs on the thread");
+        debug_assert!(matches!(ended, None | Some(Ok(()))), "the thread runs no code of the program");
     }
 }
 
@@ -189,7 +188,7 @@ impl Common {
         result
     }
 
-    /// Drives all messages until `left` returns `None`. Otherwise it returns the operation that the caller waits for, if there is one.
+    /// Drives all messages until `left` returns `None`. Until then, `left` returns the operation that the caller waits for, if any.
     fn drive(
         &self,
         waiting: &mut Waiting<'_>,
@@ -206,7 +205,7 @@ impl Common {
             match waiting.pause_without_deadline() {
                 Ok(false) => {}
                 Ok(true) => self.with(|messages| {
-                    // Otherwise a collective may record the rank that it waits for.
+                    // Otherwise a collective may record its own awaited rank.
                     let ticket = ticket.filter(|_| is_alone);
                     if let Some(other) = ticket.and_then(|ticket| messages.waits_for(ticket)) {
                         waiting.record(other);
@@ -233,10 +232,10 @@ impl Common {
 
     /// Drives messages while no thread of the program does.
     fn serve(&self) {
-        let is_left = || self.waiting.load(Ordering::Relaxed) == 0;
+        let is_undriven = || self.waiting.load(Ordering::Relaxed) == 0;
         let mut state = self.lock();
         let mut idle_checks = 0;
-        while !(state.ends && state.messages.is_idle()) {
+        while !(state.is_ending && state.messages.is_idle()) {
             if idle_checks == IDLE_CHECKS {
                 (idle_checks, state.is_asleep) = (0, true);
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -246,11 +245,11 @@ impl Common {
             state =
                 self.changed.wait_timeout(state, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
             idle_checks = if state.messages.is_idle() { idle_checks + 1 } else { 0 };
-            if idle_checks == 0 && is_left() {
+            if idle_checks == 0 && is_undriven() {
                 drop(state);
                 let mut waiting = Waiting::new(self.spins, &Deadlines::NEVER, &self.status).in_background();
                 self.drive(&mut waiting, false, |messages| {
-                    (!messages.is_idle() && is_left()).then_some(None)
+                    (!messages.is_idle() && is_undriven()).then_some(None)
                 });
                 state = self.lock();
             }
@@ -258,7 +257,7 @@ impl Common {
     }
 }
 
-/// Counts a thread that drives no longer when it is dropped: a function of the program that runs during waits may panic.
+/// Decrements the number of driving threads when it is dropped, since a function of the program that runs during waits may panic.
 struct EndsWaiting<'a>(&'a Common);
 
 impl Drop for EndsWaiting<'_> {
@@ -267,7 +266,7 @@ impl Drop for EndsWaiting<'_> {
     }
 }
 
-/// Ends all messages when it is dropped: a call that unwinds must not leave pointers to its values behind.
+/// Ends all messages when it is dropped, since a call that unwinds must not leave pointers to its values.
 struct EndsAll<'a>(&'a Common);
 
 impl Drop for EndsAll<'_> {

@@ -1,4 +1,4 @@
-//! The ends of operations: done, at a deadline, or with a failure, which ends all of them.
+//! The ends of operations: complete, at a deadline, or with a failure, which ends all of them.
 
 use std::time::Instant;
 
@@ -10,7 +10,6 @@ use crate::status::dump_failed;
 use crate::transport::{Failure, Outgoing, clock};
 
 impl PointToPoint {
-    /// Ends an operation.
     pub(super) fn end(&mut self, call: Operation, result: Result<Rank>) {
         if let Some(observer) = self.status.observer() {
             match &result {
@@ -48,7 +47,7 @@ impl PointToPoint {
         self.close(first, cause);
     }
 
-    /// Ends what waits for a message from a rank, with a failure of its link.
+    /// Ends a receive from a rank, because of a failure of its link.
     pub(super) fn fail_receive(&mut self, from: Rank, failure: Failure) {
         self.links.withdraw_from(from);
         let arriving = self.peers[from].arriving.take();
@@ -62,7 +61,7 @@ impl PointToPoint {
         };
         match receive {
             Some(receive) => self.fail(receive.call, failure),
-            // A message is arriving that no receive waits for any more.
+            // A message is arriving for which no receive waits any more.
             None => self.lose(from, &format!("a message from rank {from} cannot be received: {failure:?}")),
         }
     }
@@ -102,19 +101,19 @@ impl PointToPoint {
         self.failure.is_some() && self.links.are_stranded(self.peers.len())
     }
 
-    /// The error of calls after a failure.
+    /// Returns the error of calls after a failure.
     pub(super) fn aborted(&self) -> Option<Error> {
         let (by, cause) = self.failure.clone()?;
         Some(Error::Aborted { rank: self.status.rank(), by, cause })
     }
 
-    /// Data of a message have arrived that other receives wait behind: their deadlines begin again.
+    /// Renews the deadlines of receives that wait behind a message, after data of it have arrived.
     pub(super) fn renew_receives_from(&mut self, from: Rank) {
         let is_from = |receive: &&mut Receive| receive.from.is_none_or(|only| only == from);
         self.awaited.iter_mut().filter(is_from).for_each(|receive| receive.call.renew());
     }
 
-    /// The rank that a blocking call waits for: for reports.
+    /// Returns the awaited rank of a blocking call, for reports.
     pub(super) fn waits_for(&self, ticket: u64) -> Option<Rank> {
         let sends =
             self.peers.iter().position(|peer| peer.sends.iter().any(|send| send.call.ticket == ticket));
@@ -122,8 +121,8 @@ impl PointToPoint {
         sends.or_else(|| self.awaited.iter().find(named).and_then(|receive| receive.from))
     }
 
-    /// Ends operations whose deadline has passed, or whose other rank is gone. `is_alone` is whether this rank starts no collective
-    /// before its blocking call ends.
+    /// Ends operations whose deadline has passed, or whose other rank has left. `is_alone` is whether this rank starts no collective before
+    /// its blocking call ends.
     pub(super) fn check(&mut self, is_alone: bool) {
         let (now, is_quiet) = (clock::now(), self.status.is_quiet());
         for other in 0..self.peers.len() {
@@ -170,7 +169,7 @@ impl PointToPoint {
         }
     }
 
-    /// Returns the reason why an operation ends that waits for one of these ranks, if it does.
+    /// Returns the failure of an operation that waits for one of these ranks, if it must end.
     fn overdue(
         &mut self,
         call: &mut Operation,
@@ -178,23 +177,23 @@ impl PointToPoint {
         (now, is_quiet, is_alone): (Instant, bool, bool),
     ) -> Option<Failure> {
         let (waited, is_late) = call.silence(now, is_quiet);
-        let may_be_apart = is_alone && call.is_blocking() && call.is_long(now);
-        let (mut apart, mut gone) = (None, None);
+        let may_deadlock = is_alone && call.is_blocking() && call.is_long(now);
+        let (mut deadlock, mut gone) = (None, None);
         let mut others_left = others.len();
         for &other in others {
-            if let Some((failure, straggling)) = self.links.gone(other, &self.status) {
-                let (_, longest) = gone.get_or_insert((failure, straggling));
-                *longest = (*longest).max(straggling);
+            if let Some((failure, grace)) = self.links.gone(other, &self.status) {
+                let (_, longest) = gone.get_or_insert((failure, grace));
+                *longest = (*longest).max(grace);
                 others_left -= 1;
-            } else if may_be_apart && let Some(failure) = call.header.apart(other, &self.status) {
-                apart = apart.or(Some(failure));
+            } else if may_deadlock && let Some(failure) = call.header.deadlock(other, &self.status) {
+                deadlock = deadlock.or(Some(failure));
                 others_left -= 1;
             }
         }
         if others_left == 0 {
-            let is_over = gone.as_ref().is_none_or(|(_, straggling)| call.is_over(now, *straggling));
+            let is_over = gone.as_ref().is_none_or(|(_, grace)| call.is_over(now, *grace));
             if is_over {
-                return apart.or(gone.map(|(failure, _)| failure));
+                return deadlock.or(gone.map(|(failure, _)| failure));
             }
         }
         let named = others.iter().find(|&&other| !self.status.has_left(other)).or(others.first());

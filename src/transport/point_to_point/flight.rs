@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// The sent part of a call: the bytes and their receiver.
 pub(crate) type Sent<'a> = (&'a [u8], Rank);
-/// The received part of a call: the place and the sender, or `None` for any.
+/// The received part of a call: the place and the source, or `None` for any source.
 pub(crate) type Received<'a> = (&'a mut [u8], Option<Rank>);
 
 /// The values of a call.
@@ -27,7 +27,7 @@ pub(super) fn start<B: Send + 'static>(
     on_end: impl FnOnce(Result<(B, Option<Rank>)>) + Send + 'static,
 ) {
     let buffer = Box::into_raw(Box::new(buffer));
-    // SAFETY: the box is alive, and nothing else has its address.
+    // SAFETY: the box is alive, and no other code has its address.
     let Parts { outgoing, incoming } = parts(unsafe { &mut *buffer });
     let left = usize::from(outgoing.is_some()) + usize::from(incoming.is_some());
     let flight = Flight { buffer, left, from: None, error: None, on_end: Some(on_end) };
@@ -41,8 +41,8 @@ pub(super) fn start<B: Send + 'static>(
             }
         })
     };
-    // SAFETY: the buffer stays in its box, whose address only the flight has. It opens the box when all parts have ended; or with the
-    // last of these functions, if the messages are dropped before, and then the pointers are not used any more.
+    // SAFETY: the buffer stays in its box, whose address only the flight has. It opens the box when all parts have ended. If the messages are
+    // dropped before, it does so with the last of these functions, and the pointers are not used any more.
     unsafe {
         if let Some((place, from)) = incoming {
             messages.receive(options, from, place, Some(part(true)));
@@ -53,14 +53,14 @@ pub(super) fn start<B: Send + 'static>(
     }
 }
 
-/// The result of a call: its buffer, and the sender of what was received.
-type Landed<B> = Result<(B, Option<Rank>)>;
+/// The result of a call: its buffer, and the source of the received message.
+type Outcome<B> = Result<(B, Option<Rank>)>;
 
 struct Flight<B, F> {
     buffer: *mut B,
     /// The number of messages that have not ended.
     left: usize,
-    /// The sender of the received message.
+    /// The source of the received message.
     from: Option<Rank>,
     error: Option<Error>,
     on_end: Option<F>,
@@ -70,12 +70,12 @@ struct Flight<B, F> {
 unsafe impl<B: Send, F: Send> Send for Flight<B, F> {}
 
 impl<B, F> Flight<B, F> {
-    /// Notes the end of a message. After the last one, returns what to call, and with what.
-    fn part_ended(&mut self, result: Result<Rank>, is_received: bool) -> Option<(F, Landed<B>)> {
+    /// Records the end of a message. After the last one, returns the function to call and its argument.
+    fn part_ended(&mut self, result: Result<Rank>, is_received: bool) -> Option<(F, Outcome<B>)> {
         match result {
             Ok(from) if is_received => self.from = Some(from),
             Ok(_) => {}
-            // A message may end because of the other, whose error says more.
+            // A message may end because of the other one, whose error is more specific.
             Err(error) if self.error.is_none() || !matches!(error, Error::Aborted { .. }) => {
                 self.error = Some(error);
             }

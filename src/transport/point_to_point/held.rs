@@ -1,4 +1,4 @@
-//! Messages that arrive before a receive asks for them.
+//! Messages that arrive before a matching receive.
 
 use std::io;
 
@@ -9,11 +9,11 @@ use crate::error::{Error, Result};
 use crate::kernels;
 use crate::transport::Header;
 
-/// The most bytes of messages that are held for later receives.
-const MOST_HELD: usize = 1 << 30;
+/// The largest number of bytes of held messages.
+const MAX_HELD: usize = 1 << 30;
 
 impl PointToPoint {
-    /// Completes a receive with a message that was held.
+    /// Completes a receive with a held message.
     pub(super) fn take_held(&mut self, receive: Receive, from: Rank, header: &Header, bytes: &[u8]) {
         match receive.call.header.check_matched(header, from, &self.status) {
             Ok(()) => {
@@ -25,14 +25,14 @@ impl PointToPoint {
         }
     }
 
-    /// Memory for a message that no receive has asked for.
+    /// Returns memory for a message that no receive matches.
     pub(super) fn hold(&mut self, size_bytes: usize) -> Result<Vec<u8>> {
-        if size_bytes > MOST_HELD - self.held_bytes {
+        if size_bytes > MAX_HELD - self.held_bytes {
             let cause = io::Error::new(
                 io::ErrorKind::OutOfMemory,
                 format!(
-                    "messages with tags that no receive has asked for may take {MOST_HELD} bytes; receive messages in the order \
-                     in which they are sent, or start their receives before"
+                    "messages with tags that no receive has asked for may take {MAX_HELD} bytes; receive messages in the order \
+                     in which they are sent, or start their receives earlier"
                 ),
             );
             return Err(Error::Memory { size_bytes: self.held_bytes.saturating_add(size_bytes), cause });

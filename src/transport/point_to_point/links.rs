@@ -1,4 +1,4 @@
-//! The links for messages: one message to each rank, and one from each, is under way at a time.
+//! The links for messages. At any time, at most one message to each rank and one from each rank is in transit.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::transport::link::Link;
 use crate::transport::waiting::IN_FLIGHT_GRACE;
 use crate::transport::{Fabric, Failure, Header, Messages, Outgoing, shared, spins};
 
-/// The links of a rank for messages, apart from those for collectives: neither delays the other.
+/// The links of a rank for messages. They are separate from the links for collectives, so that neither delays the other.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     /// The memory shared with the ranks of this node.
@@ -46,7 +46,7 @@ impl Links {
         self.faults.as_mut().is_some_and(|faults| faults.loses(to))
     }
 
-    /// Continues to send a message; `given` is 0 at first, and belongs to the link.
+    /// Continues to send a message. `given` is initially 0, and its meaning is defined by the link.
     pub(super) fn send(
         &mut self,
         header: &Header,
@@ -59,7 +59,7 @@ impl Links {
         self.far().send(header, outgoing, given)
     }
 
-    /// Takes back the bytes of a message that is under way, before their owner gets them.
+    /// Withdraws a message in transit, before its bytes return to their owner.
     pub(super) fn withdraw(&mut self, header: &Header, outgoing: Outgoing<'_>, given: usize) {
         if let Some(near) = self.near(outgoing.to) {
             near.withdraw(header, outgoing, given);
@@ -68,7 +68,7 @@ impl Links {
         }
     }
 
-    /// Takes back the place of a message that arrives from a rank, before its owner gets it.
+    /// Withdraws the message that arrives from a rank, before its place returns to its owner.
     pub(super) fn withdraw_from(&mut self, from: Rank) {
         if self.near(from).is_none()
             && let Some(far) = &mut self.far
@@ -85,8 +85,8 @@ impl Links {
         self.far().ahead(from)
     }
 
-    /// Continues to receive the next message from a rank, whose header is this one, into a place of its size; `taken` is 0 at first,
-    /// and belongs to the link.
+    /// Continues to receive the next message from a rank, whose header is this one, into a place of its size. `taken` is initially 0, and its
+    /// meaning is defined by the link.
     pub(super) fn receive(
         &mut self,
         header: &Header,
@@ -100,8 +100,7 @@ impl Links {
         self.far().receive(from, place, taken)
     }
 
-    /// Returns the reason why a rank will send and receive nothing more, and how long what it sent before may
-    /// still take to arrive.
+    /// Returns the reason why a rank no longer sends and receives, and the longest time that its earlier messages may still take to arrive.
     pub(super) fn gone(&mut self, other: Rank, status: &StatusBoard) -> Option<(Failure, Duration)> {
         let left = Failure::left(other, status);
         if self.near(other).is_some() {

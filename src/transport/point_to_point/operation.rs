@@ -1,4 +1,4 @@
-//! Sends and receives that are under way.
+//! Sends and receives in flight.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -11,13 +11,11 @@ use crate::record::POINT_TO_POINT;
 use crate::transport::waiting::{AWAKE, Silence};
 use crate::transport::{Deadlines, Header};
 
-/// The name of a send.
 pub(super) const SEND: &str = "send";
 
 /// Called with the other rank when an operation has ended.
 pub(crate) type OnEnd = Box<dyn FnOnce(Result<Rank>) + std::marker::Send>;
 
-/// The options of a call.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) dtype: DType,
@@ -25,13 +23,12 @@ pub(crate) struct Options {
     /// The hash of the label; 0 without one.
     pub(crate) label: u64,
     pub(crate) deadlines: Deadlines,
-    /// The name of the call in errors, if it is another than "send" or "receive".
+    /// The name of the call in errors, if it is not "send" or "receive".
     pub(crate) operation: Option<&'static str>,
 }
 
-/// A send or a receive.
 pub(super) struct Operation {
-    /// The number among those of this rank.
+    /// The number among the operations of this rank.
     pub(super) ticket: u64,
     pub(super) header: Header,
     pub(super) is_send: bool,
@@ -41,7 +38,7 @@ pub(super) struct Operation {
     deadlines: Deadlines,
     /// The silence of the other rank, once the clock was read.
     silence: Option<Silence>,
-    /// When it was first seen that the other rank is gone.
+    /// When it was first detected that the other rank has left.
     gone: Option<Instant>,
     /// `None` for a blocking call, which polls for its result.
     pub(super) on_end: Option<OnEnd>,
@@ -63,7 +60,7 @@ impl Operation {
         self.on_end.is_none()
     }
 
-    /// The position of rank `rank` in an error.
+    /// Returns the position of rank `rank`, for an error.
     pub(super) fn place(&self, rank: Rank) -> Place {
         Place {
             rank,
@@ -75,7 +72,7 @@ impl Operation {
         }
     }
 
-    /// There was progress: the deadline begins again.
+    /// Renews the deadline after progress.
     pub(super) fn renew(&mut self) {
         (self.silence, self.gone) = (None, None);
     }
@@ -91,11 +88,11 @@ impl Operation {
         self.silence.is_some_and(|mut silence| silence.lasts(now, false) > AWAKE)
     }
 
-    /// Returns whether what a rank that is gone has sent must have arrived. Not at the first look: it may have arrived since the
-    /// last poll.
-    pub(super) fn is_over(&mut self, now: Instant, straggling: Duration) -> bool {
+    /// Returns whether messages that a rank sent before it left must have arrived. The first call returns false, since a message may have
+    /// arrived after the last poll.
+    pub(super) fn is_over(&mut self, now: Instant, grace: Duration) -> bool {
         match self.gone {
-            Some(gone) => now - gone >= straggling,
+            Some(gone) => now - gone >= grace,
             None => {
                 self.gone = Some(now);
                 false
@@ -115,7 +112,7 @@ impl fmt::Debug for Operation {
 pub(super) struct Send {
     pub(super) call: Operation,
     pub(super) bytes: *const [u8],
-    /// The bytes that the link has taken.
+    /// The progress of the link, initially 0.
     pub(super) given: usize,
 }
 
@@ -123,7 +120,7 @@ pub(super) struct Send {
 #[derive(Debug)]
 pub(super) struct Receive {
     pub(super) call: Operation,
-    /// `None` for any.
+    /// `None` for any source.
     pub(super) from: Option<Rank>,
     pub(super) place: *mut [u8],
 }

@@ -11,18 +11,19 @@ use crate::status::{StatusBoard, panicked};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence, one_order, yield_now};
 use crate::system::say;
 
-/// The size of the staging pieces for long messages, and their number per rank.
+/// The size of a staging piece for long messages.
 pub(super) const PIECE: usize = 16 << 10;
+/// The number of staging pieces per rank.
 pub(super) const PIECES: usize = 4;
 
-/// Longer than most copies and reductions take: after it, memory is taken back from a rank that is still inside.
-const LONGEST_VISIT: Duration = Duration::from_secs(2);
+/// Longer than most copies and reductions take. After this time, memory is revoked from a rank that still accesses it.
+const LONGEST_ACCESS: Duration = Duration::from_secs(2);
 
 /// The board of a node. Clones refer to the same one.
 ///
 /// New pages are zero, and zero is the initial state of everything on the board.
 ///
-/// Its pages hold two boards of the same layout: collectives and point-to-point messages do not delay each other.
+/// Its pages hold two boards of the same layout, so that collectives and point-to-point messages do not delay each other.
 #[derive(Debug, Clone)]
 pub(in crate::transport) struct Board {
     /// The start of this board on the pages.
@@ -31,18 +32,17 @@ pub(in crate::transport) struct Board {
     ranks: usize,
 }
 
-// SAFETY: `base` points into the pages, which the board keeps and which may be used on any thread; everything on a board consists of
-// atomics and cells, whose users follow the protocols of their types.
+// SAFETY: `base` points into the pages, which the board keeps and which may be used on any thread. Everything on a board consists of atomics
+// and cells, whose users follow the protocols of their types.
 unsafe impl Send for Board {}
 
 // SAFETY: as for `Send`.
 unsafe impl Sync for Board {}
 
-/// The first part of a board.
 #[derive(Debug)]
 #[repr(C, align(128))]
 struct Head {
-    /// The number of the board, which tells it from other memory.
+    /// The number of the board, which distinguishes it from other memory.
     number: AtomicU64,
 }
 
@@ -50,7 +50,7 @@ struct Head {
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(super) struct Condition {
-    /// The rank has failed: others must not access its memory.
+    /// The rank has failed, and others must not access its memory.
     withdrawn: AtomicBool,
     /// The rank is accessing memory of other ranks.
     inside: CachePadded<AtomicBool>,
@@ -61,7 +61,7 @@ pub(super) struct Condition {
 }
 
 impl Board {
-    /// Returns the memory that both boards need.
+    /// Returns the size of the memory for both boards.
     pub(in crate::transport) fn size_bytes(ranks: usize) -> usize {
         2 * Self::staging_at(ranks, ranks)
     }
@@ -74,7 +74,7 @@ impl Board {
     pub(super) fn for_messages(&self) -> Self {
         let start = Self::staging_at(self.ranks, self.ranks);
         assert!(std::ptr::eq(self.base, self.pages.as_ptr()) && 2 * start <= self.pages.size_bytes());
-        // SAFETY: the pages have room for two boards, and this is where the first ends.
+        // SAFETY: the pages are large enough for two boards, and the first one ends here.
         Self { base: unsafe { self.base.add(start) }, ..self.clone() }
     }
 
@@ -123,7 +123,7 @@ impl Board {
         Ok(())
     }
 
-    /// Touches the pages of a channel before its first message: with many ranks, most channels are never used.
+    /// Touches the pages of a channel before its first message. With many ranks, most channels are never used.
     #[cold]
     pub(super) fn touch_channel(&self, from: usize, to: usize) {
         let channel = Self::channels_at(self.ranks) + (from * self.ranks + to) * size_of::<Channel>();
@@ -142,7 +142,7 @@ impl Board {
             offset + size_of::<T>() <= Self::staging_at(self.ranks, 0)
                 && offset.is_multiple_of(align_of::<T>())
         );
-        // SAFETY: inside the mapping, which lives as long as `self`; the rest is the caller's promise.
+        // SAFETY: the object is inside the mapping, which lives as long as `self`. The caller promises the rest.
         unsafe { &*self.base.add(offset).cast() }
     }
 
@@ -157,14 +157,12 @@ impl Board {
         unsafe { self.at(Self::conditions_at() + rank * size_of::<Condition>()) }
     }
 
-    /// Returns the channel from one rank to another.
     pub(super) fn channel(&self, from: usize, to: usize) -> &Channel {
         assert!(from < self.ranks && to < self.ranks);
         // SAFETY: the layout has a channel for each ordered pair; it is atomics and cells.
         unsafe { self.at(Self::channels_at(self.ranks) + (from * self.ranks + to) * size_of::<Channel>()) }
     }
 
-    /// Returns a piece of a rank's staging memory.
     pub(super) fn piece(&self, rank: usize, piece: usize) -> *mut u8 {
         assert!(rank < self.ranks && piece < PIECES);
         // SAFETY: the layout ends with the pieces of each rank.
@@ -176,15 +174,14 @@ impl Board {
         self.condition(rank).enter(others.map(|other| self.condition(other)))
     }
 
-    /// Returns whether none of these ranks has withdrawn its memory. Reads before it were of memory that was
-    /// lent.
+    /// Returns whether none of these ranks has withdrawn its memory. If so, earlier reads were of lent memory.
     pub(super) fn is_lent(&self, mut others: impl Iterator<Item = usize>) -> bool {
         fence(Ordering::Acquire);
         others.all(|other| !self.condition(other).withdrawn.load(Ordering::SeqCst))
     }
 
-    /// Withdraws a rank's memory, and waits until no other rank accesses it, or cannot any more. What has died accesses nothing.
-    fn withdraw(&self, rank: usize, status: &StatusBoard, take_back: impl Fn() -> bool) {
+    /// Withdraws a rank's memory. Waits until no other rank accesses it, or until `revoke` returns true. A dead rank accesses no memory.
+    fn withdraw(&self, rank: usize, status: &StatusBoard, revoke: impl Fn() -> bool) {
         let others = (0..self.ranks).filter(|&other| other != rank);
         let began = Instant::now();
         let mut warned = false;
@@ -192,10 +189,10 @@ impl Board {
         let conditions = others.map(|other| (self.condition(other), move || has_died(other)));
         self.condition(rank).withdraw(conditions, || {
             status.look();
-            if began.elapsed() <= LONGEST_VISIT {
+            if began.elapsed() <= LONGEST_ACCESS {
                 return true;
             }
-            if take_back() {
+            if revoke() {
                 return false;
             }
             if !std::mem::replace(&mut warned, true) {
@@ -213,14 +210,14 @@ impl Condition {
     /// Starts to access memory of others, unless one of them has withdrawn it.
     fn enter<'a>(&'a self, mut others: impl Iterator<Item = &'a Self>) -> Option<Inside<'a>> {
         let inside = Inside { inside: &self.inside };
-        // Sequentially consistent, here and in `withdraw`: either the entering rank sees that the memory is withdrawn, or the
-        // withdrawing rank sees that another is inside.
+        // Sequentially consistent, here and in `withdraw`: either the entering rank observes that the memory is withdrawn, or the withdrawing
+        // rank observes that another one is inside.
         inside.inside.swap(true, Ordering::SeqCst);
         one_order();
         others.all(|other| !other.withdrawn.load(Ordering::SeqCst)).then_some(inside)
     }
 
-    /// Withdraws this rank's memory, and waits until the others have left it, or died, as long as `waits` returns true.
+    /// Withdraws this rank's memory. Waits until the others have left it or died, while `waits` returns true.
     fn withdraw<'a>(
         &self,
         others: impl Iterator<Item = (&'a Self, impl Fn() -> bool)>,
@@ -239,7 +236,7 @@ impl Condition {
     }
 }
 
-/// While this lives, no rank takes back memory that it has lent.
+/// The access to lent memory. While this lives, no rank takes back memory that it has lent.
 #[derive(Debug)]
 pub(super) struct Inside<'a> {
     inside: &'a AtomicBool,
@@ -263,7 +260,7 @@ pub(super) struct Lent<'a> {
 }
 
 impl<'a> Lent<'a> {
-    /// Memory of the rank at this position, which others also write to if it is `written`.
+    /// Lends memory of the rank at this position. Others also write to it if it is `written`.
     pub(super) fn by(
         (board, status): (&'a Board, &'a StatusBoard),
         rank: usize,
@@ -274,14 +271,14 @@ impl<'a> Lent<'a> {
         Self { board, status, rank, registry, location, written }
     }
 
-    /// All others have released it.
-    pub(super) fn take_back(self) {
+    /// Ends the loan, after all other ranks have released the memory.
+    pub(super) fn finish(self) {
         std::mem::forget(self);
     }
 
-    /// Takes the memory back from a process that is inside of it. Returns whether that is possible.
-    fn take_back_by_force(&self) -> bool {
-        // The kernel refuses to read what is not there, and a rank checks what it has read; but nothing can keep it from writing.
+    /// Revokes the memory from a process that still accesses it. Returns whether that is possible.
+    fn revoke(&self) -> bool {
+        // The kernel refuses to read unmapped memory, and a rank checks the loan after it has read. But a rank cannot be kept from writing.
         let is_only_read = self.location.segment == Location::ADDRESS && !self.written;
         self.registry.detach(self.location).unwrap_or(false)
             || is_only_read && self.registry.is_of_processes()
@@ -291,10 +288,10 @@ impl<'a> Lent<'a> {
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Code that catches the panic may keep the communicator; no rank should wait for the memory.
+            // Code that catches the panic may keep the communicator, and no rank should wait for the memory.
             self.status.fail(self.status.rank(), self.status.rank(), &panicked());
         }
-        self.board.withdraw(self.rank, self.status, || self.take_back_by_force());
+        self.board.withdraw(self.rank, self.status, || self.revoke());
     }
 }
 

@@ -1,4 +1,4 @@
-//! Channels: messages from one rank to another, in a few slots in shared memory that are used in turn.
+//! Channels: messages from one rank to another, in a few slots in shared memory that are used in rotation.
 
 use crossbeam_utils::CachePadded;
 use unisono_collectives::{Rank, SENDS_AHEAD};
@@ -21,7 +21,7 @@ const LINE: usize = 64;
 
 /// A header and a location on one cache line, with a number that identifies the post.
 ///
-/// The writer writes the number last, so a reader sees all of it or nothing.
+/// The writer writes the number last, so a reader observes the whole content or none of it.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Post {
@@ -29,7 +29,7 @@ pub(super) struct Post {
     content: SharedCell<Content>,
 }
 
-// One cache line moves from core to core.
+// A post moves from core to core as one cache line.
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Post>() == LINE);
 
@@ -41,23 +41,23 @@ pub(super) struct Content {
     pub(super) location: Location,
 }
 
-// SAFETY: the content is written only by the rank that posts, and only when the other ranks have read the
-// content before (`Condition`); it is read only after its number has been seen.
+// SAFETY: the content is written only by the rank that posts, and only after the other ranks have read the previous content
+// (`Condition`). It is read only after its number was observed.
 unsafe impl Sync for Post {}
 
 impl Post {
-    /// Returns a post that was never used. (On a board, it lies in zeroed memory.)
+    /// Returns a post that was never used. (A board consists of zeroed memory instead.)
     #[cfg(loom)]
     pub(super) fn new(content: Content) -> Self {
         Self { number: AtomicU64::new(0), content: SharedCell::new(content) }
     }
 
-    /// Posts the content with this number, which must be larger than the one before.
+    /// Posts the content with this number, which must be larger than the previous one.
     ///
     /// # Safety
     /// Only one rank may post here, and no rank may still be reading the previous content.
     pub(super) unsafe fn post(&self, number: u64, content: Content) {
-        // SAFETY: as the caller promises, nothing else touches the content now.
+        // SAFETY: as the caller promises, no other code accesses the content now.
         self.content.with_mut(|own| unsafe { *own = content });
         self.number.store(number, Ordering::Release);
     }
@@ -65,14 +65,14 @@ impl Post {
     /// Returns the content, if it has this number.
     #[inline]
     pub(super) fn read(&self, number: u64) -> Option<&Content> {
-        // SAFETY: the number is there, so all of the content was written before, and it stays until this rank
-        // has said that it has read it.
+        // SAFETY: the number was observed, so all of the content was written before. It stays until this rank has published that it has read
+        // it.
         (self.number.load(Ordering::Acquire) == number)
             .then(|| self.content.with(|content| unsafe { &*content }))
     }
 }
 
-/// Copies too few bytes for a call of another function to pay off.
+/// Copies bytes that are too few for a function call to pay off.
 #[inline]
 fn copy_inline(to: &mut [u8], from: &[u8]) {
     let (mut to, mut from) = (to.chunks_exact_mut(4), from.chunks_exact(4));
@@ -88,8 +88,7 @@ fn copy_inline(to: &mut [u8], from: &[u8]) {
 pub(super) struct Message {
     /// [`Header::digest`].
     digest: u64,
-    /// The number of the receiver's messages that the sender had received; it saves the receiver a read of that counter's cache
-    /// line.
+    /// The number of the receiver's messages that the sender had received. It saves the receiver a read of that counter's cache line.
     pub(super) acknowledged: u64,
     /// The payload, or its location.
     inline: [u8; INLINE],
@@ -127,15 +126,15 @@ const _: () = assert!(size_of::<Slot>() == 2 * LINE + SHORT && STAMP + INLINE ==
 #[repr(C, align(128))]
 pub(super) struct Channel {
     /// The number of messages that the receiver has released.
-    taken: CachePadded<AtomicU64>,
-    /// The headers whose digests are in the messages: read only if a digest differs from the expected one, and otherwise only in
+    released: CachePadded<AtomicU64>,
+    /// The headers whose digests are in the messages. They are read only if a digest differs from the expected one, and otherwise stay in
     /// the sender's cache.
     headers: CachePadded<[SharedCell<Header>; SLOTS as usize]>,
     slots: [Slot; SLOTS as usize],
 }
 
-// SAFETY: a message, its header and its payload are written by the sender alone, before the number and when the message before in
-// the slot is released; they are read after the number has been seen, and before the message is released.
+// SAFETY: a message, its header and its payload are written by the sender alone, before the number, and after the previous message in the
+// slot was released. They are read after the number was observed, and before the message is released.
 unsafe impl Sync for Channel {}
 
 impl Channel {
@@ -144,8 +143,8 @@ impl Channel {
     }
 
     /// Returns the number of messages that the receiver has released.
-    pub(super) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Acquire)
+    pub(super) fn released(&self) -> u64 {
+        self.released.load(Ordering::Acquire)
     }
 
     /// Sends a message with its payload. Only the sender of this channel calls it, once for each number and in order, while
@@ -157,7 +156,7 @@ impl Channel {
             return;
         }
         let slot = self.slot(stamp.number);
-        // SAFETY: the slot is free, so only the sender, this thread, touches it; the source is no slot.
+        // SAFETY: the slot is free, so only the sender, this thread, accesses it. The source is not a slot.
         slot.payload.with_mut(|own| kernels::copy(unsafe { &mut (&mut *own)[..payload.len()] }, payload));
         self.post(stamp, header, &[]);
     }
@@ -176,27 +175,27 @@ impl Channel {
         self.send_long(stamp, header, Location { segment: Location::SLOT, offset: 0 });
     }
 
-    /// Everything is written in place: reading a copy in other word sizes than it was written in would stall the processor.
+    /// Posts a message in place, since reading a copy in other word sizes than it was written in would stall the processor.
     #[inline]
     fn post(&self, Stamp { number, acknowledged }: Stamp, header: &Header, inline: &[u8]) {
         let slot = self.slot(number);
         slot.message.with_mut(|message| {
-            // SAFETY: the slot is free, so only the sender, this thread, touches it.
+            // SAFETY: the slot is free, so only the sender, this thread, accesses it.
             let message = unsafe { &mut *message };
             message.digest = header.digest();
             message.acknowledged = acknowledged;
             copy_inline(&mut message.inline[..inline.len()], inline);
         });
-        // SAFETY: so it is with the header that belongs to it.
+        // SAFETY: the slot is free, and so is its header.
         self.headers[(number % SLOTS) as usize].with_mut(|kept| unsafe { *kept = *header });
         slot.number.store(number, Ordering::Release);
     }
 
-    /// Message `number`, if it has arrived. Only the receiver calls it, before it releases the message.
+    /// Returns message `number`, if it has arrived. Only the receiver calls it, before it releases the message.
     #[inline]
     pub(super) fn arrived(&self, number: u64) -> Option<&Message> {
         let slot = self.slot(number);
-        // SAFETY: the number is there, so all of the message was written before, and it stays until it is released.
+        // SAFETY: the number was observed, so all of the message was written before. It stays until it is released.
         (slot.number.load(Ordering::Acquire) == number)
             .then(|| slot.message.with(|message| unsafe { &*message }))
     }
@@ -209,7 +208,7 @@ impl Channel {
 
     /// Returns the header of the next message, if it has arrived. Only the receiver calls it.
     pub(super) fn ahead(&self) -> Option<&Header> {
-        let next = self.taken() + 1;
+        let next = self.released() + 1;
         self.arrived(next).map(|_| self.header(next))
     }
 
@@ -242,9 +241,9 @@ impl Channel {
         self.slot(number).payload.with(|payload| unsafe { &(&*payload)[..size_bytes] })
     }
 
-    /// Releases message `number`: its slot, and the memory that it points to, belong to the sender again.
-    pub(super) fn take(&self, number: u64) {
-        self.taken.store(number, Ordering::Release);
+    /// Releases message `number`. Its slot, and the memory that it points to, belong to the sender again.
+    pub(super) fn release(&self, number: u64) {
+        self.released.store(number, Ordering::Release);
     }
 }
 

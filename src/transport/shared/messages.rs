@@ -1,5 +1,5 @@
-//! Point-to-point messages through shared memory: halves of exchanges that are suspended between polls, so that many are under way at
-//! a time.
+//! Point-to-point messages through shared memory: halves of exchanges that are suspended between polls, so that many are in flight at a
+//! time.
 
 use unisono_collectives::Rank;
 
@@ -22,7 +22,7 @@ impl Line {
         self.0.ahead(from).copied()
     }
 
-    /// Continues to send a message, of which `given` bytes were sent before. One message to each rank is under way at a time.
+    /// Continues to send a message, of which `given` bytes were sent before. At most one message to each rank is in transit at a time.
     pub(in crate::transport) fn send(
         &mut self,
         header: &Header,
@@ -39,15 +39,14 @@ impl Line {
         Ok(Polled::of(moved, done))
     }
 
-    /// Takes back the bytes of a message that was not received, before their owner gets them.
+    /// Withdraws a message that was not received, before its bytes return to their owner.
     pub(in crate::transport) fn withdraw(&mut self, header: &Header, outgoing: Outgoing<'_>, given: usize) {
         if let (Some(sending), ..) = self.0.halves(header, Some(outgoing), None) {
             drop(sending.resume(given));
         }
     }
 
-    /// Continues to receive the next message from a rank, of this header, into a place of its size, of which `taken` bytes are
-    /// filled.
+    /// Continues to receive the next message from a rank, with this header, into a place of its size, of which `taken` bytes are filled.
     pub(in crate::transport) fn receive(
         &mut self,
         header: &Header,

@@ -10,9 +10,11 @@ use crate::memory::Scratch;
 /// The ranges of all ranks in a single pass, and how other ranks access this rank's buffer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shares<F> {
-    /// The byte range of each rank: what it works on in this rank's buffer, and this rank in all buffers. They do not overlap.
+    /// The byte range of each rank. The rank works on it in this rank's buffer, and this rank works on its own range in all buffers. The
+    /// ranges do
+    /// not overlap.
     pub(crate) ranges: F,
-    /// No range of any rank is longer; the same on all ranks.
+    /// An upper bound of the sizes of all ranges, identical on all ranks.
     pub(crate) share_bytes: usize,
     /// Whether other ranks read their ranges of this rank's buffer.
     pub(crate) read: bool,
@@ -25,7 +27,6 @@ pub(crate) struct Shares<F> {
 pub(crate) struct Open<'a> {
     /// This rank's whole buffer, in which other ranks have their own ranges.
     buffer: *mut [u8],
-    /// This rank's range.
     range: Range<usize>,
     /// Whether other ranks access a copy of this rank's buffer.
     is_copy: bool,
@@ -33,7 +34,7 @@ pub(crate) struct Open<'a> {
     starts: &'a [Start],
     reach: &'a mut Reach,
     copy: &'a mut Scratch,
-    /// Whether copies lent by others have been read, so that nothing is written into copies of this rank's.
+    /// Whether this rank has read copies that others lend. Those then read its copies likewise, and do not write to them.
     pub(super) took_copies: bool,
 }
 
@@ -56,7 +57,7 @@ impl<'a> Open<'a> {
     fn own_part(&mut self, part: Range<usize>) -> (&mut [u8], &mut Reach, &mut Scratch) {
         let Range { start, end } = self.range;
         assert!(part.start <= part.end && part.end <= end - start, "a part of the range");
-        // SAFETY: inside the buffer, of which no other rank touches this range; and `self` is borrowed mutably.
+        // SAFETY: the part is inside the buffer, no other rank accesses this range of it, and `self` is borrowed mutably.
         let own = unsafe {
             std::slice::from_raw_parts_mut(self.buffer.cast::<u8>().add(start + part.start), part.len())
         };
@@ -69,12 +70,13 @@ impl<'a> Open<'a> {
         if self.starts.iter().any(elsewhere) { KERNEL_BLOCK_BYTES } else { preferred }
     }
 
-    /// Returns a part of the range in this rank's buffer, and in another's if that is mapped.
-    pub(crate) fn at_hand(&mut self, other: usize, part: Range<usize>) -> Option<(&mut [u8], &mut [u8])> {
+    /// Returns a part of the range in this rank's buffer and in another rank's, if that is mapped.
+    pub(crate) fn mapped(&mut self, other: usize, part: Range<usize>) -> Option<(&mut [u8], &mut [u8])> {
         let Start::Mapped { start, .. } = self.starts[other] else { return None };
         let (own, ..) = self.own_part(part.clone());
-        // SAFETY: the other rank lends the range to this one, and to no other, until this one says that it is done; the
-        // part is inside it, as in this rank's, which has the same size; and `self` is borrowed mutably.
+        // SAFETY: the other rank lends the range to this one, and to no other, until this one releases it. The part is inside the range,
+        // which
+        // has the same size in both buffers, and `self` is borrowed mutably.
         Some((own, unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) }))
     }
 
@@ -82,7 +84,7 @@ impl<'a> Open<'a> {
     pub(crate) fn both(&mut self, other: usize, part: Range<usize>) -> Result<(&mut [u8], &[u8])> {
         match self.starts[other] {
             Start::Mapped { .. } => {
-                let (own, theirs) = self.at_hand(other, part).expect("it is mapped");
+                let (own, theirs) = self.mapped(other, part).expect("it is mapped");
                 Ok((own, theirs))
             }
             Start::Elsewhere(address) => {
@@ -95,10 +97,10 @@ impl<'a> Open<'a> {
     }
 
     /// Copies this rank's values of a part of the range to another rank.
-    pub(crate) fn give(&mut self, other: usize, part: Range<usize>) -> Result<()> {
+    pub(crate) fn put(&mut self, other: usize, part: Range<usize>) -> Result<()> {
         match self.starts[other] {
             Start::Mapped { .. } => {
-                let (own, theirs) = self.at_hand(other, part).expect("it is mapped");
+                let (own, theirs) = self.mapped(other, part).expect("it is mapped");
                 kernels::copy(theirs, own);
                 Ok(())
             }
@@ -110,10 +112,10 @@ impl<'a> Open<'a> {
     }
 
     /// Copies another rank's values of a part of the range to this one.
-    pub(crate) fn take(&mut self, other: usize, part: Range<usize>) -> Result<()> {
+    pub(crate) fn get(&mut self, other: usize, part: Range<usize>) -> Result<()> {
         match self.starts[other] {
             Start::Mapped { .. } => {
-                let (own, theirs) = self.at_hand(other, part).expect("it is mapped");
+                let (own, theirs) = self.mapped(other, part).expect("it is mapped");
                 kernels::copy(own, theirs);
                 Ok(())
             }
@@ -124,8 +126,9 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Swaps a half of the ranges with another rank: its values in this rank's range with those in `theirs`, its own range, of this rank's
-    /// buffer. The other rank swaps the other half.
+    /// Swaps a half of the ranges with another rank: a half of this rank's range in the other's buffer, and of `theirs`, the other's range in
+    /// this
+    /// rank's buffer. The other rank swaps the other half.
     ///
     /// # Panics
     /// If the ranges differ in size.
@@ -135,21 +138,21 @@ impl<'a> Open<'a> {
         assert!(half.start <= half.end && half.end <= size_bytes, "a half of the range");
         let part = match (self.is_copy, self.starts[other]) {
             (false, Start::Mapped { is_copy: false, .. } | Start::Elsewhere(_)) => half,
-            // The owner of a lent copy gets it back as this rank leaves it.
+            // The owner of a lent copy copies it back as this rank leaves it.
             (false, Start::Mapped { is_copy: true, .. }) | (true, Start::Mapped { is_copy: true, .. }) => {
                 0..size_bytes
             }
             (true, _) => return Ok(()),
         };
-        // SAFETY: of the two ranks' ranges in each other's buffers, this rank touches this part, and the other the rest; or, if
-        // copies are lent, only this rank touches its own buffer. The part is inside the buffer, and `self` is borrowed mutably.
+        // SAFETY: of the two ranks' ranges in each other's buffers, this rank accesses this part, and the other rank the rest. If copies are
+        // lent, only this rank accesses its own buffer. The part is inside the buffer, and `self` is borrowed mutably.
         let own = unsafe {
             let start = self.buffer.cast::<u8>().add(theirs.start + part.start);
             std::slice::from_raw_parts_mut(start, part.len())
         };
         match self.starts[other] {
             Start::Mapped { start, is_copy } => {
-                // SAFETY: the other rank lends its range to this one, which touches this part of it; it is other memory.
+                // SAFETY: the other rank lends its range to this one, which accesses this part of it. It does not overlap this rank's buffer.
                 let lent = unsafe { std::slice::from_raw_parts_mut(start.add(part.start), part.len()) };
                 self.took_copies = is_copy && self.is_copy;
                 if self.took_copies {

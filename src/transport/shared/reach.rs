@@ -8,7 +8,7 @@ mod processes;
 
 pub(in crate::transport) use processes::{Processes, can_read, is_kernel_fast};
 
-/// The bytes that the kernel copies at a time for further work: they stay in the core's cache.
+/// The number of bytes that the kernel copies at a time for further work, so that they stay in the core's cache.
 pub(super) const KERNEL_BLOCK_BYTES: usize = 128 << 10;
 
 /// The start of a rank's range in another rank's buffer.
@@ -20,20 +20,20 @@ pub(super) enum Start {
     Elsewhere(u64),
 }
 
-/// The access of a rank to the memory of the others: processes, whose registered memory is mapped, and whose other memory the kernel
-/// copies; or `None`, threads of the same process, for which an address suffices.
+/// The access of a rank to the memory of the others. Registered memory of processes is mapped, and the kernel copies their other memory.
+/// `None` stands for threads of the same process, for which an address suffices.
 #[derive(Debug)]
 pub(in crate::transport) struct Reach(pub(in crate::transport) Option<Processes>);
 
 impl Reach {
-    /// Returns the access with mappings of its own.
+    /// Returns the access with separate mappings.
     pub(super) fn again(&self) -> Self {
         Self(self.0.as_ref().map(Processes::again))
     }
 
     /// Returns whether the kernel copies from and to memory that is not registered; `None` if it is not needed.
     pub(super) fn kernel_copies(&self) -> Option<bool> {
-        self.0.as_ref().map(Processes::can_ask_kernel)
+        self.0.as_ref().map(Processes::uses_kernel)
     }
 
     /// Consumes `size_bytes` bytes that another rank lends.
@@ -50,7 +50,7 @@ impl Reach {
             return processes.accept(from, location.offset, size_bytes, target);
         }
         let bytes = self.pointer(from, location, size_bytes)?;
-        // SAFETY: the sender lends these bytes until the message is taken, and does not change them meanwhile.
+        // SAFETY: the sender lends these bytes until the message is released, and does not change them before.
         target.accept(0, unsafe { std::slice::from_raw_parts(bytes, size_bytes) });
         Ok(())
     }
@@ -69,12 +69,12 @@ impl Reach {
         Ok(Start::Mapped { start: self.pointer(of, location, size_bytes)?, is_copy })
     }
 
-    /// Returns the processes that only the kernel reaches.
+    /// Returns the processes whose memory only the kernel can access.
     pub(super) fn by_kernel(&self) -> &Processes {
-        self.0.as_ref().expect("threads reach all memory")
+        self.0.as_ref().expect("threads access all memory")
     }
 
-    /// Returns the address here of `size_bytes` bytes of another rank, valid while they are lent.
+    /// Returns the local address of `size_bytes` bytes of another rank, valid while they are lent.
     fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
         match &mut self.0 {
             None => Ok(location.offset as *mut u8),

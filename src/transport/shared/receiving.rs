@@ -25,7 +25,7 @@ pub(in crate::transport) struct Receiving<'a> {
     /// The number of messages received from this rank.
     received: &'a mut u64,
     reach: &'a mut Reach,
-    /// The bytes of the payload that have been consumed.
+    /// The number of bytes of the payload that have been consumed.
     taken: usize,
     done: bool,
 }
@@ -68,7 +68,7 @@ impl<'a> Receiving<'a> {
         Self { taken, ..self }
     }
 
-    /// Returns the bytes of the payload that have been consumed.
+    /// Returns the number of bytes of the payload that have been consumed.
     pub(super) fn taken(&self) -> usize {
         self.taken
     }
@@ -84,18 +84,18 @@ impl<'a> Receiving<'a> {
         if location.segment == Location::STAGING {
             let size_bytes = PIECE.min(self.size_bytes - self.taken);
             let piece = self.board.piece(self.from, location.offset as usize);
-            // SAFETY: the sender has written so much of the piece, and does not write to it before it is taken.
+            // SAFETY: the sender has written this many bytes of the piece, and does not write to it before the message is released.
             let bytes = unsafe { std::slice::from_raw_parts(piece, size_bytes) };
             self.target.accept(self.taken, bytes);
             self.taken += size_bytes;
             return Ok(());
         }
         let Some(_inside) = self.board.enter(self.to, std::iter::once(self.from)) else {
-            // The sender has failed; the next check reports it.
+            // The sender has failed. The next check reports it.
             return Ok(());
         };
         self.reach.accept(self.from, location, self.size_bytes, &mut self.target).map_err(Failure::Error)?;
-        // Otherwise the sender has failed meanwhile, and may have changed or freed the memory.
+        // Otherwise the sender has failed in the meantime, and may have changed or freed the memory.
         if self.board.is_lent(std::iter::once(self.from)) {
             self.taken = self.size_bytes;
         }
@@ -117,7 +117,7 @@ impl<'a> Receiving<'a> {
             }
             self.done = self.taken == self.size_bytes;
         }
-        self.channel.take(number);
+        self.channel.release(number);
         *self.received = number;
         Ok(true)
     }

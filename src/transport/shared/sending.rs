@@ -14,9 +14,9 @@ use crate::transport::{Failure, Header, Outgoing};
 /// The size from which a kernel copy from memory that the receiver cannot access is cheaper than staging.
 pub(super) const KERNEL_BYTES: usize = 64 << 10;
 
-/// The way a payload is transferred.
+/// The protocol by which a payload is transferred.
 #[derive(Debug)]
-enum Way<'a> {
+enum Protocol<'a> {
     /// In the slot of its message.
     Short,
     /// Read in place. The bytes are lent until the receiver has released the message.
@@ -36,10 +36,10 @@ pub(in crate::transport) struct Sending<'a> {
     other: Rank,
     header: Header,
     bytes: &'a [u8],
-    way: Way<'a>,
+    protocol: Protocol<'a>,
     outbox: &'a mut Outbox,
     registry: &'a Registry,
-    /// The bytes of the payload that have been sent.
+    /// The number of bytes of the payload that have been sent.
     given: usize,
     done: bool,
 }
@@ -53,14 +53,17 @@ impl<'a> Sending<'a> {
         outgoing: Outgoing<'a>,
         outbox: &'a mut Outbox,
         registry: &'a Registry,
-        can_ask_kernel: bool,
+        uses_kernel: bool,
     ) -> Self {
         let Outgoing { to: other, bytes } = outgoing;
         if outbox.sent[to] == 0 {
             board.touch_channel(from, to);
         }
-        let way =
-            if bytes.len() <= SHORT { Way::Short } else { Self::long_way(bytes, registry, can_ask_kernel) };
+        let protocol = if bytes.len() <= SHORT {
+            Protocol::Short
+        } else {
+            Self::long_protocol(bytes, registry, uses_kernel)
+        };
         let (channel, header) = (board.channel(from, to), header.of_size(bytes.len()));
         Self {
             board,
@@ -71,7 +74,7 @@ impl<'a> Sending<'a> {
             other,
             header,
             bytes,
-            way,
+            protocol,
             outbox,
             registry,
             given: 0,
@@ -79,10 +82,10 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Continues a message of which a part was sent before, as [`Sending::suspend`] returned.
+    /// Continues a message of which [`Sending::suspend`] returned the number of bytes sent.
     pub(super) fn resume(mut self, given: usize) -> Self {
         self.given = given;
-        if let Way::Whole(location, lent) = &mut self.way
+        if let Protocol::Whole(location, lent) = &mut self.protocol
             && given > 0
         {
             *lent = Some(Lent::by((self.board, self.status), self.from, self.registry, *location, false));
@@ -90,21 +93,21 @@ impl<'a> Sending<'a> {
         self
     }
 
-    /// Leaves a message under way: the bytes stay lent. Returns how much of them was sent.
+    /// Leaves a message in transit, whose bytes stay lent. Returns the number of bytes sent.
     pub(super) fn suspend(mut self) -> usize {
-        if let Way::Whole(_, lent) = &mut self.way {
-            lent.take().into_iter().for_each(Lent::take_back);
+        if let Protocol::Whole(_, lent) = &mut self.protocol {
+            lent.take().into_iter().for_each(Lent::finish);
         }
         self.given
     }
 
-    fn long_way(bytes: &[u8], registry: &Registry, can_ask_kernel: bool) -> Way<'a> {
+    fn long_protocol(bytes: &[u8], registry: &Registry, uses_kernel: bool) -> Protocol<'a> {
         if let Some(location) = registry.locate(bytes) {
-            Way::Whole(location, None)
-        } else if can_ask_kernel && bytes.len() >= KERNEL_BYTES {
-            Way::Whole(Location::of_address(bytes), None)
+            Protocol::Whole(location, None)
+        } else if uses_kernel && bytes.len() >= KERNEL_BYTES {
+            Protocol::Whole(Location::of_address(bytes), None)
         } else {
-            Way::Staged
+            Protocol::Staged
         }
     }
 
@@ -112,23 +115,24 @@ impl<'a> Sending<'a> {
         if self.given == 0 {
             let Some(stamp) = self.outbox.next(self.board, (self.from, self.to)) else { return false };
             let lent = Lent::by((self.board, self.status), self.from, self.registry, location, false);
-            self.way = Way::Whole(location, Some(lent));
+            self.protocol = Protocol::Whole(location, Some(lent));
             self.channel.send_long(stamp, &self.header, location);
             self.outbox.sent[self.to] = stamp.number;
             self.given = self.bytes.len();
             return true;
         }
-        self.done = self.channel.taken() >= self.outbox.sent[self.to];
+        self.done = self.channel.released() >= self.outbox.sent[self.to];
         if self.done
-            && let Way::Whole(_, lent) = &mut self.way
+            && let Protocol::Whole(_, lent) = &mut self.protocol
         {
-            lent.take().into_iter().for_each(Lent::take_back);
+            lent.take().into_iter().for_each(Lent::finish);
         }
         self.done
     }
 
-    /// Sends the next piece through staging memory, or in the slot of its message while those of other ranks use all of it: a message does
-    /// not wait until another rank receives.
+    /// Sends the next piece through staging memory, or in the slot of its message if messages to other ranks use all staging memory, so that
+    /// no
+    /// message waits until another rank receives.
     fn progress_staged(&mut self) -> bool {
         let free = self.outbox.free_piece(self.board, self.from);
         if free.is_none() && self.outbox.has_staged(self.to) {
@@ -139,8 +143,9 @@ impl<'a> Sending<'a> {
         let bytes = &self.bytes[self.given..self.bytes.len().min(self.given + most)];
         match free {
             Some(piece) => {
-                // SAFETY: the piece is this rank's, and its last receiver has taken the message; it has room for these bytes, and is no
-                // part of them.
+                // SAFETY: the piece belongs to this rank, and its last receiver has released the message. It is large enough for these bytes,
+                // and
+                // does not overlap them.
                 let staged = unsafe {
                     std::slice::from_raw_parts_mut(self.board.piece(self.from, piece), bytes.len())
                 };
@@ -153,7 +158,7 @@ impl<'a> Sending<'a> {
         }
         self.outbox.sent[self.to] = stamp.number;
         self.given += bytes.len();
-        // The pieces belong to the communicator: none of the caller's memory is lent.
+        // The pieces belong to the communicator, so no memory of the caller is lent.
         self.done = self.given == self.bytes.len();
         true
     }
@@ -174,14 +179,14 @@ impl Half for Sending<'_> {
         if self.done {
             return Ok(false);
         }
-        Ok(match self.way {
-            Way::Short => {
+        Ok(match self.protocol {
+            Protocol::Short => {
                 self.done =
                     self.outbox.send_short(self.board, (self.from, self.to), &self.header, self.bytes);
                 self.done
             }
-            Way::Whole(location, _) => self.progress_whole(location),
-            Way::Staged => self.progress_staged(),
+            Protocol::Whole(location, _) => self.progress_whole(location),
+            Protocol::Staged => self.progress_staged(),
         })
     }
 }

@@ -1,17 +1,16 @@
-//! Exchanges of eager messages: nothing is lent or divided, so they only post one message and poll for the other.
+//! Exchanges of eager messages. No memory is lent or divided, so they only post one message and poll for the other.
 
 use super::Shared;
 use super::channel::SHORT;
 use crate::transport::{Failure, Header, Incoming, Outgoing};
 
-/// The number of polls of a rank for a short message before it waits as for any other: a few times the length of one
-/// exchange.
-const LOOKS: u32 = 1000;
+/// The number of polls of a rank for a short message before it waits as for any other message: a few times the duration of one exchange.
+const POLLS: u32 = 1000;
 
 impl Shared {
-    /// Sends a message, if it is short and a slot is free.
+    /// Sends a message if it is short and a slot is free. Returns whether it is sent.
     #[inline]
-    pub(super) fn sends_short(&mut self, header: &Header, outgoing: &Outgoing<'_>) -> bool {
+    pub(super) fn try_send_short(&mut self, header: &Header, outgoing: &Outgoing<'_>) -> bool {
         let (bytes, to) = (outgoing.bytes, self.position_of(outgoing.to));
         let Self { position, board, outbox, .. } = self;
         // The first message touches its channel's pages.
@@ -23,7 +22,7 @@ impl Shared {
 
     /// Receives the expected message, if it is short and arrives soon. Returns whether nothing remains to be received.
     #[inline]
-    pub(super) fn takes_short(
+    pub(super) fn try_receive_short(
         &mut self,
         header: &Header,
         incoming: &mut Option<Incoming<'_>>,
@@ -37,12 +36,12 @@ impl Shared {
         }
         let channel = board.channel(from, *position);
         // A rank without its own core polls once.
-        for _ in 0..(*spins).clamp(1, LOOKS) {
+        for _ in 0..(*spins).clamp(1, POLLS) {
             let Some(message) = channel.arrived(number) else { continue };
             channel.check(number, message, &header.of_size(size_bytes), *other, status)?;
             target.accept(0, channel.payload(number, message, size_bytes));
             outbox.acknowledged(from, message.acknowledged);
-            channel.take(number);
+            channel.release(number);
             received[from] = number;
             return Ok(true);
         }

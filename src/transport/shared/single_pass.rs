@@ -7,7 +7,7 @@ use super::board::Lent;
 use super::channel::Content;
 use super::open::{Open, Shares};
 use super::reach::Start;
-use super::{Around, Shared};
+use super::{Checks, Shared};
 use crate::error::Result;
 use crate::kernels;
 use crate::memory::{Location, Scratch};
@@ -19,10 +19,10 @@ use crate::transport::{Deadlines, Failure, Header, Waiting};
 const KERNEL_BYTES: usize = 512 << 10;
 
 impl Shared {
-    /// Opens this rank's buffer to all ranks that share this memory, lets `work` work on this rank's range of all buffers, and
-    /// returns when all ranks are done with theirs.
+    /// Opens this rank's buffer to all ranks that share this memory, runs `work` on this rank's range of all buffers, and returns when all
+    /// ranks are done.
     ///
-    /// All ranks call it with buffers of the same size and the same ranges. Memory that is not registered is lent as a copy, or
+    /// All ranks call it with buffers of the same size and identical ranges. Memory that is not registered is lent as a copy, or
     /// accessed by the kernel.
     pub(in crate::transport) fn single_pass(
         &mut self,
@@ -34,10 +34,12 @@ impl Shared {
     ) -> Result<(), Failure> {
         self.passes += 1;
         let number = self.passes;
-        let Self { position, members, board, status, reach, registry, spins, starts, dealt, copy, .. } = self;
+        let Self {
+            position, members, board, status, reach, registry, spins, starts, lent_copy, copy, ..
+        } = self;
         let (own, board, status) = (*position, &*board, &*status);
         let header = header.of_size(buffer.len());
-        let around = Around { position: own, members, board, status, header: &header, passes: number - 1 };
+        let checks = Checks { position: own, members, board, status, header: &header, passes: number - 1 };
         let others = (0..members.len()).filter(|&other| other != own);
         let range = ranges(own);
 
@@ -48,27 +50,26 @@ impl Shared {
                 (Location::of_address(lent_buffer), false)
             }
             None => {
-                let copy = dealt.reserve(members.len() * share_bytes).map_err(Failure::Error)?;
+                let copy = lent_copy.reserve(members.len() * share_bytes).map_err(Failure::Error)?;
                 if read {
-                    deal(copy, buffer, others.clone(), &ranges, share_bytes);
+                    copy_shares(copy, buffer, others.clone(), &ranges, share_bytes);
                 }
-                (registry.locate(copy).expect("scratch is registered").dealt(), true)
+                (registry.locate(copy).expect("scratch is registered").with_shares(), true)
             }
         };
         let lent = Lent::by((board, status), own, registry, location, written);
-        // SAFETY: only this rank posts here, and all have read the post before, since they have closed that
-        // pass.
+        // SAFETY: only this rank posts here, and all ranks have read the previous post, since they have closed that pass.
         unsafe { board.condition(own).opened.post(number, Content { header, location }) };
         let waiting = || Waiting::new(*spins, deadlines, status);
         for other in others.clone() {
-            let theirs = wait(around, other, waiting(), || board.condition(other).opened.read(number))?;
+            let theirs = wait(checks, other, waiting(), || board.condition(other).opened.read(number))?;
             header.check(&theirs.header, members[other], status)?;
         }
-        // A rank that finds a failed rank waits here for its failure report. Locations are valid only inside: a failed rank may
-        // have freed its memory, and its descriptor may refer to another file.
-        let inside = wait(around, own, waiting(), || board.enter(own, others.clone()))?;
+        // If a rank has failed, this one waits here for its failure report. Locations are valid only inside: a failed rank may have freed its
+        // memory, and its descriptor may refer to another file.
+        let inside = wait(checks, own, waiting(), || board.enter(own, others.clone()))?;
         let mut took_copies = false;
-        // A rank without work accesses nothing: the location of an empty range does not identify memory.
+        // A rank without work accesses no memory: the location of an empty range does not identify any.
         if !range.is_empty() {
             for other in others.clone() {
                 let theirs = board.condition(other).opened.read(number).expect("it stays open").location;
@@ -81,25 +82,25 @@ impl Shared {
             took_copies = open.took_copies;
         }
         drop(inside);
-        // A rank that failed meanwhile may have changed its memory. This one waits here for the failure report too.
-        wait(around, own, waiting(), || board.is_lent(others.clone()).then_some(()))?;
+        // A rank that failed in the meantime may have changed its memory. This rank waits here for the failure report too.
+        wait(checks, own, waiting(), || board.is_lent(others.clone()).then_some(()))?;
         board.condition(own).closed.store(number, Ordering::Release);
         for other in others.clone() {
             let closed = || (board.condition(other).closed.load(Ordering::Acquire) >= number).then_some(());
-            wait(around, other, waiting(), closed)?;
+            wait(checks, other, waiting(), closed)?;
         }
-        lent.take_back();
+        lent.finish();
         if is_copy && written {
             let is_copy = |&other: &usize| matches!(starts[other], Start::Mapped { is_copy: true, .. });
             let written = others.filter(|other| !(took_copies && is_copy(other)));
-            gather(dealt, buffer, written, &ranges, share_bytes);
+            copy_results(lent_copy, buffer, written, &ranges, share_bytes);
         }
         Ok(())
     }
 }
 
-/// Copies what each of the other ranks will work on.
-fn deal(
+/// Copies the share of each of the other ranks.
+fn copy_shares(
     copy: &mut [u8],
     buffer: &[u8],
     others: impl Iterator<Item = usize>,
@@ -113,8 +114,8 @@ fn deal(
 }
 
 /// Copies back the results of the other ranks.
-fn gather(
-    dealt: &mut Scratch,
+fn copy_results(
+    lent_copy: &mut Scratch,
     buffer: &mut [u8],
     others: impl Iterator<Item = usize>,
     ranges: impl Fn(usize) -> Range<usize>,
@@ -122,20 +123,20 @@ fn gather(
 ) {
     for other in others {
         let (share, range) = (other * share_bytes, ranges(other));
-        let results = &dealt.take(share + range.len())[share..];
+        let results = &lent_copy.take(share + range.len())[share..];
         kernels::copy(&mut buffer[range], results);
     }
 }
 
-/// Waits until `look` sees the change by another rank.
+/// Waits until `observe` returns the change by another rank.
 #[inline]
 fn wait<R>(
-    around: Around<'_>,
+    checks: Checks<'_>,
     other: usize,
     waiting: Waiting<'_>,
-    look: impl Fn() -> Option<R>,
+    observe: impl Fn() -> Option<R>,
 ) -> Result<R, Failure> {
-    let other = around.members[other];
-    let poll = || Ok(look().map_or(Poll::WaitsFor(other), Poll::Done));
-    waiting.until(poll, |other, waiting| around.look(other, waiting))
+    let other = checks.members[other];
+    let poll = || Ok(observe().map_or(Poll::WaitsFor(other), Poll::Done));
+    waiting.until(poll, |other, waiting| checks.poll(other, waiting))
 }

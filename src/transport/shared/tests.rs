@@ -18,7 +18,7 @@ use crate::transport::{Calls, Deadlines, Failure};
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// A single pass of two ranks, with 64 bytes.
+/// Runs a single pass of two ranks, with 64 bytes.
 fn pass(
     end: &mut Shared,
     timeout: Duration,
@@ -32,7 +32,7 @@ fn pass(
     end.single_pass(&header, &mut [0; 64], shares, &deadlines, work)
 }
 
-/// Two ranks, each on a thread of its own.
+/// Runs two ranks, each on a separate thread.
 fn two<A: Send, B: Send>(
     first: impl FnOnce(&mut Shared) -> A + Send,
     second: impl FnOnce(&mut Shared) -> B + Send,
@@ -45,18 +45,18 @@ fn two<A: Send, B: Send>(
     })
 }
 
-/// Works for a while after both have arrived, and signals when it is done.
+/// Works for a while after both have arrived, and sets `gone` at the end.
 fn visit(both: &Barrier, gone: &AtomicBool, open: &mut Open<'_>) -> Result<()> {
     both.wait();
     // Longer than the other rank takes between checks of its deadline, even if it is descheduled.
     std::thread::sleep(Duration::from_secs(1));
-    open.at_hand(1, 0..32).expect("threads reach all memory").1.fill(1);
+    open.mapped(1, 0..32).expect("threads access all memory").1.fill(1);
     gone.store(true, Ordering::Release);
     Ok(())
 }
 
 #[test]
-fn a_panic_waits_for_those_inside_and_is_told() {
+fn panic_waits_for_ranks_inside_and_is_reported() {
     let (both, gone) = (Barrier::new(2), AtomicBool::new(false));
     let (visited, ()) = two(
         |end| pass(end, LONG, |open| visit(&both, &gone, open)),
@@ -71,12 +71,12 @@ fn a_panic_waits_for_those_inside_and_is_told() {
             assert!(gone.load(Ordering::Acquire), "the buffer may be freed now");
         },
     );
-    let told = matches!(&visited, Err(Failure::Error(Error::Aborted { by: 1, cause, .. })) if cause == "it panicked");
-    assert!(told, "{visited:?}");
+    let is_reported = matches!(&visited, Err(Failure::Error(Error::Aborted { by: 1, cause, .. })) if cause == "it panicked");
+    assert!(is_reported, "{visited:?}");
 }
 
 #[test]
-fn a_deadline_waits_for_those_inside() {
+fn deadline_waits_for_ranks_inside() {
     let (both, gone) = (Barrier::new(2), AtomicBool::new(false));
     let (_, timed_out) = two(
         |end| pass(end, LONG, |open| visit(&both, &gone, open)),
@@ -94,7 +94,7 @@ fn a_deadline_waits_for_those_inside() {
 }
 
 #[test]
-fn who_comes_after_a_deadline_gets_no_memory() {
+fn rank_that_arrives_after_a_deadline_accesses_no_memory() {
     let failed = Barrier::new(2);
     let (timed_out, late) = two(
         |end| {
@@ -113,9 +113,9 @@ fn who_comes_after_a_deadline_gets_no_memory() {
 }
 
 #[test]
-fn who_has_left_is_named() {
+fn rank_that_has_left_is_named() {
     let mut world = Shared::world_of_threads(2, (0, 2)).unwrap();
     world[1].status().leave(1);
-    let passed = pass(&mut world[0], LONG, |_| unreachable!("nobody else is there"));
+    let passed = pass(&mut world[0], LONG, |_| unreachable!("no other rank is present"));
     assert!(matches!(passed, Err(Failure::Left { other: 1 })), "{passed:?}");
 }

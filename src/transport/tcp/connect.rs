@@ -1,6 +1,6 @@
-//! The connection of ranks: each listens, tells the others where, and connects to those before it.
+//! Connects ranks: each listens, publishes its addresses, and connects to the ranks before it.
 //!
-//! Only a process that knows the secret of the world is admitted, and none once all are there.
+//! Only a process that knows the secret of the world is admitted, and no process after all ranks have connected.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,9 +19,9 @@ use crate::transport::bootstrap::{
 };
 use crate::transport::link::Links;
 
-/// The longest time that the system may take to reach an address, and the tries of a rank that strangers
-/// displace.
+/// The longest time that the system may take to reach an address.
 const REACH: Duration = Duration::from_secs(3);
+/// The attempts of a rank that strangers displace.
 const ATTEMPTS: usize = 3;
 /// The time in which all ranks connect. They begin together, once all have a port.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -29,10 +29,11 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub(super) const TAG: u64 = u64::from_be_bytes(*b"messages");
 
 /// Connects this rank with all ranks that are `far`. All ranks of the world call it. If ranks cannot connect, it returns the
-/// reason, the same on all ranks.
+/// reason, identical on all ranks.
 ///
 /// Between every pair of these ranks there are two connections, and between every pair of all ranks one for [control](Links::controls) if
-/// `has_controls`, which is identical on all ranks. That one never carries a payload, so that a failure is not queued behind one.
+/// `has_controls`, which is identical on all ranks. The latter never carries a payload, so that the report of a failure is not queued behind
+/// one.
 ///
 /// # Errors
 /// Those of the bootstrap.
@@ -93,7 +94,7 @@ fn sockets(
         Ok(ports) => ports,
         Err(problem) => return Ok(Err(problem)),
     };
-    // The secret of all connections is rank 0's.
+    // Rank 0's secret is that of all connections.
     let secret = bytemuck::bytes_of(&ports[0].0);
     let far: Vec<_> = (0..ranks).filter(|&rank| rank != own && far(rank)).collect();
     let (before, after): (Vec<_>, Vec<_>) = far.into_iter().partition(|&rank| rank < own);
@@ -105,19 +106,20 @@ fn sockets(
             let socket = reach(&ports[to].1, secret, claim, began);
             let is_reached = socket.is_ok();
             reached.push((to, socket));
-            // To find out the same of the others may take as long for each.
+            // Another failure may take as long to detect.
             if !is_reached {
                 break;
             }
         }
-        (accepted.join().expect("who accepts does not panic"), reached)
+        (accepted.join().expect("the accepting thread does not panic"), reached)
     });
     let mut sockets = Vec::new();
     let mut connects = Ok(());
     for (rank, connected) in accepted.into_iter().chain(reached) {
         match connected.and_then(|peer| peer.into_socket().map_err(|error| error.to_string())) {
-            // Not `TCP_USER_TIMEOUT`: it would also end the connection with a rank that computes for long and does not receive. Who
-            // watches over the ranks sees a cut link.
+            // Not `TCP_USER_TIMEOUT`: it would also end the connection with a rank that computes for long and does not receive. The watchdog
+            // detects
+            // a cut link.
             Ok(socket) => sockets.push((rank, socket.into())),
             Err(error) => connects = Err(format!("rank {own} and rank {rank} cannot connect: {error}")),
         }
@@ -133,7 +135,7 @@ fn open(interfaces: &Interfaces) -> std::io::Result<(Vec<TcpListener>, Vec<Socke
     Ok((listeners, addresses))
 }
 
-/// Connects to a rank, at the first of its addresses where it answers, in the time since all have begun.
+/// Connects to a rank, at the first of its addresses that answers, within the time since all ranks began.
 fn reach(
     addresses: &[SocketAddr],
     secret: &[u8],
@@ -164,20 +166,20 @@ fn reach(
     Err(refused.join(", "))
 }
 
-/// Accepts connections until each of these ranks is there.
+/// Accepts connections until each of these ranks has connected.
 pub(super) fn accept(
     listeners: Vec<TcpListener>,
     secret: &[u8],
     own: Rank,
     mut expected: Vec<Rank>,
 ) -> Vec<(Rank, std::result::Result<Peer, String>)> {
-    let (began, mut known) = (Instant::now(), Vec::new());
+    let (began, mut connected) = (Instant::now(), Vec::new());
     let mut arrivals = match Arrivals::new(listeners, secret) {
         Ok(arrivals) => arrivals,
         Err(error) => return expected.into_iter().map(|rank| (rank, Err(error.to_string()))).collect(),
     };
     while !expected.is_empty() && began.elapsed() < CONNECT {
-        // The address of another rank may lead here: machines may have equal addresses in networks of their own.
+        // The address of another rank may lead here, since machines may have equal addresses in separate networks.
         let admit = |claim: Claim| match expected.contains(&claim.from) && claim.to == own && claim.tag == TAG
         {
             true => Ok(()),
@@ -186,10 +188,10 @@ pub(super) fn accept(
         for arrival in arrivals.advance(expected.len(), &[], admit) {
             let Arrival::Member(Claim { from, .. }, peer) = arrival else { continue };
             if let Some(place) = expected.iter().position(|&rank| rank == from) {
-                known.push((expected.swap_remove(place), Ok(peer)));
+                connected.push((expected.swap_remove(place), Ok(peer)));
             }
         }
     }
     let missing = |rank| (rank, Err(format!("it has waited {} s for it", CONNECT.as_secs())));
-    known.into_iter().chain(expected.into_iter().map(missing)).collect()
+    connected.into_iter().chain(expected.into_iter().map(missing)).collect()
 }

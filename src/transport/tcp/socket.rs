@@ -9,15 +9,15 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-/// A connected socket, of which no call blocks, except [`Socket::wait`]. The simulation has its own.
+/// A connected socket, whose calls never block, except [`Socket::wait`]. The simulation has its own type.
 pub(super) trait Socket: fmt::Debug + Send + Sized {
-    /// Sends what the kernel takes of a header and what follows it. Returns how much.
+    /// Sends as much as the kernel accepts of a header and its payload. Returns the number of bytes.
     fn send(&self, header: &[u8], payload: &[u8]) -> Result<usize, Errno>;
 
-    /// Receives what is here into a place that is not empty. Returns how much; 0 if nothing more will come.
+    /// Receives available bytes into a non-empty place. Returns their number; 0 if no more will arrive.
     fn receive(&self, place: &mut [u8]) -> Result<usize, Errno>;
 
-    /// Sleeps until one of these events has happened, but not for longer than this.
+    /// Sleeps until one of these events has happened, at most for this time.
     fn wait<'a>(awaited: impl Iterator<Item = (&'a Self, PollFlags)>, most: Duration)
     where
         Self: 'a;

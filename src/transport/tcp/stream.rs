@@ -11,42 +11,41 @@ use super::socket::Socket;
 use crate::kernels;
 use crate::transport::Header;
 
-/// The most bytes that one call of the kernel moves, so that both directions take turns and what arrives stays in the cache.
+/// The largest number of bytes of one system call, so that both directions alternate and received bytes stay in the cache.
 const PIECE: usize = 256 << 10;
-/// The size of a part of a longer message, while the kernel takes all of it. The call may also deliver what has arrived, and a longer one
-/// delays its acknowledgement, and so the other end: at 10 Gbit/s, 16 MiB each way take 1.07 times as long as on the wire, and with
-/// [`PIECE`] 1.12 times, or under BBR, which sends little ahead of acknowledgements, 1.3 times.
+/// The size of the parts of a longer message, as long as the kernel accepts them whole. The call may also deliver bytes that have arrived. A
+/// longer call delays their acknowledgement, and thereby the other end: at 10 Gbit/s, 16 MiB each way take 1.07 times as long as on the wire.
+/// With [`PIECE`] they take 1.12 times as long, or under BBR, which sends little ahead of acknowledgements, 1.3 times.
 const PART: usize = 48 << 10;
-/// The size of a header.
 const HEADER: usize = size_of::<Header>();
-/// The bytes that are received with a header: a short message takes one call of the kernel.
+/// The number of bytes that are received with a header, so that a short message takes one system call.
 const AHEAD: usize = 8 << 10;
 
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Stream<S = TcpStream> {
     socket: S,
-    /// The bytes received with a header, and the part of them that was not taken yet.
+    /// The bytes received with a header.
     ahead: Box<[u8]>,
-    here: Range<usize>,
-    /// The bytes of the payload of the next message that are to be received; `None` before its header is
-    /// here.
+    /// The part of `ahead` that has not been consumed.
+    unread: Range<usize>,
+    /// The number of payload bytes of the next message that are still to be received; `None` before its header has arrived.
     left: Option<usize>,
     header: Header,
-    /// Whether the last attempt to send or receive has to be repeated once the kernel is ready.
+    /// Whether the last attempt to send must be repeated once the kernel is ready.
     waits_to_send: bool,
+    /// Whether the last attempt to receive must be repeated once the kernel is ready.
     waits_to_receive: bool,
     /// The reason why no more bytes can be sent or received.
     lost: Option<Errno>,
 }
 
 impl<S: Socket> Stream<S> {
-    /// Returns a connection over a socket.
     pub(super) fn new(socket: S) -> Self {
         Self {
             socket,
             ahead: vec![0; AHEAD].into(),
-            here: 0..0,
+            unread: 0..0,
             left: None,
             header: bytemuck::Zeroable::zeroed(),
             waits_to_send: false,
@@ -55,7 +54,8 @@ impl<S: Socket> Stream<S> {
         }
     }
 
-    /// Sends what the kernel takes of a header and a payload, of which it has taken `taken` bytes before. Returns how much.
+    /// Sends as much as the kernel accepts of a header and a payload, of which it has accepted `taken` bytes before. Returns the number of
+    /// bytes.
     #[inline]
     pub(super) fn send(&mut self, header: &[u8], payload: &[u8], taken: usize) -> usize {
         let header = &header[taken.min(header.len())..];
@@ -66,38 +66,41 @@ impl<S: Socket> Stream<S> {
         let sent = self.socket.send(header, payload);
         self.waits_to_send = sent == Err(Errno::AGAIN);
         sent.unwrap_or_else(|error| {
-            self.note(error);
+            self.record(error);
             0
         })
     }
 
-    /// Returns the header of the message whose payload is next, if it is here.
+    /// Returns the header of the message whose payload is next, if it has arrived.
     #[inline]
     pub(super) fn ahead(&mut self) -> Option<Header> {
         if self.left.is_some() {
             return Some(self.header);
         }
-        if self.here.len() < HEADER {
-            self.ahead.copy_within(self.here.clone(), 0);
-            self.here = 0..self.here.len();
-            self.here.end += self.receive_from_kernel(&mut [])?;
+        if self.unread.len() < HEADER {
+            self.ahead.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
+            self.unread.end += self.receive_from_kernel(&mut [])?;
         }
-        let header = self.ahead.get(self.here.clone())?.get(..HEADER)?;
+        let header = self.ahead.get(self.unread.clone())?.get(..HEADER)?;
         self.header = bytemuck::pod_read_unaligned(header);
-        self.here.start += HEADER;
+        self.unread.start += HEADER;
         self.left = Some(self.header.size_bytes());
         Some(self.header)
     }
 
-    /// Receives what is here of the payload after this header into a place for the rest of it, or for less. Returns how much.
+    /// Receives available payload bytes after this header into a place for the rest of the payload, or for less. Returns their number.
     #[inline]
     pub(super) fn receive(&mut self, place: &mut [u8]) -> usize {
         let left = self.left.expect("the header has arrived");
         let place_bytes = place.len().min(PIECE);
-        let mut received = self.here.len().min(place_bytes);
+        let mut received = self.unread.len().min(place_bytes);
         if received > 0 {
-            kernels::copy(&mut place[..received], &self.ahead[self.here.start..self.here.start + received]);
-            self.here.start += received;
+            kernels::copy(
+                &mut place[..received],
+                &self.ahead[self.unread.start..self.unread.start + received],
+            );
+            self.unread.start += received;
         } else if place_bytes > 0 {
             received = self.receive_from_kernel(&mut place[..place_bytes]).unwrap_or(0);
         }
@@ -105,16 +108,15 @@ impl<S: Socket> Stream<S> {
         received
     }
 
-    /// Receives bytes into a place, or if it is empty, into what is free of the memory for headers. Returns how many; `None` if nothing is
-    /// here.
+    /// Receives bytes into a place, or if it is empty, into the free part of `ahead`. Returns their number; `None` if none are available.
     fn receive_from_kernel(&mut self, place: &mut [u8]) -> Option<usize> {
-        let place = if place.is_empty() { &mut self.ahead[self.here.end..] } else { place };
+        let place = if place.is_empty() { &mut self.ahead[self.unread.end..] } else { place };
         let received = self.socket.receive(place);
         self.waits_to_receive = received.is_err();
         match received {
-            Ok(0) => self.note(Errno::CONNRESET),
+            Ok(0) => self.record(Errno::CONNRESET),
             Ok(received) => return Some(received),
-            Err(error) => self.note(error),
+            Err(error) => self.record(error),
         }
         None
     }
@@ -124,13 +126,13 @@ impl<S: Socket> Stream<S> {
         self.lost
     }
 
-    fn note(&mut self, error: Errno) {
+    fn record(&mut self, error: Errno) {
         if !matches!(error, Errno::AGAIN | Errno::INTR) {
             self.lost.get_or_insert(error);
         }
     }
 
-    /// Returns the events that it waits for.
+    /// Returns the events that the connection waits for.
     fn events(&self) -> PollFlags {
         let mut events = PollFlags::empty();
         if self.lost.is_none() {
@@ -141,7 +143,7 @@ impl<S: Socket> Stream<S> {
     }
 }
 
-/// Sleeps until one of the connections can go on, but not for longer than this.
+/// Sleeps until one of the connections can make progress, at most for this time.
 pub(super) fn wait<'a, S: Socket + 'a>(streams: impl Iterator<Item = &'a Stream<S>>, most: Duration) {
     let waiting = streams.map(|stream| (&stream.socket, stream.events()));
     S::wait(waiting.filter(|(_, events)| !events.is_empty()), most);

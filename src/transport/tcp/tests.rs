@@ -1,4 +1,4 @@
-//! Strangers.
+//! Connections of strangers.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ pub(in crate::transport) mod simulation;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 #[test]
-fn only_a_rank_that_knows_the_secret_is_admitted() {
+fn only_ranks_with_the_secret_are_admitted() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
@@ -36,6 +36,6 @@ fn only_a_rank_that_knows_the_secret_is_admitted() {
     }
     let rank = connects(b"secret", 1, 0, connect::TAG).unwrap().unwrap();
     rank.into_socket().unwrap();
-    let [(1, Ok(_))] = &accepted.join().unwrap()[..] else { panic!("rank 1 is admitted, and nobody else") };
-    assert!(TcpStream::connect(address).is_err(), "nobody else is admitted");
+    let [(1, Ok(_))] = &accepted.join().unwrap()[..] else { panic!("only rank 1 is admitted") };
+    assert!(TcpStream::connect(address).is_err(), "no other process is admitted");
 }

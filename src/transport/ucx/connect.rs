@@ -1,4 +1,4 @@
-//! The connection of ranks over UCX.
+//! Connects ranks over UCX.
 
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,11 @@ use crate::transport::tcp;
 const CONNECT: Duration = Duration::from_secs(30);
 const NAP: Duration = Duration::from_millis(1);
 
-/// Connects this rank with all that are `far`: for collectives, and for point-to-point messages, neither of which waits for the other. The
-/// [control connections](Links::controls) are over TCP. All ranks of the world call it. If ranks cannot connect, it returns the reason,
-/// identical on all ranks.
+/// Connects this rank with all ranks that are `far`, by a link for collectives and one for point-to-point messages, neither of which waits
+/// for
+/// the other. The [control connections](Links::controls) are over TCP. All ranks of the world call it. If ranks cannot connect, it returns
+/// the
+/// reason, identical on all ranks.
 ///
 /// # Errors
 /// Those of the bootstrap.
@@ -43,8 +45,7 @@ pub(in crate::transport) fn connect(
     Ok(controls.map(|controls| Links { collectives, messages, controls }))
 }
 
-/// Returns whether UCX may have something better than TCP: a node has an adapter for RDMA. All ranks of the world
-/// call it.
+/// Returns whether UCX may have something better than TCP, since a node has an RDMA adapter. All ranks of the world call it.
 ///
 /// # Errors
 /// Those of the bootstrap.
@@ -79,12 +80,12 @@ pub(super) fn line(
     Ok(all.map(|_| Line::new(worker, own, ranks)))
 }
 
-/// Greets these ranks, and waits for their greetings: what UCX reports only when a message is sent, it reports now.
+/// Greets these ranks, and waits for their greetings, since UCX reports some errors only when a message is sent.
 fn greet(worker: &Worker, far: &[Rank], addresses: &[Vec<u8>]) -> std::result::Result<(), String> {
     let began = Instant::now();
     let mut greetings = Vec::new();
     for &other in far {
-        // SAFETY: the rank has the address from its worker.
+        // SAFETY: the other rank got the address from its worker.
         match unsafe { worker.connect(other, &addresses[other]) } {
             Ok(greeting) => greetings.extend(greeting.map(|greeting| (other, greeting))),
             Err(status) => return Err(cannot(other, &Lost::Failed(status).to_string())),

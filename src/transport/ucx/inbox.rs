@@ -26,7 +26,7 @@ pub(super) struct Envelope {
 /// A piece of a payload that has arrived, or that waits at its sender.
 #[derive(Debug)]
 pub(super) enum Payload {
-    /// UCX has no memory of its own in which it can stay.
+    /// A copy of bytes that UCX does not keep.
     Copied(Box<[u8]>),
     /// This many bytes in memory of UCX, until they are released.
     Held(Descriptor, usize),
@@ -38,10 +38,10 @@ pub(super) enum Payload {
 #[derive(Debug)]
 pub(super) struct Descriptor(pub(super) NonNull<c_void>);
 
-// SAFETY: only the worker at which it arrived uses it, on the thread that uses that.
+// SAFETY: only the worker at which it arrived uses it, on the worker's thread.
 unsafe impl Send for Descriptor {}
 
-/// The reason why nothing more can be sent to and received from a rank.
+/// The reason why a rank can no longer be reached.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Lost {
     /// UCX reported an error.
@@ -54,10 +54,10 @@ pub(super) enum Lost {
     Closed,
 }
 
-/// The pieces that have arrived from each rank, and why connections are lost.
+/// The pieces that have arrived from each rank, and the reasons why connections are lost.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    /// This rank: the header of its greetings and farewells.
+    /// This rank, which is the header of its greetings and farewells.
     own: u64,
     peers: Box<[Peer]>,
 }
@@ -66,9 +66,7 @@ pub(super) struct Inbox {
 struct Peer {
     /// Ordered by number.
     pieces: RefCell<VecDeque<(Envelope, Payload)>>,
-    /// The number of the next piece.
     next: Cell<u32>,
-    /// Whether its greeting has arrived.
     has_greeted: Cell<bool>,
     lost: Cell<Option<Lost>>,
 }
@@ -108,7 +106,7 @@ impl Inbox {
         piece
     }
 
-    /// Everything that has arrived from a rank.
+    /// Removes and returns all pieces that have arrived from a rank.
     pub(super) fn clear(&self, from: Rank) -> VecDeque<(Envelope, Payload)> {
         self.peers[from].pieces.take()
     }
@@ -126,17 +124,17 @@ impl Inbox {
         self.peers[other].lost.get()
     }
 
-    /// Notes that the connection with a rank is lost. The first reason counts.
+    /// Records that the connection with a rank is lost. The first reason is kept.
     pub(super) fn lose(&self, other: Rank, lost: Lost) {
         self.peers[other].lose(lost);
     }
 
-    /// Returns the argument of [`on_piece`] and its like, for as long as this value exists and is not moved.
+    /// Returns the argument of [`on_piece`], [`on_greeting`] and [`on_farewell`]. It is valid while this value exists and is not moved.
     pub(super) fn as_argument(&self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Returns the argument of [`on_error`] for a rank, for as long as this value exists.
+    /// Returns the argument of [`on_error`] for a rank. It is valid while this value exists.
     pub(super) fn argument_for(&self, other: Rank) -> *mut c_void {
         std::ptr::from_ref(&self.peers[other]).cast_mut().cast()
     }
@@ -162,11 +160,11 @@ impl Peer {
 /// # Safety
 /// `header` must point to `size_bytes` bytes, unless that is 0.
 unsafe fn read<T: Pod>(header: *const c_void, size_bytes: usize) -> Option<T> {
-    // SAFETY: there are as many bytes as the type has, by the caller's promise; any bytes are a value of it.
+    // SAFETY: there are as many bytes as the type has, as the caller promises. Any bytes are a value of it.
     (size_bytes == size_of::<T>()).then(|| unsafe { header.cast::<T>().read_unaligned() })
 }
 
-/// Takes a piece of a payload. (UCX calls it, and it does not unwind: that would end the process.)
+/// Receives a piece of a payload. (UCX calls it. It does not unwind, which would end the process.)
 ///
 /// # Safety
 /// `argument` must be the [argument](Inbox::as_argument) of an inbox that exists, on the thread that uses it; the rest as UCX promises.
@@ -178,11 +176,11 @@ pub(super) unsafe extern "C" fn on_piece(
     length: usize,
     param: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
-    // SAFETY: the caller promises it.
+    // SAFETY: as the caller promises.
     let (inbox, attributes) = unsafe { (&*argument.cast::<Inbox>(), (*param).recv_attr) };
     // SAFETY: UCX passes the address of the header, and its size.
     let envelope = unsafe { read::<Envelope>(header, header_length) };
-    // Messages from outside of this world are dropped: anybody may connect to a port of UCX.
+    // Messages from outside of this world are dropped, since any program may connect to a port of UCX.
     let Some((envelope, peer)) =
         envelope.and_then(|envelope| Some((envelope, inbox.peers.get(envelope.from as usize)?)))
     else {
@@ -209,19 +207,19 @@ pub(super) unsafe extern "C" fn on_piece(
     UCS_OK
 }
 
-/// Returns the rank from which a message is that has no other header.
+/// Returns the rank that sent a message whose header is only the rank.
 ///
 /// # Safety
 /// As [`on_piece`].
 unsafe fn sender<'a>(argument: *mut c_void, header: *const c_void, header_length: usize) -> Option<&'a Peer> {
-    // SAFETY: the caller promises it.
+    // SAFETY: as the caller promises.
     let inbox = unsafe { &*argument.cast::<Inbox>() };
     // SAFETY: UCX passes the address of the header, and its size.
     let from = unsafe { read::<u64>(header, header_length) };
     inbox.peers.get(usize::try_from(from?).ok()?)
 }
 
-/// Takes the greeting of a rank, which shows that it reaches this one.
+/// Receives the greeting of a rank, which shows that the rank reaches this one.
 ///
 /// # Safety
 /// As [`on_piece`].
@@ -233,14 +231,14 @@ pub(super) unsafe extern "C" fn on_greeting(
     _: usize,
     _: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
-    // SAFETY: the caller promises it.
+    // SAFETY: as the caller promises.
     if let Some(peer) = unsafe { sender(argument, header, header_length) } {
         peer.has_greeted.set(true);
     }
     UCS_OK
 }
 
-/// Takes the last message of a rank that leaves: not every transport of UCX reports that.
+/// Receives the farewell of a rank that leaves, since not every transport of UCX reports that.
 ///
 /// # Safety
 /// As [`on_piece`].
@@ -252,18 +250,18 @@ pub(super) unsafe extern "C" fn on_farewell(
     _: usize,
     _: *const ucp_am_recv_param_t,
 ) -> ucs_status_t {
-    // SAFETY: the caller promises it.
+    // SAFETY: as the caller promises.
     if let Some(peer) = unsafe { sender(argument, header, header_length) } {
         peer.lose(Lost::Left);
     }
     UCS_OK
 }
 
-/// Notes that a connection has failed.
+/// Records that a connection has failed.
 ///
 /// # Safety
 /// `argument` must be the [argument for a rank](Inbox::argument_for) of an inbox that exists, on the thread that uses it.
 pub(super) unsafe extern "C" fn on_error(argument: *mut c_void, _: ucp_ep_h, status: ucs_status_t) {
-    // SAFETY: the caller promises it.
+    // SAFETY: as the caller promises.
     unsafe { &*argument.cast::<Peer>() }.lose(Lost::Failed(Status(status)));
 }

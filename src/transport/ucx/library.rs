@@ -10,10 +10,10 @@ use super::sys::{Functions, ucs_status_t};
 
 /// The name under which every UCP 1 is installed.
 const NAME: &str = "libucp.so.0";
-/// The version of the interface that we use, and the oldest library that has it.
+/// The version of the interface that Unisono uses, and the oldest library that provides it.
 pub(super) const API: (c_uint, c_uint) = (1, 10);
 
-/// UCX's library, loaded, with all functions that we call.
+/// UCX's library, loaded, with all functions that Unisono uses.
 #[derive(Debug)]
 pub(super) struct Library {
     functions: Functions,
@@ -47,7 +47,7 @@ pub(super) fn library() -> Result<&'static Library, String> {
 /// Returns the version of UCX's library, for reports.
 ///
 /// # Errors
-/// Why the library cannot be used, and what to do.
+/// The reason why the library cannot be used, and the remedy.
 pub fn version() -> Result<&'static str, String> {
     library().map(|library| &*library.version)
 }
@@ -65,7 +65,7 @@ impl Library {
         // SAFETY: loading runs the library's initialisers, which cannot be checked. The file is installed under UCX's name.
         let library = unsafe { libloading::Library::new(NAME) }
             .map_err(|error| error.source().map_or_else(|| error.to_string(), ToString::to_string))?;
-        // Never closed: UCX has a thread, and code that others call when they return memory to the system.
+        // The library is never closed: UCX has a thread, and hooks that run when other code returns memory to the system.
         let library = ManuallyDrop::new(library);
         restore_signals(&library);
         // SAFETY: the names are UCX's, whose signatures do not change within this name of the library; it is never closed.

@@ -1,4 +1,4 @@
-//! The messages of a rank over a worker.
+//! The link over a UCX worker.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -15,11 +15,11 @@ use crate::transport::link::{Link, PIECE};
 use crate::transport::{Failure, Header, Outgoing};
 
 const HEADER: usize = size_of::<Header>();
-/// The number of pieces of a message that are under way at a time, each way.
+/// The number of pieces of a message in transit at a time, in each direction.
 const WINDOW: usize = 4;
 
-/// A rank's messages. A payload is sent in pieces from where it lies, and received where it is stored: short ones with their header, and
-/// long ones once the receiver has a place for them.
+/// A rank's messages. A payload is sent and received in place, in pieces: short ones with their header, and long ones once the receiver has a
+/// place for them.
 #[derive(Debug)]
 pub(super) struct Line {
     worker: Worker,
@@ -28,31 +28,31 @@ pub(super) struct Line {
     peers: Vec<Peer>,
 }
 
-/// The messages to and from another rank: one each is under way.
+/// The messages to and from another rank, at most one in transit in each direction.
 #[derive(Debug)]
 struct Peer {
     sends: Flight,
     /// The number of the next piece to that rank.
     number: u32,
-    /// The headers of the pieces that are being sent, by their number. UCX reads it until they are sent.
+    /// The headers of the pieces that are being sent, by their number. UCX reads them until they are sent.
     envelopes: Box<[UnsafeCell<Envelope>; WINDOW]>,
-    /// The message that arrives: its header, and its first piece until that is received.
+    /// The arriving message: its header, and its first piece until that is received.
     arriving: Option<(Header, Option<Payload>)>,
-    /// The bytes of the message that the places before this one have taken, and those of this one that have
-    /// been posted.
+    /// The number of bytes of the message in earlier places.
     before: usize,
+    /// The number of bytes of the current place that have been posted.
     posted: usize,
     receives: Flight,
     /// Whether a message cannot be completed.
     is_broken: bool,
 }
 
-/// Pieces under way, oldest first, with their sizes; some without a request are done.
+/// Pieces in transit, oldest first, with their sizes. A piece without a request is done.
 #[derive(Debug, Default)]
 struct Flight(VecDeque<(Option<Request>, usize)>);
 
 impl Flight {
-    /// Removes what is done, up to the oldest that is not. Returns whether there was anything, and how many bytes.
+    /// Removes the pieces that are done, up to the oldest that is not. Returns whether there were any, and the number of their bytes.
     fn take_done(&mut self, worker: &Worker) -> Result<(bool, usize), Status> {
         let (mut moved, mut size_bytes) = (false, 0);
         while let Some((request, piece)) = self.0.front() {
@@ -71,7 +71,7 @@ impl Flight {
         Ok((moved, size_bytes))
     }
 
-    fn has_room(&self) -> bool {
+    fn has_capacity(&self) -> bool {
         self.0.len() < WINDOW
     }
 
@@ -103,7 +103,7 @@ impl Peer {
         self.sends.is_empty() && self.receives.is_empty()
     }
 
-    /// Notes that a message cannot be completed.
+    /// Records that a message cannot be completed.
     fn break_off(&mut self, worker: &Worker, other: Rank, lost: Lost) {
         worker.inbox().lose(other, lost);
         self.is_broken = true;
@@ -118,16 +118,16 @@ impl Peer {
         given: &mut usize,
     ) -> Result<bool, Status> {
         let before = *given;
-        // UCX may take pieces for a rank that has left, and report that they are sent.
+        // UCX may accept pieces for a rank that has left, and report that they are sent.
         let is_lost = worker.inbox().lost(to).is_some();
-        while *given < HEADER + bytes.len() && self.sends.has_room() && !is_lost {
+        while *given < HEADER + bytes.len() && self.sends.has_capacity() && !is_lost {
             let start = given.saturating_sub(HEADER);
             let piece = &bytes[start..bytes.len().min(start + PIECE)];
             let envelope = self.envelopes[self.number as usize % WINDOW].get();
-            // SAFETY: the piece that used this envelope before is sent, since at most `WINDOW` are under way.
+            // SAFETY: the piece that used this envelope before is sent, since at most `WINDOW` are in transit.
             unsafe { envelope.write(Envelope { header: *header, from: own as u32, number: self.number }) };
-            // SAFETY: the envelope is written again after `WINDOW` more pieces. The link's user keeps the bytes until the message is
-            // done, which it is when all its requests are.
+            // SAFETY: the envelope is written again after `WINDOW` more pieces. The link's user keeps the bytes until the message is done,
+            // that is, until all its requests are done.
             let request = unsafe { worker.send(to, envelope, piece) }?;
             self.sends.0.push_back((request, piece.len()));
             self.number = self.number.wrapping_add(1);
@@ -145,11 +145,11 @@ impl Peer {
         place: &mut [u8],
         taken: &mut usize,
     ) -> Result<bool, Lost> {
-        while self.receives.has_room() {
+        while self.receives.has_capacity() {
             let first = self.arriving.as_mut().and_then(|(_, first)| first.take());
             let next = || worker.inbox().take(from).map(|(_, payload)| payload);
-            let is_wanted = self.posted < place.len();
-            let Some(payload) = first.or_else(|| if is_wanted { next() } else { None }) else { break };
+            let is_needed = self.posted < place.len();
+            let Some(payload) = first.or_else(|| if is_needed { next() } else { None }) else { break };
             let end = place.len().min(self.posted + PIECE);
             let target = &mut place[self.posted..end];
             let size_bytes = target.len();
@@ -170,8 +170,8 @@ impl Peer {
                     None
                 }
                 Payload::Offered(offer, _) => {
-                    // SAFETY: the offer arrived at this worker. The link's user keeps the place, and does not access it, until it is
-                    // filled, which it is when all its requests are done.
+                    // SAFETY: the offer arrived at this worker. The link's user keeps the place, and does not access it, until it is filled,
+                    // that is, until all its requests are done.
                     unsafe { worker.receive(offer, target) }.map_err(Lost::Failed)?
                 }
             };
@@ -183,7 +183,7 @@ impl Peer {
         Ok(moved)
     }
 
-    /// Ends a place that is filled, and the message if there is no more of it. Returns whether the place is filled.
+    /// Ends a place that is filled, and the message if this was its last place. Returns whether the place is filled.
     fn end_place(&mut self, size_bytes: usize) -> bool {
         let Some((header, None)) = &self.arriving else { return false };
         if self.posted < size_bytes || !self.receives.is_empty() {

@@ -1,7 +1,7 @@
-//! The functions, structures and constants of UCP that we use, as `ucp/api/ucp.h` declares them from version 1.10 on.
+//! The functions, structures and constants of UCP that Unisono uses, as `ucp/api/ucp.h` declares them from version 1.10 on.
 //!
-//! They are written by hand, so that a build needs no header: a test compares them with the installed one. Structures
-//! have a mask of the fields that are set, and grow only at their end, so a later library accepts them.
+//! They are written by hand, so that a build needs no header. A test compares them with the installed one. Structures have a mask of the
+//! fields that are set, and grow only at their end, so a later library accepts them.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -19,7 +19,7 @@ pub(super) const UCS_ERR_NOT_CONNECTED: ucs_status_t = -24;
 /// The last status: addresses from here on are statuses.
 pub(super) const UCS_ERR_LAST: ucs_status_t = -100;
 
-/// Handles, of which only UCX knows the contents.
+/// Opaque handles.
 macro_rules! handles {
     ($($name:ident)*) => {
         $(
@@ -31,7 +31,7 @@ macro_rules! handles {
 
 handles! { ucp_context_h ucp_worker_h ucp_ep_h ucp_conn_request_h }
 
-/// Types of which there are only pointers.
+/// Types that are used only behind pointers.
 macro_rules! opaque {
     ($($name:ident)*) => {
         $(
@@ -196,7 +196,7 @@ constants! {
 /// Declares the functions, resolves them in a library, and lists their signatures for the test.
 macro_rules! functions {
     ($($name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)?;)*) => {
-        /// All functions that we use, resolved.
+        /// All functions that Unisono uses, resolved.
         #[derive(Debug)]
         pub(super) struct Functions {
             $(pub(super) $name: unsafe extern "C" fn($($argument: $kind),*) $(-> $result)?,)*

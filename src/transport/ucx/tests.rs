@@ -1,4 +1,4 @@
-//! Two ranks that are threads, over what UCX finds on the machine; and the table of functions.
+//! Two ranks that are threads, over the transports that UCX finds on the machine, and the table of functions.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,6 @@ use crate::transport::{Header, Outgoing};
 
 mod header;
 
-/// Runs two ranks that are connected.
 fn both(rank: impl Fn(Pair, Line) + Sync) {
     std::thread::scope(|scope| {
         for mut bootstrap in pair() {
@@ -48,7 +47,7 @@ fn until<R>(line: &mut Line, mut poll: impl FnMut(&mut Line) -> Option<R>) -> R 
     }
 }
 
-/// Sends a message and receives one, the payload in places of this size.
+/// Sends a message and receives one, whose payload fills places of this size.
 fn exchange(line: &mut Line, own: Rank, sent: &[u8], place_bytes: usize) -> Vec<u8> {
     let (other, header) = (1 - own, header(sent.len()));
     let (mut given, mut is_sent) = (0, false);
@@ -86,7 +85,7 @@ fn messages_of_all_sizes_arrive_in_one_place_and_in_pieces() {
 }
 
 #[test]
-fn the_program_keeps_its_signal_handlers() {
+fn loading_ucx_keeps_the_signal_handlers_of_the_program() {
     library().unwrap();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     assert!(maps.contains("/libucs.so"), "it is loaded");
@@ -109,7 +108,7 @@ fn the_program_keeps_its_signal_handlers() {
 }
 
 #[test]
-fn messages_that_are_sent_before_a_rank_leaves_arrive() {
+fn messages_sent_before_a_rank_leaves_arrive() {
     const COUNT: usize = 500;
     both(|pair, mut line| {
         let short = bytes(0, 1000);
@@ -136,7 +135,7 @@ fn messages_that_are_sent_before_a_rank_leaves_arrive() {
 }
 
 #[test]
-fn a_rank_that_leaves_is_lost_and_nothing_of_it_arrives() {
+fn rank_that_leaves_is_lost_without_a_message() {
     both(|pair, mut line| {
         if pair.0 == 0 {
             return drop(line);
@@ -157,7 +156,7 @@ fn a_rank_that_leaves_is_lost_and_nothing_of_it_arrives() {
 }
 
 #[test]
-fn memory_of_a_message_that_nobody_receives_can_be_withdrawn() {
+fn memory_of_an_unreceived_message_can_be_withdrawn() {
     both(|mut pair, mut line| {
         if pair.0 == 0 {
             let mut sent = bytes(0, 20 * PIECE);
@@ -170,7 +169,7 @@ fn memory_of_a_message_that_nobody_receives_can_be_withdrawn() {
             assert!(line.holds_memory(1));
             line.withdraw(1);
             assert!(!line.holds_memory(1));
-            // The lent values are not read any more.
+            // The lent values are no longer read.
             sent.fill(0);
             assert_eq!(line.lost(1).unwrap(), "this rank has closed it");
         } else {
@@ -182,14 +181,14 @@ fn memory_of_a_message_that_nobody_receives_can_be_withdrawn() {
 }
 
 #[test]
-fn a_place_that_is_filled_can_be_withdrawn() {
+fn partly_filled_place_can_be_withdrawn() {
     both(|mut pair, mut line| {
         let (own, count) = (pair.0, 40 * PIECE);
         let (mut given, mut taken) = (0, 0);
         let sent = bytes(0, count);
         let mut place = vec![0; count];
         if own == 0 {
-            // It stops in the middle of the message.
+            // The sender stops in the middle of the message.
             until(&mut line, |line| {
                 line.send(&header(count), Outgoing { to: 1, bytes: &sent }, &mut given).unwrap();
                 (given > count / 2).then_some(())

@@ -17,37 +17,36 @@ use super::inbox::{
 use super::library::{API, Library, Status};
 use super::sys::{self, Functions, UCS_ERR_LAST, UCS_INPROGRESS, UCS_OK, ucs_status_ptr_t, ucs_status_t};
 
-/// The numbers of active messages.
 const PIECE_ID: c_uint = 0;
 const GREETING_ID: c_uint = 1;
 const FAREWELL_ID: c_uint = 2;
-/// A payload of this size is sent without waiting for its receiver: programs send short messages before they receive.
+/// The largest payload that is sent without waiting for its receiver, since programs send short messages before they receive.
 const EAGER_BYTES: usize = 8 << 10;
-/// The time that a worker that ends waits until UCX has no memory of others.
+/// The time that an ending worker waits until UCX has released lent memory.
 const END: Duration = Duration::from_secs(5);
-/// The time that it waits first until everything has arrived. Over TCP that takes progress of the other rank, which may use
-/// other communicators only; but the kernel has the bytes, and goes on to send them.
+/// The time that an ending worker first waits until all messages have arrived. Over TCP that requires progress of the other rank, which may
+/// use only other communicators. But the kernel has the bytes, and continues to send them.
 const FLUSH: Duration = Duration::from_millis(100);
 const NAP: Duration = Duration::from_millis(1);
 
-/// A worker in a context of its own: UCX need not be built for several threads in one context.
+/// A worker in a separate context, since UCX may not be built for several threads in one context.
 pub(super) struct Worker {
     library: &'static Library,
     context: sys::ucp_context_h,
     /// Null until it is created.
     worker: sys::ucp_worker_h,
-    /// Readable when something happens after the worker is armed.
+    /// Readable after an event, once the worker is armed.
     events: c_int,
     /// By rank.
     endpoints: Box<[Cell<Option<NonNull<c_void>>>]>,
-    /// UCX has its address.
+    /// UCX holds its address.
     inbox: Rc<Inbox>,
     is_stuck: Cell<bool>,
-    /// The process that created it: a forked child has a copy, which belongs to its parent.
+    /// The process that created it. A forked child has a copy, which belongs to its parent.
     process: u32,
 }
 
-// SAFETY: UCX allows any thread to use a worker in its serialized mode, one at a time. Nothing else has a reference to the inbox, and
+// SAFETY: UCX allows any thread to use a worker in its serialized mode, one at a time. No other code has a reference to the inbox, and
 // UCX calls its functions only on the thread that makes progress.
 unsafe impl Send for Worker {}
 
@@ -61,7 +60,7 @@ impl fmt::Debug for Worker {
 #[derive(Debug)]
 pub(super) struct Request(NonNull<c_void>);
 
-// SAFETY: only its worker uses it, on the thread that uses that.
+// SAFETY: only its worker uses it, on the worker's thread.
 unsafe impl Send for Request {}
 
 fn check(status: ucs_status_t) -> Result<(), Status> {
@@ -144,7 +143,7 @@ impl Worker {
                 cb: Some(cb),
                 arg: self.inbox.as_argument(),
             };
-            // SAFETY: the inbox stays where it is until the worker is destroyed, and is used by the thread that makes progress.
+            // SAFETY: the inbox does not move until the worker is destroyed, and is used by the thread that makes progress.
             check(unsafe {
                 (self.functions().ucp_worker_set_am_recv_handler)(self.worker, &raw const param)
             })?;
@@ -156,7 +155,6 @@ impl Worker {
         &self.inbox
     }
 
-    /// Returns the address of the worker.
     pub(super) fn address(&self) -> Result<Vec<u8>, Status> {
         let (mut address, mut size_bytes) = (null_mut(), 0);
         // SAFETY: the worker is created; the addresses are valid during the call.
@@ -165,7 +163,7 @@ impl Worker {
         })?;
         // SAFETY: UCX has returned the address of this many bytes, which stay until they are released.
         let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), size_bytes) }.to_vec();
-        // SAFETY: the address is this worker's, and is not used again.
+        // SAFETY: the address belongs to this worker, and is not used again.
         unsafe { (self.functions().ucp_worker_release_address)(self.worker, address) };
         Ok(bytes)
     }
@@ -185,7 +183,7 @@ impl Worker {
             ..Default::default()
         };
         let mut endpoint = null_mut();
-        // SAFETY: the caller promises that it is an address, which UCX copies; the inbox stays where it is until the worker is destroyed.
+        // SAFETY: the caller promises that it is an address, which UCX copies. The inbox does not move until the worker is destroyed.
         check(unsafe {
             (self.functions().ucp_ep_create)(self.worker, &raw const params, &raw mut endpoint)
         })?;
@@ -210,11 +208,11 @@ impl Worker {
         bytes: *const [u8],
     ) -> Result<Option<Request>, Status> {
         let envelope = std::ptr::slice_from_raw_parts(envelope.cast::<u8>(), size_of::<Envelope>());
-        // SAFETY: the caller promises it.
+        // SAFETY: as the caller promises.
         unsafe { self.message(to, PIECE_ID, envelope, bytes) }
     }
 
-    /// As [`Worker::send`], of any message.
+    /// As [`Worker::send`], for any message.
     unsafe fn message(
         &self,
         to: Rank,
@@ -239,7 +237,7 @@ impl Worker {
         })
     }
 
-    /// Begins to receive a piece that is offered into a place of its size.
+    /// Begins to receive an offered piece into a place of its size.
     ///
     /// # Safety
     /// The offer must have arrived at this worker. The place must stay valid, and must not
@@ -251,7 +249,7 @@ impl Worker {
     ) -> Result<Option<Request>, Status> {
         let param = with_flags(0);
         let (start, size_bytes) = (place.cast(), place.len());
-        // SAFETY: the caller promises it.
+        // SAFETY: as the caller promises.
         request(unsafe {
             (self.functions().ucp_am_recv_data_nbx)(
                 self.worker,
@@ -263,26 +261,25 @@ impl Worker {
         })
     }
 
-    /// Gives back a piece that is not received.
+    /// Releases a piece that is not received.
     pub(super) fn release(&self, payload: Payload) {
         if let Payload::Held(Descriptor(descriptor), _) | Payload::Offered(Descriptor(descriptor), _) =
             payload
         {
-            // SAFETY: it arrived at this worker, and the user of a descriptor consumes it.
+            // SAFETY: the descriptor arrived at this worker, and is consumed here.
             unsafe { (self.functions().ucp_am_data_release)(self.worker, descriptor.as_ptr()) };
         }
     }
 
-    /// Returns whether a request is done; then it must not be used again. Requests are done, or fail, while the worker makes
-    /// progress.
+    /// Returns whether a request is done, after which it must not be used again. Requests are done, or fail, while the worker makes progress.
     pub(super) fn is_done(&self, request: &Request) -> Result<bool, Status> {
         let request = request.0.as_ptr();
-        // SAFETY: the request is one of this worker's, and is not freed.
+        // SAFETY: the request belongs to this worker, and is not freed.
         let status = unsafe { (self.functions().ucp_request_check_status)(request) };
         if status == UCS_INPROGRESS {
             return Ok(false);
         }
-        // SAFETY: it is completed, and the caller does not use it again.
+        // SAFETY: the request is completed, and the caller does not use it again.
         unsafe { (self.functions().ucp_request_free)(request) };
         check(status).map(|()| true)
     }
@@ -293,11 +290,11 @@ impl Worker {
         unsafe { (self.functions().ucp_worker_progress)(self.worker) > 0 }
     }
 
-    /// Sleeps until there may be progress, but not for longer than this.
+    /// Sleeps until there may be progress, at most for this time.
     pub(super) fn wait(&self, most: Duration) {
         // SAFETY: the worker is created with this feature.
         if unsafe { (self.functions().ucp_worker_arm)(self.worker) } != UCS_OK {
-            // Something has happened already.
+            // An event has happened already.
             return;
         }
         // SAFETY: UCX closes the file with the worker.
@@ -307,8 +304,8 @@ impl Worker {
         let _ = rustix::event::poll(&mut [PollFd::new(&events, PollFlags::IN)], Some(&most));
     }
 
-    /// Says farewell to a rank, and begins to complete everything that was sent to it.
-    fn part(&self, other: Rank) -> impl Iterator<Item = Request> {
+    /// Sends a farewell to a rank, and flushes everything that was sent to it.
+    fn part_from(&self, other: Rank) -> impl Iterator<Item = Request> {
         let endpoint = self.endpoints[other].get().filter(|_| self.inbox.lost(other).is_none());
         let requests = endpoint.map(|endpoint| {
             let param = with_flags(0);
@@ -341,7 +338,7 @@ impl Worker {
         }
     }
 
-    /// Makes progress until all requests are done, or have failed, but not for longer than this. Returns those that are not done.
+    /// Makes progress until all requests are done, or have failed, at most for this time. Returns the requests that are not done.
     fn finish(&self, mut requests: Vec<Request>, most: Duration) -> Vec<Request> {
         let began = Instant::now();
         loop {
@@ -360,8 +357,7 @@ impl Worker {
         self.process != std::process::id()
     }
 
-    /// Returns whether UCX has not given back memory that was lent to it, though the connections that used it are
-    /// closed.
+    /// Returns whether UCX still holds memory that was lent to it, although the connections that used it are closed.
     pub(super) fn is_stuck(&self) -> bool {
         self.is_stuck.get()
     }
@@ -377,10 +373,10 @@ impl Drop for Worker {
             return;
         }
         let ranks = 0..self.endpoints.len();
-        let late = self.finish(ranks.clone().flat_map(|other| self.part(other)).collect(), FLUSH);
+        let late = self.finish(ranks.clone().flat_map(|other| self.part_from(other)).collect(), FLUSH);
         self.end(ranks, late);
         if self.is_stuck() {
-            // An adapter may still access memory: UCX keeps all that it has.
+            // An adapter may still access memory, so UCX keeps everything that it holds.
             std::mem::forget(Rc::clone(&self.inbox));
             return;
         }

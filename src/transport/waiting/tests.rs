@@ -2,18 +2,17 @@
 
 use super::*;
 
-/// Returns the length of a wait in which only `on_look` changes anything. That is called after each look at the clock,
-/// with a time that has certainly passed between the first look and this one, however long the thread was descheduled
-/// meanwhile.
-fn waited(deadlines: Deadlines, status: &StatusBoard, mut on_look: impl FnMut(Duration)) -> Duration {
-    let (started, mut first_look) = (Instant::now(), None);
+/// Returns the length of a wait in which only `on_check` changes the status. It is called after each reading of the clock, with a time that
+/// has certainly passed since the first reading, even if the thread was descheduled.
+fn waited(deadlines: Deadlines, status: &StatusBoard, mut on_check: impl FnMut(Duration)) -> Duration {
+    let (started, mut first_check) = (Instant::now(), None);
     let mut waiting = Waiting::new(10, &deadlines, status);
     loop {
         let before = Instant::now();
         match waiting.pause() {
             Ok(true) => {
-                let first = *first_look.get_or_insert_with(Instant::now);
-                on_look(before.saturating_duration_since(first));
+                let first = *first_check.get_or_insert_with(Instant::now);
+                on_check(before.saturating_duration_since(first));
             }
             Ok(false) => {}
             Err(WaitFailure::Overdue(waited)) => {
@@ -29,21 +28,21 @@ const SHORT: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_millis(300);
 
 #[test]
-fn a_wait_ends_at_its_deadline_and_not_before() {
+fn wait_ends_after_its_deadline() {
     let status = StatusBoard::of_one();
     let waited = waited(Deadlines { timeout: SHORT, quiet: LONG }, &status, |_| {});
     assert!(waited > SHORT);
 }
 
 #[test]
-fn a_quiet_section_has_a_deadline_of_its_own() {
+fn quiet_section_has_its_own_deadline() {
     let status = StatusBoard::of_one();
     status.begin_quiet("validation");
     assert!(waited(Deadlines { timeout: SHORT, quiet: LONG }, &status, |_| {}) > LONG);
 }
 
 #[test]
-fn after_a_quiet_section_the_deadline_begins_again() {
+fn deadline_restarts_after_a_quiet_section() {
     let status = StatusBoard::of_one();
     status.begin_quiet("validation");
     let mut is_quiet = true;
@@ -57,7 +56,7 @@ fn after_a_quiet_section_the_deadline_begins_again() {
 }
 
 #[test]
-fn progress_renews_the_deadline_and_silence_does_not() {
+fn only_progress_renews_the_deadline() {
     let (status, timeout) = (StatusBoard::of_one(), LONG);
     let deadlines = Deadlines { timeout, quiet: timeout };
     let (began, mut moved) = (Instant::now(), Instant::now());

@@ -1,4 +1,4 @@
-//! Rank 0's side of the rendezvous until all ranks are there.
+//! Rank 0's side of the rendezvous, until all ranks are admitted.
 
 use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::transport::bootstrap::peer::Peer;
 /// Admits the other ranks, and returns them in order.
 ///
 /// # Errors
-/// If ranks are missing after the deadline, have ended, or disagree about the world. Ranks that are there get the reason.
+/// If ranks are missing after the deadline, have ended, or disagree about the world. Admitted ranks receive the reason.
 pub(super) fn admit(listener: TcpListener, joining: Joining<'_>) -> Result<Vec<Peer>, String> {
     let mut admission = Admission::new(joining);
     let admitted = Arrivals::new([listener], joining.secret)
@@ -36,7 +36,7 @@ pub(super) fn admit(listener: TcpListener, joining: Joining<'_>) -> Result<Vec<P
     }
 }
 
-/// The ranks that are there so far.
+/// The ranks that are admitted so far.
 struct Admission<'a> {
     joining: Joining<'a>,
     began: Instant,
@@ -56,14 +56,14 @@ impl<'a> Admission<'a> {
         (1..self.admitted.len()).filter(|&rank| self.admitted[rank].is_none()).collect()
     }
 
-    /// Waits until something happens, and serves all connections.
+    /// Waits for an event, and serves all connections.
     fn advance(&mut self, arrivals: &mut Arrivals) -> Result<(), String> {
         let (mut problem, admitted) = (Ok(()), &self.admitted);
-        let is_there = |rank: Rank| admitted[rank].is_some();
+        let is_admitted = |rank: Rank| admitted[rank].is_some();
         let admit =
-            |claim| check(claim, admitted.len(), is_there).inspect_err(|why| problem = Err(why.clone()));
-        let here: Vec<_> = admitted.iter().flatten().collect();
-        for arrival in arrivals.advance(admitted.len(), &here, admit) {
+            |claim| check(claim, admitted.len(), is_admitted).inspect_err(|why| problem = Err(why.clone()));
+        let present: Vec<_> = admitted.iter().flatten().collect();
+        for arrival in arrivals.advance(admitted.len(), &present, admit) {
             match arrival {
                 Arrival::Member(claim, peer) => self.place(claim.from, peer)?,
                 Arrival::Stranger(address) => address.into_iter().for_each(|address| self.report(address)),
@@ -72,14 +72,14 @@ impl<'a> Admission<'a> {
         problem?;
         for (rank, peer) in self.admitted.iter_mut().enumerate() {
             if let Some(peer) = peer {
-                // Messages after the first round stay.
+                // The messages stay in the buffer until the first round.
                 peer.flush().and(peer.fill(LONGEST)).map_err(|error| lost(rank, &error))?;
             }
         }
         self.check_time()
     }
 
-    /// Admits a rank, unless another of its number has come at the same time.
+    /// Admits a rank, unless another connection with its number was admitted at the same time.
     fn place(&mut self, rank: Rank, peer: Peer) -> Result<(), String> {
         self.admitted[rank].replace(peer).map_or(Ok(()), |_| Err(twice(rank)))
     }
@@ -117,15 +117,15 @@ impl<'a> Admission<'a> {
     }
 }
 
-/// Returns why a rank that knows the secret is refused, if it is.
-fn check(claim: Claim, ranks: usize, is_there: impl Fn(Rank) -> bool) -> Result<(), String> {
+/// Checks a claim by a process that knows the secret. The error is the reason to refuse it.
+fn check(claim: Claim, ranks: usize, is_admitted: impl Fn(Rank) -> bool) -> Result<(), String> {
     let Claim { from: rank, tag: of, .. } = claim;
     if of != ranks as u64 {
         return Err(format!(
             "rank 0 is in a world of {ranks} ranks, but rank {rank} in one of {of}: WORLD_SIZE must be the same for all"
         ));
     }
-    if rank == 0 || rank >= ranks || is_there(rank) { Err(twice(rank)) } else { Ok(()) }
+    if rank == 0 || rank >= ranks || is_admitted(rank) { Err(twice(rank)) } else { Ok(()) }
 }
 
 fn twice(rank: Rank) -> String {

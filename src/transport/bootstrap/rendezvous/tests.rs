@@ -23,7 +23,7 @@ fn joining(world: (Rank, usize), timeout: Duration) -> Joining<'static> {
     Joining { world, timeout, secret: b"", reports: false }
 }
 
-/// Returns every rank of a world that meets, on a thread of its own.
+/// Runs `then` on every rank of a world, each on a separate thread.
 fn meet_at<R: Send>(
     address: &str,
     ranks: &[Joining<'static>],
@@ -48,7 +48,6 @@ fn meet<R: Send>(
     meet_at(&free_address(), &ranks, then)
 }
 
-/// Connects as soon as rank 0 listens.
 fn connect(address: &str) -> TcpStream {
     let began = Instant::now();
     loop {
@@ -79,17 +78,17 @@ fn every_rank_gathers_the_bytes_of_all() {
 }
 
 #[test]
-fn a_rank_that_ends_is_named_to_all() {
+fn ended_rank_is_named_on_all_ranks() {
     let ended = meet(&[(0, 3), (1, 3), (2, 3)], TIMEOUT, |mut rendezvous| {
         rendezvous.all_gather(b"").unwrap();
         if rendezvous.rank == 1 { Ok(Vec::new()) } else { rendezvous.all_gather(b"here") }
     });
-    let said = |rank: usize| ended[rank].as_ref().unwrap().as_ref().unwrap_err().to_string();
-    assert_eq!([said(0), said(2)], ["rank 1 has ended before the world began"; 2]);
+    let error = |rank: usize| ended[rank].as_ref().unwrap().as_ref().unwrap_err().to_string();
+    assert_eq!([error(0), error(2)], ["rank 1 has ended before the world began"; 2]);
 }
 
 #[test]
-fn a_rank_that_ends_before_all_are_there_is_named_at_once() {
+fn rank_that_ends_before_all_are_admitted_is_named_at_once() {
     let address = free_address();
     let alone = |address| drop(Rendezvous::new(address, joining((1, 3), TIMEOUT)));
     let (began, error) = std::thread::scope(|scope| {
@@ -106,13 +105,13 @@ fn contradicting_ranks_and_missing_ranks_are_errors() {
     let short = Duration::from_millis(300);
     let other = first_error(meet(&[(0, 2), (1, 3)], TIMEOUT, drop));
     assert!(other.contains("a world of 2 ranks, but rank 1 in one of 3"), "{other}");
-    // The first of them stays.
+    // The first rank 1 stays connected.
     let twice = first_error(meet(&[(0, 4), (1, 4), (1, 4)], TIMEOUT, stay));
     assert!(twice.contains("there are two ranks 1"), "{twice}");
     let missing = meet(&[(0, 4), (2, 4)], short, |mut rendezvous| rendezvous.all_gather(b"").unwrap_err());
     assert!(missing[0].as_ref().unwrap_err().to_string().contains("for ranks 1, 3: was each"), "{missing:?}");
-    let told = missing[1].as_ref().unwrap().to_string();
-    assert!(told.contains("for ranks 1, 3: was each"), "{told}");
+    let reported = missing[1].as_ref().unwrap().to_string();
+    assert!(reported.contains("for ranks 1, 3: was each"), "{reported}");
     let alone = first_error(meet(&[(1, 2)], short, drop));
     assert!(alone.contains("for rank 0 at 127.0.0.1:"), "{alone}");
 }
@@ -153,7 +152,7 @@ fn a_thousand_silent_connections_delay_no_rank() {
 }
 
 #[test]
-fn messages_of_strangers_end_nothing() {
+fn messages_of_strangers_do_not_end_the_rendezvous() {
     let address = free_address();
     std::thread::scope(|scope| {
         let first = scope.spawn(|| Rendezvous::new(&address, joining((0, 2), TIMEOUT)).and_then(stay));
@@ -162,14 +161,14 @@ fn messages_of_strangers_end_nothing() {
         let prove = Message::Prove { claim, proof: [0; 2] }.to_bytes();
         let hello = Message::Hello { version: 4, nonce: [1; 2] }.to_bytes();
         let wrong = [hello, prove.clone()].concat();
-        for said in [&prove[..], &wrong, b"GET / HTTP/1.1\r\n\r\n", &framed(b"")] {
+        for message in [&prove[..], &wrong, b"GET / HTTP/1.1\r\n\r\n", &framed(b"")] {
             let mut stranger = connect(&address);
             stranger.set_read_timeout(Some(TIMEOUT)).unwrap();
-            stranger.write_all(said).unwrap();
-            // It closes the connection, and answers a greeting alone.
+            stranger.write_all(message).unwrap();
+            // Rank 0 closes the connection, and answers only a greeting.
             let mut answer = Vec::new();
             stranger.read_to_end(&mut answer).unwrap();
-            assert_eq!(answer.is_empty(), said.len() != wrong.len(), "{said:?}");
+            assert_eq!(answer.is_empty(), message.len() != wrong.len(), "{message:?}");
         }
         Rendezvous::new(&address, joining((1, 2), TIMEOUT)).and_then(stay).unwrap();
         first.join().unwrap().unwrap();
@@ -191,14 +190,14 @@ fn only_ranks_with_the_secret_are_admitted() {
 }
 
 #[test]
-fn a_rank_that_does_not_read_is_named_and_the_others_get_their_answer() {
+fn rank_that_does_not_read_is_named_and_the_others_receive_the_answer() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let other_side = || {
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (Peer::new(listener.accept().unwrap().0.into()).unwrap(), socket)
     };
     let ((silent, _kept), (reading, mut socket)) = (other_side(), other_side());
-    // More than the buffers of a connection hold.
+    // More than the buffers of a connection can hold.
     let long = vec![7; 64 << 20];
     let mut peers = [silent, reading];
     let error = std::thread::scope(|scope| {

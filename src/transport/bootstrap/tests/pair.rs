@@ -30,7 +30,6 @@ impl Bootstrap for Pair {
     }
 }
 
-/// Returns both ranks of a pair.
 pub(in crate::transport) fn pair() -> [Pair; 2] {
     let ((to_1, from_0), (to_0, from_1)) = (channel(), channel());
     [Pair(0, to_1, from_1), Pair(1, to_0, from_0)]

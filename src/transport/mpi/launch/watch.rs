@@ -8,8 +8,8 @@ use crate::system::{self, FAILED, say};
 
 /// The time after which a rank reports that it waits for others.
 const WARN_AFTER: Duration = Duration::from_secs(30);
-/// The least time for ranks to start, however short the deadline of a collective: loading programs takes time.
-const LEAST: Duration = Duration::from_secs(20);
+/// The minimum timeout of a start, even if that of a collective is shorter, since loading programs takes time.
+const MIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Ends this process unless it is dropped in time.
 #[derive(Debug)]
@@ -18,9 +18,8 @@ pub(in crate::transport::mpi) struct Watch {
 }
 
 impl Watch {
-    /// Starts a timeout for what follows.
     pub(in crate::transport::mpi) fn start(launcher: Launcher, timeout: Duration) -> Self {
-        let (timeout, (done, ended)) = (timeout.max(LEAST), channel());
+        let (timeout, (done, ended)) = (timeout.max(MIN_TIMEOUT), channel());
         let watch = move || {
             let deadlines = WARN_AFTER.min(timeout / 2);
             if ended.recv_timeout(deadlines) != Err(RecvTimeoutError::Timeout) {

@@ -8,7 +8,7 @@ use unisono_collectives::partition::Partition;
 use unisono_collectives::{Chunks, Operation};
 
 use super::collectives::{datatype, int, moved, reduction, unisono_mpi_in_place};
-use super::turn::turn;
+use super::lock::lock;
 use super::{Comm, check};
 use crate::call::Call;
 use crate::error::Result;
@@ -24,8 +24,8 @@ struct InPlace {
     starts: Vec<c_int>,
     /// The start and element count of this rank's part.
     part: *mut c_void,
-    /// Memory for this rank's part of a result.
-    apart: *mut c_void,
+    /// Separate memory for this rank's part of a result.
+    separate: *mut c_void,
     own_count: c_int,
     /// Whether all parts have the same size, so that the variants without counts apply.
     is_even: bool,
@@ -43,19 +43,19 @@ impl Comm {
     /// If the buffer does not hold the elements of the call.
     pub(in super::super) fn run(self, call: &Call, parts: &Partition, buffer: &mut [u8]) -> Result<()> {
         assert_eq!(buffer.len(), call.size_bytes(), "the buffer of {} {}", call.count, call.dtype);
-        let _turn = turn();
+        let _lock = lock();
         if buffer.is_empty() {
-            // An empty slice may have address 1, which is Open MPI's `MPI_IN_PLACE` and is refused. A barrier remains of the call:
-            // `MPI_Barrier` (§6.3).
+            // An empty slice may have address 1, which is Open MPI's `MPI_IN_PLACE` and is refused. The call is then a barrier: `MPI_Barrier`
+            // (§6.3).
             // SAFETY: the handle is valid.
             return check("MPI_Barrier", unsafe { ffi::MPI_Barrier(self.0) });
         }
         let own = call.bytes_of(parts.elements(Chunks::one(self.rank()?)));
         let mut in_place = InPlace::new(self, call, parts, buffer)?;
         // In place, MPICH 4 copies between ranges of the buffer that overlap if parts have different sizes, and aborts.
-        let is_apart = call.operation == Operation::ReduceScatter && !in_place.is_even;
-        let mut apart = vec![0_u64; if is_apart { own.len().div_ceil(size_of::<u64>()) } else { 0 }];
-        in_place.apart = apart.as_mut_ptr().cast();
+        let is_separate = call.operation == Operation::ReduceScatter && !in_place.is_even;
+        let mut separate = vec![0_u64; if is_separate { own.len().div_ceil(size_of::<u64>()) } else { 0 }];
+        in_place.separate = separate.as_mut_ptr().cast();
         // SAFETY: the buffer is borrowed until MPI is done with it.
         let (name, code) = unsafe {
             match call.op {
@@ -65,9 +65,9 @@ impl Comm {
         };
         check(name, code)?;
         match call.operation {
-            Operation::ReduceScatter if is_apart => {
+            Operation::ReduceScatter if is_separate => {
                 let own_bytes = own.len();
-                buffer[own].copy_from_slice(&bytemuck::cast_slice(&apart)[..own_bytes]);
+                buffer[own].copy_from_slice(&bytemuck::cast_slice(&separate)[..own_bytes]);
             }
             // In place, MPI leaves a rank's part at the beginning of the buffer (§6.10).
             Operation::ReduceScatter => buffer.copy_within(..own.len(), own.start),
@@ -91,7 +91,7 @@ impl InPlace {
             starts: ranges.clone().map(|part| int(part.start)).collect::<Result<_>>()?,
             own_count: int(own.len())?,
             part: buffer[call.bytes_of(own.clone()).start..].as_mut_ptr().cast(),
-            apart: ptr::null_mut(),
+            separate: ptr::null_mut(),
             held: buffer.as_mut_ptr().cast(),
             is_even: ranges.clone().all(|part| part.len() == own.len()),
             root: root as c_int,
@@ -99,17 +99,18 @@ impl InPlace {
         })
     }
 
-    /// Reductions: `MPI_Reduce` (§6.9.1), `MPI_Allreduce` (§6.9.6), `MPI_Reduce_scatter_block` and `MPI_Reduce_scatter` (§6.10),
+    /// Calls a reduction: `MPI_Reduce` (§6.9.1), `MPI_Allreduce` (§6.9.6), `MPI_Reduce_scatter_block` and `MPI_Reduce_scatter` (§6.10),
     /// `MPI_Scan` and `MPI_Exscan` (§6.11).
     ///
     /// # Safety
     /// The buffer must be valid, and not accessed by others, until this returns.
     unsafe fn reduce(&self, operation: Operation, op: ffi::MPI_Op) -> Called {
-        let Self { comm, kind, held, apart, count, ref counts, own_count, is_even, root, is_root, .. } =
+        let Self { comm, kind, held, separate, count, ref counts, own_count, is_even, root, is_root, .. } =
             *self;
         let in_place = unisono_mpi_in_place();
-        // SAFETY: the buffer holds `count` elements of this type, which is `counts` for all ranks together; in place, it is both
-        // input and output. `apart` holds the elements of this rank's part.
+        // SAFETY: the buffer holds `count` elements of this type, which is the sum of `counts`. In place, it is both input and output.
+        // `separate`
+        // holds the elements of this rank's part.
         unsafe {
             match operation {
                 Operation::AllReduce => {
@@ -120,7 +121,7 @@ impl InPlace {
                     ("MPI_Reduce_scatter_block", code)
                 }
                 Operation::ReduceScatter => {
-                    let code = ffi::MPI_Reduce_scatter(held, apart, counts.as_ptr(), kind, op, comm);
+                    let code = ffi::MPI_Reduce_scatter(held, separate, counts.as_ptr(), kind, op, comm);
                     ("MPI_Reduce_scatter", code)
                 }
                 Operation::Reduce { .. } => {
@@ -136,7 +137,7 @@ impl InPlace {
         }
     }
 
-    /// Broadcast (§6.4), gather (§6.5), scatter (§6.6), all-gather (§6.7) and all-to-all (§6.8).
+    /// Calls a broadcast (§6.4), gather (§6.5), scatter (§6.6), all-gather (§6.7) or all-to-all (§6.8).
     ///
     /// # Safety
     /// As for `reduce`.
@@ -147,8 +148,8 @@ impl InPlace {
         let sent = if is_root { in_place } else { part.cast_const() };
         // The receive buffer is not const in MPI's signatures; `MPI_IN_PLACE` is never written to.
         let into = if is_root { in_place.cast_mut() } else { part };
-        // SAFETY: the buffer holds `count` elements of this type, and the parts of all ranks are inside of it; in place, it is both
-        // input and output. What only the root looks at, others may say anything of.
+        // SAFETY: the buffer holds `count` elements of this type, and the parts of all ranks are inside of it. In place, it is both input and
+        // output. Arguments that are significant only at the root may have any value on other ranks.
         unsafe {
             match operation {
                 Operation::AllGather if is_even => {

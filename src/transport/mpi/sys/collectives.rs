@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use mpi::ffi;
 use unisono_collectives::{Rank, VendorCall};
 
-use super::{Comm, Request, check, turn};
+use super::{Comm, Request, check, lock};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernels::ReduceOp;
@@ -17,13 +17,13 @@ use crate::transport::VendorPhase;
 const GROUP_TAG: c_int = 3;
 
 impl Comm {
-    /// Returns a communicator of these ranks: `MPI_Group_incl` (§7.3.2) and `MPI_Comm_create_group` (§7.4.2). Its members call
-    /// it, and no other ranks; blocks until all have.
+    /// Returns a communicator of these ranks: `MPI_Group_incl` (§7.3.2) and `MPI_Comm_create_group` (§7.4.2). Only its members call it. It
+    /// blocks until all have.
     pub(in super::super) fn of_group(self, members: &[Rank]) -> Result<Self> {
-        let _turn = turn();
+        let _lock = lock();
         let members: Vec<_> = members.iter().map(|&rank| rank as c_int).collect();
         let (mut all, mut some, mut part) = (MaybeUninit::uninit(), MaybeUninit::uninit(), self);
-        // SAFETY: the handle is valid, every call writes its result if it succeeds, and the groups are used no more.
+        // SAFETY: the handle is valid, every call writes its result if it succeeds, and the groups are not used afterwards.
         unsafe {
             check("MPI_Comm_group", ffi::MPI_Comm_group(self.0, all.as_mut_ptr()))?;
             let (count, list) = (members.len() as c_int, members.as_ptr());
@@ -49,9 +49,9 @@ impl Comm {
         let starts: Vec<_> = parts.iter().map(|part| int(part.start / size_bytes)).collect::<Result<_>>()?;
         let (held, in_place): (*mut c_void, _) = (held.as_mut_ptr().cast(), unisono_mpi_in_place());
         let (op, mut request) = (reduction(op), MaybeUninit::uninit());
-        let _turn = turn();
-        // SAFETY: `held` has `count` elements of this type, which the caller keeps; `counts` and `starts`, one for each rank of
-        // the communicator and inside of `held`, are kept with the request.
+        let _lock = lock();
+        // SAFETY: `held` has `count` elements of this type, which the caller keeps. `counts` and `starts` have one entry for each rank of the
+        // communicator, are inside of `held`, and are kept with the request.
         let (name, code) = unsafe {
             let request = request.as_mut_ptr();
             match *task.call {
@@ -109,7 +109,7 @@ pub(in super::super) struct Begun {
 }
 
 impl Begun {
-    /// Returns whether it is done; drives progress.
+    /// Returns whether it is done, and drives progress.
     pub(in super::super) fn is_done(&mut self) -> Result<bool> {
         self.request.is_done()
     }
@@ -143,7 +143,7 @@ pub(super) fn reduction(op: ReduceOp) -> ffi::MPI_Op {
     }
 }
 
-/// Returns the MPI type of an element (§3.2.2); MPI has none for half precision.
+/// Returns the MPI type of an element (§3.2.2). MPI has none for half precision.
 pub(super) fn datatype(dtype: DType, op: ReduceOp) -> Result<ffi::MPI_Datatype> {
     // SAFETY: constants of the library.
     let kind = unsafe {

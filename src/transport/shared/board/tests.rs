@@ -1,22 +1,22 @@
-//! Memory that is taken back from ranks that are dead or stopped.
+//! Withdrawal of memory from ranks that are dead or stopped.
 
 use super::*;
 use crate::memory::Registered;
 
 #[test]
-fn nobody_waits_for_a_dead_rank_that_was_inside() {
+fn withdrawal_does_not_wait_for_a_dead_rank() {
     let status = StatusBoard::of_threads(2).unwrap().remove(0);
     let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
-    // It dies inside.
+    // The rank dies inside.
     std::mem::forget(board.enter(1, std::iter::once(0)).unwrap());
     status.die(1);
     let began = Instant::now();
     board.withdraw(0, &status, || false);
-    assert!(began.elapsed() < LONGEST_VISIT);
+    assert!(began.elapsed() < LONGEST_ACCESS);
 }
 
 #[test]
-fn memory_is_taken_back_from_a_process_that_is_stopped_inside_of_it() {
+fn memory_is_revoked_from_a_process_that_is_stopped_inside() {
     let status = StatusBoard::of_threads(2).unwrap().remove(0);
     let board = Board::new(Pages::untouched(Board::size_bytes(2)).unwrap(), 2, 0);
     let registry = Registry::of_processes();
@@ -29,10 +29,10 @@ fn memory_is_taken_back_from_a_process_that_is_stopped_inside_of_it() {
     let theirs = Pages::of_process(std::process::id() as i32, location.file()).unwrap();
     let began = Instant::now();
     drop(lent);
-    assert!(began.elapsed() < LONGEST_VISIT * 5, "{:?}", began.elapsed());
-    // It continues, and writes. SAFETY: the byte is in the mapping, which nothing else uses now.
+    assert!(began.elapsed() < LONGEST_ACCESS * 5, "{:?}", began.elapsed());
+    // The other rank continues, and writes. SAFETY: the byte is in the mapping, which no other code uses now.
     unsafe { *theirs.as_ptr() = 1 };
     drop(inside);
-    assert_eq!(array[0], 7, "the write changes nothing that this rank has");
-    assert!(!board.is_lent(std::iter::once(0)), "the other rank learns of it");
+    assert_eq!(array[0], 7, "the write does not change this rank's memory");
+    assert!(!board.is_lent(std::iter::once(0)), "the other rank detects it");
 }

@@ -15,15 +15,15 @@ use crate::transport::Target;
 
 /// Longer than a launcher takes to send a signal to all ranks of a node.
 const SIGNAL: Duration = Duration::from_millis(200);
-/// The size of the copies that measure the kernel's speed, and their number: about a millisecond each where the kernel is slow.
+/// The size of the copies that measure the kernel's speed, which take about a millisecond each if the kernel is slow.
 const TRIAL_BYTES: usize = 2 << 20;
 const TRIALS: usize = 3;
 /// The start of a large allocation of a heap within a page. The kernel copies by `rep movsb`, which takes six times as long to such an
 /// address on some processors (AMD EPYC, Zen 3).
 const HEAP_OFFSET: usize = 16;
-/// The factor by which a kernel copy may be slower than a process's own copy of cached data and still be worth it: ours go
-/// through memory that two cores write in turn.
-const WORTH: u32 = 2;
+/// The factor by which a kernel copy may be slower than a process's own copy of cached data and still be worth it, since Unisono's copies go
+/// through memory that two cores write alternately.
+const MAX_SLOWDOWN: u32 = 2;
 
 /// Access to the memory of the processes of a node, by position.
 #[derive(Debug)]
@@ -51,29 +51,29 @@ impl Segment {
         Ok(Self { location, inode, pages })
     }
 
-    /// Returns whether the rank still has it.
-    fn is_there(&self, process_id: i32) -> bool {
+    /// Returns whether the rank still has the segment.
+    fn exists(&self, process_id: i32) -> bool {
         inode(process_id, self.location.file()) == Some(self.inode)
     }
 }
 
 impl Processes {
-    /// `by_kernel` is whether the kernel copies from and to memory that is not registered.
+    /// Returns the access to these processes. `by_kernel` is whether the kernel copies from and to memory that is not registered.
     pub(in crate::transport) fn new(process_ids: Vec<i32>, by_kernel: bool) -> Self {
         let mapped = process_ids.iter().map(|_| BTreeMap::new()).collect();
         Self { process_ids, mapped, by_kernel, copied: Scratch::default() }
     }
 
-    /// Access to the same processes, with mappings of its own.
+    /// Returns the access to the same processes, with separate mappings.
     pub(super) fn again(&self) -> Self {
         Self::new(self.process_ids.clone(), self.by_kernel)
     }
 
-    pub(super) fn can_ask_kernel(&self) -> bool {
+    pub(super) fn uses_kernel(&self) -> bool {
         self.by_kernel
     }
 
-    /// Returns the address here of another rank's registered memory.
+    /// Returns the local address of another rank's registered memory.
     pub(super) fn pointer(&mut self, of: usize, location: Location, size_bytes: usize) -> Result<*mut u8> {
         let pages = self.segment(of, location)?;
         let fits = location
@@ -81,7 +81,7 @@ impl Processes {
             .checked_add(size_bytes as u64)
             .is_some_and(|end| end <= pages.size_bytes() as u64);
         assert!(fits, "bytes that lie inside their segment");
-        // SAFETY: inside the mapping.
+        // SAFETY: the address is inside the mapping.
         Ok(unsafe { pages.as_ptr().add(location.offset as usize) })
     }
 
@@ -89,7 +89,7 @@ impl Processes {
         let (mapped, process_id) = (&mut self.mapped[of], self.process_ids[of]);
         if !mapped.contains_key(&location.segment) {
             // Unmaps segments that the rank has freed.
-            mapped.retain(|_, segment| segment.is_there(process_id));
+            mapped.retain(|_, segment| segment.exists(process_id));
             let segment = Segment::map(process_id, location).or_else(|_| {
                 // The system limits the number of mappings.
                 mapped.clear();
@@ -127,15 +127,15 @@ impl Processes {
         read(self.process_ids[of], address, into).map_err(|cause| failed(size_bytes, cause))
     }
 
-    /// Has the kernel copy to an address of another rank, which lends the memory.
+    /// Copies to an address of another rank, which lends the memory, by the kernel.
     pub(in crate::transport::shared) fn store(&self, of: usize, address: u64, from: &[u8]) -> Result<()> {
         let size_bytes = from.len();
         write(self.process_ids[of], address, from).map_err(|cause| failed(size_bytes, cause))
     }
 }
 
-/// Returns the error of a copy. Where a signal ends the job and the other process is gone already, the signal ends this one in a
-/// moment too: then there is nothing to complain about.
+/// Returns the error of a copy. If a signal ends the job and the other process has ended already, the signal ends this one in a moment too,
+/// before it reports an error.
 fn failed(size_bytes: usize, cause: io::Error) -> Error {
     if cause.raw_os_error() == Some(libc::ESRCH) {
         std::thread::sleep(SIGNAL);
@@ -157,13 +157,14 @@ fn inode(process_id: i32, file: u64) -> Option<u64> {
     rustix::fs::stat(Pages::path(process_id, file)).ok().map(|status| status.st_ino)
 }
 
-/// Returns whether the kernel lets this process read that one's memory, tested on a known value.
+/// Returns whether the kernel allows this process to read that one's memory, tested with a known value.
 pub(in crate::transport) fn can_read(process_id: i32, address: u64, expected: u64) -> bool {
     let mut found = [0; 8];
     read(process_id, address, &mut found).is_ok() && u64::from_ne_bytes(found) == expected
 }
 
-/// Returns whether the kernel copies about as fast as a process does itself. The first call measures it; a process may have many worlds and groups.
+/// Returns whether the kernel copies about as fast as a process does itself. The first call measures it, since a process may have many worlds
+/// and groups.
 pub(in crate::transport) fn is_kernel_fast() -> bool {
     static IS_FAST: LazyLock<bool> = LazyLock::new(measure_kernel);
     *IS_FAST
@@ -173,7 +174,7 @@ pub(in crate::transport) fn is_kernel_fast() -> bool {
 /// processors (Intel Xeon, Cascade Lake), and three times as long as the copy on others (AMD EPYC, Zen 5).
 fn measure_kernel() -> bool {
     let (own, [mut from, mut into]) = (std::process::id() as i32, [Scratch::default(), Scratch::default()]);
-    // Not from the heap, which ends the process if there is no memory.
+    // The memory is not from the heap, which ends the process if there is none.
     let (Ok(from), Ok(into)) = (from.reserve(TRIAL_BYTES), into.reserve(TRIAL_BYTES + HEAP_OFFSET)) else {
         return false;
     };
@@ -188,7 +189,7 @@ fn measure_kernel() -> bool {
         kernels::copy(black_box(&mut *into), black_box(&*from));
         best = [best[0].min(between - began), best[1].min(between.elapsed())];
     }
-    best[0] < best[1] * WORTH
+    best[0] < best[1] * MAX_SLOWDOWN
 }
 
 /// Reads another process's memory: `process_vm_readv` (cross memory attach).
@@ -213,8 +214,7 @@ fn write(process_id: i32, address: u64, from: &[u8]) -> io::Result<()> {
         let rest = &from[done..];
         let local = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
         let remote = libc::iovec { iov_base: (address + done as u64) as *mut c_void, iov_len: rest.len() };
-        // SAFETY: the kernel only reads `rest`. What it writes is memory that the other process lends for this; it
-        // checks the address itself.
+        // SAFETY: the kernel only reads `rest`. It writes to memory that the other process lends for this, and checks the address itself.
         done += copied(unsafe {
             libc::process_vm_writev(process_id, &raw const local, 1, &raw const remote, 1, 0)
         })?;
@@ -253,21 +253,21 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_mapped_twice() {
+    fn file_of_another_process_is_mapped() {
         use rustix::fd::AsRawFd as _;
         let (file, pages) = Pages::shared(100).unwrap();
         let again = map_file(std::process::id() as i32, file.as_raw_fd() as u64).unwrap();
-        // SAFETY: both mappings are of the same memory, and nothing else uses it.
+        // SAFETY: both mappings are of the same memory, and no other code uses it.
         unsafe {
             *pages.as_ptr() = 7;
             assert_eq!(*again.as_ptr(), 7);
         }
         assert!(map_file(std::process::id() as i32, 999_999).is_err());
-        assert!(map_file(std::process::id() as i32, 0).is_err(), "standard input is not ours");
+        assert!(map_file(std::process::id() as i32, 0).is_err(), "standard input is not a segment");
     }
 
     #[test]
-    fn hundreds_of_arrays_used_alternately_stay_mapped() {
+    fn hundreds_of_alternating_arrays_stay_mapped() {
         let registry = crate::memory::Registry::of_processes();
         let mut processes = Processes::new(vec![std::process::id() as i32], false);
         let mut blocks: Vec<_> = (0..300).map(|_| registry.allocate(100).unwrap()).collect();
@@ -283,13 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_are_dropped_do_not_stay_mapped() {
+    fn dropped_segments_are_unmapped() {
         let registry = crate::memory::Registry::of_processes();
         let mut processes = Processes::new(vec![std::process::id() as i32], false);
         let mut kept = registry.allocate(100).unwrap();
         let mut reach = |block: &mut crate::memory::Block| {
             let location = registry.locate(block.as_mut_slice()).unwrap();
-            // SAFETY: the byte is in the block, and nothing else uses it.
+            // SAFETY: the byte is in the block, and no other code uses it.
             unsafe { *processes.pointer(0, location, 1).unwrap() = 7 };
             assert_eq!(block.as_mut_slice()[0], 7);
             processes.mapped[0].len()

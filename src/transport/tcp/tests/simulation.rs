@@ -1,6 +1,7 @@
-//! A deterministic simulation of the link: ranks that run what they run otherwise, over simulated sockets, in virtual time, with the faults of a seed.
+//! A deterministic simulation of the link: ranks run the usual code over simulated sockets, in virtual time, with faults determined by a
+//! seed.
 //!
-//! Every rank is a coroutine. Where it would sleep or yield, the rank that is to go on next does, or what happens next happens.
+//! Every rank is a coroutine. When it would sleep or yield, the simulation continues with the next rank or event.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -24,15 +25,12 @@ use network::Network;
 use ranks::Sample;
 use schedule::{Fault, Load, Schedule};
 
-/// The time since a simulation began.
 type Time = Duration;
 
 /// The time after which a simulation has hung.
 const END: Time = Duration::from_secs(2_000);
-/// The stack of a rank, in words.
 const STACK: usize = 32 << 10;
 
-/// The end of a rank.
 #[derive(Debug)]
 enum Fate {
     Done,
@@ -40,7 +38,6 @@ enum Fate {
     Crashed,
 }
 
-/// A notice to the other ranks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Notice {
     Left,
@@ -56,16 +53,16 @@ struct World {
     random: fastrand::Rng,
     /// The rank that runs.
     own: Rank,
-    /// When each rank goes on; `None` for one that has ended.
+    /// When each rank continues; `None` for a rank that has ended.
     wakes: Vec<Option<Time>>,
     /// The events for which each rank sleeps.
     awaited: Vec<Vec<(Rank, PollFlags)>>,
-    /// The notices under way: when each arrives, the ranks that it is for and from, and the notice.
+    /// The notices in transit: the time of arrival, the receiving and the sending rank, and the notice.
     notices: BinaryHeap<Reverse<(Time, Rank, Rank, Notice)>>,
     boards: Vec<StatusBoard>,
     /// When each rank began its latest call.
     began_call: Vec<Time>,
-    /// Since when the process of each rank is gone, and whether its host is.
+    /// When the process of each rank ended, and whether its host did.
     crashed: Vec<Option<(Time, bool)>>,
 }
 
@@ -78,9 +75,9 @@ fn with<R>(act: impl FnOnce(&mut World) -> R) -> Option<R> {
     WORLD.with_borrow_mut(|world| world.as_mut().map(act))
 }
 
-/// Lets others run until this time. Returns false outside a simulation.
+/// Suspends this rank until this time. Returns false outside a simulation.
 fn suspend(until: impl FnOnce(&mut World) -> Time) -> bool {
-    // While a rank that has crashed unwinds, nothing may wait.
+    // While a rank that has crashed unwinds, it must not wait.
     if std::thread::panicking() {
         return true;
     }
@@ -131,14 +128,14 @@ impl World {
         }
     }
 
-    /// When a rank really goes on: the system wakes it up late.
+    /// Returns the time at which a rank really continues, since the system wakes it up late.
     fn late(&mut self, until: Time) -> Time {
         let most = if self.random.u8(0..50) == 0 { 20_000 } else { 100 };
         until.saturating_add(Duration::from_micros(self.random.u64(1..most)))
     }
 
-    /// Wakes up a rank if something for which it sleeps has happened, or will.
-    fn rouse(&mut self, rank: Rank) {
+    /// Wakes up a rank when one of the events for which it sleeps happens.
+    fn wake(&mut self, rank: Rank) {
         if self.awaited[rank].is_empty() {
             return;
         }
@@ -147,7 +144,6 @@ impl World {
         self.wakes[rank] = self.wakes[rank].map(|wakes| wakes.min(ready));
     }
 
-    /// The process of a rank ends.
     fn crash(&mut self, rank: Rank, with_host: bool) {
         self.crashed[rank] = Some((self.now, with_host));
         if with_host {
@@ -159,8 +155,8 @@ impl World {
         self.crashed[rank].is_some_and(|(_, with_host)| with_host)
     }
 
-    /// Tells all other ranks, if somebody watches over them.
-    fn tell(&mut self, by: Rank, notice: &Notice) {
+    /// Notifies all other ranks, if a watchdog watches over them.
+    fn notify(&mut self, by: Rank, notice: &Notice) {
         let others = (0..self.schedule.ranks).filter(|&other| other != by && self.schedule.is_watched);
         for other in others.collect::<Vec<_>>() {
             let at = self.now + Duration::from_micros(self.random.u64(100..checks::REPORT_US));
@@ -168,7 +164,7 @@ impl World {
         }
     }
 
-    /// Returns the rank that goes on next, once it has been told what it is told before.
+    /// Returns the rank that continues next, after the earlier notices are delivered.
     fn next(&mut self) -> Option<Rank> {
         let runs_at = |rank: Rank| Some((self.schedule.runs_at(rank, self.wakes[rank]?), rank));
         let (at, rank) = (0..self.schedule.ranks).filter_map(runs_at).min()?;
@@ -186,19 +182,18 @@ impl World {
         Some(rank)
     }
 
-    /// A rank has ended.
     fn ended(&mut self, rank: Rank, fate: &Fate) {
         self.wakes[rank] = None;
         match fate {
-            Fate::Done => self.tell(rank, &Notice::Left),
-            // It has reported that itself.
+            Fate::Done => self.notify(rank, &Notice::Left),
+            // The rank has reported its failure itself.
             Fate::Failed(_) => {}
-            Fate::Crashed => self.tell(rank, &Notice::Failed { first: rank, cause: "it died".to_owned() }),
+            Fate::Crashed => self.notify(rank, &Notice::Failed { first: rank, cause: "it died".to_owned() }),
         }
     }
 }
 
-/// Runs a simulation, and checks it. Returns what every rank ended with, and when.
+/// Runs a simulation, and checks it. Returns the outcome of every rank, and its time.
 fn run(seed: u64, samples: &[Sample], change: impl FnOnce(&mut Schedule)) -> Vec<(Fate, Time)> {
     let sizes: Vec<_> = samples.iter().map(|sample| (sample.ranks(), sample.size_bytes())).collect();
     let mut schedule = Schedule::of(seed, &sizes);
@@ -236,18 +231,18 @@ fn run(seed: u64, samples: &[Sample], change: impl FnOnce(&mut Schedule)) -> Vec
 fn run_all(seeds: std::ops::Range<u64>) {
     let middle = seeds.start.midpoint(seeds.end);
     let half = |seeds: std::ops::Range<u64>| {
-        let (samples, mut wrong) = (ranks::samples(), Vec::new());
+        let (samples, mut failing) = (ranks::samples(), Vec::new());
         let mut counts = BTreeMap::<String, u64>::new();
         for seed in seeds {
             match catch_unwind(AssertUnwindSafe(|| run(seed, &samples, |_| {}))) {
                 Ok(fates) => fates.iter().for_each(|(fate, _)| {
                     *counts.entry(format!("{:?}", checks::kind(fate))).or_default() += 1;
                 }),
-                Err(_) => wrong.push(seed),
+                Err(_) => failing.push(seed),
             }
-            assert!(wrong.len() < 10, "seeds that are wrong: {wrong:?}");
+            assert!(failing.len() < 10, "failing seeds: {failing:?}");
         }
-        assert!(wrong.is_empty(), "seeds that are wrong: {wrong:?}");
+        assert!(failing.is_empty(), "failing seeds: {failing:?}");
         counts
     };
     let halves = std::thread::scope(|scope| {
@@ -264,18 +259,18 @@ fn run_all(seeds: std::ops::Range<u64>) {
 }
 
 #[test]
-fn ten_thousand_schedules_end_right() {
+fn invariants_hold_in_ten_thousand_schedules() {
     run_all(0..10_000);
 }
 
 #[test]
 #[ignore = "the deep suite runs it: it takes minutes"]
-fn a_million_schedules_end_right() {
+fn invariants_hold_in_a_million_schedules() {
     run_all(10_000..1_010_000);
 }
 
 #[test]
-fn a_seed_reproduces_a_schedule() {
+fn seed_reproduces_a_schedule() {
     let samples = ranks::samples();
     for seed in 0..100 {
         let fates = || format!("{:?}", run(seed, &samples, |_| {}));
@@ -284,12 +279,12 @@ fn a_seed_reproduces_a_schedule() {
 }
 
 #[test]
-fn a_lost_byte_is_found() {
+fn lost_byte_is_detected() {
     let samples = ranks::samples();
     let lossy = |schedule: &mut Schedule| {
         schedule.faults.clear();
         schedule.loses_bytes = true;
     };
-    let finds = |&seed: &u64| catch_unwind(AssertUnwindSafe(|| run(seed, &samples, lossy))).is_err();
-    assert!((0..20).filter(finds).count() > 10);
+    let detects = |&seed: &u64| catch_unwind(AssertUnwindSafe(|| run(seed, &samples, lossy))).is_err();
+    assert!((0..20).filter(detects).count() > 10);
 }

@@ -1,10 +1,9 @@
-//! Compares our table with `ucp/api/ucp.h`, where it is installed.
+//! Compares the table with `ucp/api/ucp.h`, if it is installed.
 
 use std::collections::BTreeMap;
 
 use crate::transport::ucx::sys::{CONSTANTS, LAYOUT, SIGNATURES};
 
-/// Declares what the header declares only as macros, or what bindgen leaves out.
 const SOURCE: &str =
     "#include <ucp/api/ucp.h>\n#include <ucs/type/status.h>\n#include <ucs/type/thread_mode.h>\n";
 
@@ -28,25 +27,25 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
-fn the_table_agrees_with_the_header() {
+fn table_agrees_with_the_header() {
     let bindings = bindings();
-    let mut wrong = Vec::new();
+    let mut mismatches = Vec::new();
     for (name, arguments, result) in SIGNATURES {
         let declared = declaration(&bindings, name);
-        let ours = (arguments.iter().map(|kind| plain(kind)).collect::<Vec<_>>(), plain(result));
-        if declared.as_ref() != Some(&ours) {
-            wrong.push(format!("{name}: {declared:?}, and not {ours:?}"));
+        let expected = (arguments.iter().map(|kind| plain(kind)).collect::<Vec<_>>(), plain(result));
+        if declared.as_ref() != Some(&expected) {
+            mismatches.push(format!("{name}: {declared:?}, and not {expected:?}"));
         }
     }
     let constants = constants(&bindings);
     for (name, value) in CONSTANTS {
         if constants.get(*name) != Some(&value.to_string()) {
-            wrong.push(format!("{name}: {:?}, and not {value}", constants.get(*name)));
+            mismatches.push(format!("{name}: {:?}, and not {value}", constants.get(*name)));
         }
     }
     let text = plain(&bindings);
     for (name, size_bytes, fields) in LAYOUT {
-        // Some are structures with a name of their own, of which this is another.
+        // Some are typedefs of a structure whose name has no suffix.
         let tag = name.strip_suffix("_t").filter(|tag| text.contains(&format!("[\"Sizeof{tag}\"]")));
         let name = tag.unwrap_or(name);
         for (field, offset) in *fields {
@@ -55,7 +54,7 @@ fn the_table_agrees_with_the_header() {
                 "[\"Offsetoffield:{name}::{field}\"][::std::mem::offset_of!({name},{field})-{offset}usize]"
             );
             if !text.contains(&line) {
-                wrong.push(format!("{name}.{field} is not at {offset}"));
+                mismatches.push(format!("{name}.{field} is not at {offset}"));
             }
         }
         let size = format!("[\"Sizeof{name}\"][::std::mem::size_of::<{name}>()-");
@@ -63,10 +62,10 @@ fn the_table_agrees_with_the_header() {
         let declared: Option<usize> = declared.and_then(|(size, _)| size.parse().ok());
         // A later version may have more fields at the end.
         if declared.is_none_or(|declared| declared < *size_bytes) {
-            wrong.push(format!("{name} has {declared:?} bytes, and not {size_bytes}"));
+            mismatches.push(format!("{name} has {declared:?} bytes, and not {size_bytes}"));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(mismatches.is_empty(), "{}", mismatches.join("\n"));
 }
 
 /// Returns the types of the arguments of a function and of its result.

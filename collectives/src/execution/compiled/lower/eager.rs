@@ -31,7 +31,7 @@ pub(super) fn lower(plan: &Plan, rank: Rank) -> Option<Vec<(Place, Instruction)>
     Some(instructions)
 }
 
-/// Returns the rest of a step once its send is done, if any; `None` if there is no such instruction.
+/// Returns the instruction that remains of a step after its send, if any; `None` if no instruction can express it.
 fn awaited(step: &Step, rank: Rank) -> Option<Option<Instruction>> {
     match (step.send, step.receive) {
         (_, None) => Some(None),

@@ -1,14 +1,15 @@
 //! Multi-level plans in lanes, pipelined over blocks: while one block of an array is between nodes, others are reduced and
 //! distributed inside them. (Luo et al., "HAN: a hierarchical autotuned collective communication framework", IEEE CLUSTER 2020.)
 //!
-//! A network link idles whenever nothing is in flight, so a step between nodes is posted long before its result is needed, and
+//! A network link idles whenever no message is in flight, so a step between nodes is posted long before its result is needed, and
 //! completed long after. All ranks follow the same timetable. In tick t
 //! - the steps that have been in flight for [`DEPTH`] ticks are completed;
 //! - step s between nodes is posted, for block t − 1 − s · `DEPTH`, for every s;
 //! - block t is reduced in the node;
 //! - the block that has completed all its steps between nodes is distributed in the node.
 //!
-//! In tick t, a rank thus waits only for what other ranks post before tick t, or do inside the node in tick t; these never wait
+//! In tick t, a rank thus waits only for messages that other ranks post before tick t, and for their intra-node steps of tick t. These never
+//! wait
 //! for this rank, so there is no deadlock.
 
 use std::ops::RangeInclusive;
@@ -19,9 +20,9 @@ use crate::schedule::{Chunks, Receive, Send};
 
 /// The number of blocks in flight between nodes, for each step.
 pub(crate) const DEPTH: usize = 2;
-/// The minimum and maximum part of a chunk in a block; between them, there are [`BLOCKS`] blocks. The network idles while the
-/// first block is reduced and the last one distributed, so blocks should be many; but the ranks of a node synchronise for each,
-/// which takes long when oversubscribed.
+/// The minimum and maximum part of a chunk in a block. Between them, there are [`BLOCKS`] blocks. The network idles while the first block is
+/// reduced and the last one distributed, so blocks should be many. But the ranks of a node synchronise for each, which takes long when
+/// oversubscribed.
 const BLOCK_BYTES: RangeInclusive<usize> = 32 << 10..=1 << 20;
 const BLOCKS: usize = 32;
 
@@ -78,8 +79,8 @@ pub(super) fn lower(plan: &Plan, blocks: usize, far_steps: usize) -> Vec<(Place,
 /// A send and a receive of a step.
 type Halves = (Option<Outgoing>, Option<Incoming>);
 
-/// Returns the sends and receives of one block in a step of a phase, chunk by chunk, since a block is a part of each chunk; nothing if
-/// there is no such step.
+/// Returns the sends and receives of one block in a step of a phase, chunk by chunk, since a block is a part of each chunk; empty if there is
+/// no such step.
 fn by_chunks((number, phase): (usize, &Phase), step: usize, block: usize) -> Vec<(Place, Halves)> {
     let place = Place { name: phase.name, phase: number, step };
     let step = phase.schedule.steps().get(step).copied().unwrap_or_default();
@@ -105,7 +106,7 @@ mod tests {
     use crate::{Algorithm, Operation, Topology};
 
     #[test]
-    fn two_blocks_and_one_step_by_the_clock() {
+    fn timetable_of_two_blocks_and_one_step() {
         let plan =
             Algorithm::HierarchicalCopy.plan(Operation::AllReduce, &Topology::uniform(2, 2), 0).unwrap();
         let instructions = lower(&plan, 2, 1).into_iter().map(|(_, instruction)| match instruction {
@@ -126,13 +127,13 @@ mod tests {
             ("distribute", 1),
         ];
         let mut instructions: Vec<_> = instructions.collect();
-        // One for each chunk.
+        // Each instruction occurs once for each chunk.
         instructions.dedup();
         assert_eq!(instructions, expected);
     }
 
     #[test]
-    fn a_block_is_whole_segments_between_the_bounds() {
+    fn block_consists_of_whole_segments_within_the_bounds() {
         assert_eq!(blocks(32 << 10, 1), None);
         assert_eq!(blocks((32 << 10) + 1, 1), Some(2));
         assert_eq!(blocks(8 << 20, 1), Some(32));

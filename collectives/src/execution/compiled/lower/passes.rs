@@ -52,7 +52,7 @@ pub(super) fn moves(operation: Operation, (rank, ranks): (Rank, usize), passes: 
                 theirs: part(rank, half(with)),
                 own: part(with, half(with)),
             };
-            // The next rank first, so that not all access the same one at once.
+            // The next rank comes first, so that ranks do not all access the same one at once.
             (1..ranks).map(|distance| swap((rank + distance) % ranks)).collect()
         }
         Operation::Gather { root } => others().filter(|&to| to == root).map(write).collect(),

@@ -1,4 +1,4 @@
-//! All interleavings in which ranks see that a buffer is opened, released and withdrawn.
+//! All interleavings in which ranks observe that a buffer is opened, released and withdrawn.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn conditions() -> Arc<[Condition; 2]> {
 }
 
 #[test]
-fn nobody_is_inside_of_memory_that_is_withdrawn() {
+fn no_rank_accesses_withdrawn_memory() {
     loom::model(|| {
         let (conditions, memory) = (conditions(), Arc::new(SharedCell::new(1_u64)));
         let visitor = {
@@ -30,7 +30,7 @@ fn nobody_is_inside_of_memory_that_is_withdrawn() {
             thread::spawn(move || {
                 let [owner, own] = &*conditions;
                 if let Some(_inside) = own.enter(std::iter::once(owner)) {
-                    // SAFETY: the owner waits until this rank is out, which is what loom is to find out.
+                    // SAFETY: the owner waits until this rank has left, which loom verifies.
                     assert_eq!(memory.with(|memory| unsafe { *memory }), 1);
                 }
             })
@@ -44,7 +44,7 @@ fn nobody_is_inside_of_memory_that_is_withdrawn() {
 }
 
 #[test]
-fn what_is_posted_is_read_whole_and_posted_over_when_all_are_done() {
+fn post_is_read_whole_and_replaced_only_after_it_was_read() {
     loom::model(|| {
         let conditions = conditions();
         let poster = {
@@ -56,8 +56,7 @@ fn what_is_posted_is_read_whole_and_posted_over_when_all_are_done() {
                         thread::yield_now();
                     }
                     let content = Content { header: Header::numbered(number), location: Location::zeroed() };
-                    // SAFETY: only this thread posts, and the reader is done with the content before, which is what loom is to
-                    // find out.
+                    // SAFETY: only this thread posts, and the reader has read the previous content, which loom verifies.
                     unsafe { own.opened.post(number, content) };
                 }
             })

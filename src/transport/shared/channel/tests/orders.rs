@@ -1,4 +1,4 @@
-//! All interleavings in which a sender and a receiver see each other's writes.
+//! All interleavings in which a sender and a receiver observe each other's writes.
 
 use std::sync::Arc;
 
@@ -16,20 +16,19 @@ fn channel() -> Arc<Channel> {
         payload: SharedCell::new([0; SHORT]),
     };
     Arc::new(Channel {
-        taken: CachePadded::new(AtomicU64::new(0)),
+        released: CachePadded::new(AtomicU64::new(0)),
         headers: CachePadded::new(std::array::from_fn(|_| SharedCell::new(Header::numbered(0)))),
         slots: std::array::from_fn(|_| slot()),
     })
 }
 
 /// Waits until the receiver has released this many messages.
-fn until_taken(channel: &Channel, number: u64) {
-    while channel.taken() < number {
+fn until_released(channel: &Channel, number: u64) {
+    while channel.released() < number {
         thread::yield_now();
     }
 }
 
-/// Waits for a message.
 fn until_arrived(channel: &Channel, number: u64) -> &Message {
     loop {
         if let Some(message) = channel.arrived(number) {
@@ -39,7 +38,7 @@ fn until_arrived(channel: &Channel, number: u64) -> &Message {
     }
 }
 
-/// More messages than slots, so that one is reused.
+/// Sends more messages than there are slots, so that one is reused.
 fn messages_of(size_bytes: usize) {
     loom::model(move || {
         let channel = channel();
@@ -47,7 +46,7 @@ fn messages_of(size_bytes: usize) {
             let channel = Arc::clone(&channel);
             thread::spawn(move || {
                 for number in 1..=MESSAGES {
-                    until_taken(&channel, number.saturating_sub(SLOTS));
+                    until_released(&channel, number.saturating_sub(SLOTS));
                     let stamp = Stamp { number, acknowledged: 0 };
                     channel.send_short(stamp, &Header::numbered(number), &vec![number as u8; size_bytes]);
                 }
@@ -58,24 +57,24 @@ fn messages_of(size_bytes: usize) {
             assert_eq!(message.digest, Header::numbered(number).digest());
             assert_eq!(channel.header(number).sequence(), number);
             assert_eq!(channel.payload(number, message, size_bytes), vec![number as u8; size_bytes]);
-            channel.take(number);
+            channel.release(number);
         }
         sender.join().unwrap();
     });
 }
 
 #[test]
-fn a_message_is_whole_beside_its_number() {
+fn message_next_to_its_number_is_whole() {
     messages_of(8);
 }
 
 #[test]
-fn a_message_is_whole_in_its_slot() {
+fn message_in_its_slot_is_whole() {
     messages_of(INLINE + 1);
 }
 
 #[test]
-fn what_a_message_points_to_is_the_senders_again_once_it_is_taken() {
+fn lent_memory_returns_to_the_sender_after_release() {
     loom::model(|| {
         let (channel, buffer) = (channel(), Arc::new(SharedCell::new(1_u64)));
         let sender = {
@@ -83,15 +82,15 @@ fn what_a_message_points_to_is_the_senders_again_once_it_is_taken() {
             thread::spawn(move || {
                 let stamp = Stamp { number: 1, acknowledged: 0 };
                 channel.send_long(stamp, &Header::numbered(1), Location::zeroed());
-                until_taken(&channel, 1);
-                // SAFETY: the receiver is done with it, which is what loom is to find out.
+                until_released(&channel, 1);
+                // SAFETY: the receiver has released it, which loom verifies.
                 buffer.with_mut(|buffer| unsafe { *buffer = 2 });
             })
         };
         until_arrived(&channel, 1);
-        // SAFETY: the sender waits, which is what loom is to find out.
+        // SAFETY: the sender waits, which loom verifies.
         assert_eq!(buffer.with(|buffer| unsafe { *buffer }), 1);
-        channel.take(1);
+        channel.release(1);
         sender.join().unwrap();
     });
 }

@@ -8,13 +8,11 @@ use super::{Fate, Fault, Time, World};
 use crate::error::Error;
 use crate::transport::waiting::IN_FLIGHT_GRACE;
 
-/// The longest time until other ranks learn of a failure, in microseconds.
+/// The longest time until other ranks are notified of a failure, in microseconds.
 pub(super) const REPORT_US: u64 = 2_000_000;
-/// The time by which a rank may fail later than promised, since it is woken up late, and reads the clock now
-/// and then.
+/// The time by which a rank may fail later than promised, since it is woken up late, and reads the clock only at intervals.
 const SLACK: Time = Duration::from_millis(600);
 
-/// The kind of an end, in counts.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
     Done,
@@ -36,7 +34,7 @@ pub(super) fn kind(fate: &Fate) -> Kind {
     }
 }
 
-/// Every rank has the right values, which [`rank`](super::ranks::rank) checks; or it has crashed; or it fails in time, with an error that
+/// Checks that every rank has the right values (which [`rank`](super::ranks::rank) checks), has crashed, or fails in time with an error that
 /// names a rank at fault.
 pub(super) fn check(world: &World, fates: &[(Fate, Time)]) {
     for (rank, (fate, at)) in fates.iter().enumerate() {
@@ -46,16 +44,16 @@ pub(super) fn check(world: &World, fates: &[(Fate, Time)]) {
                 "rank {rank} fails without a fault: {fates:?}\n{:?}",
                 world.schedule
             );
-            is_right(world, fates, rank, error);
-            is_in_time(world, rank, error, *at);
+            check_error(world, fates, rank, error);
+            check_time(world, rank, error, *at);
         }
     }
 }
 
-/// Returns whether an error names a rank at fault, or one that has failed or waits because of it.
-fn is_right(world: &World, fates: &[(Fate, Time)], rank: Rank, error: &Error) {
+/// Checks that an error names a rank at fault, or one that has failed or waits because of it.
+fn check_error(world: &World, fates: &[(Fate, Time)], rank: Rank, error: &Error) {
     let schedule = &world.schedule;
-    let named = error.failed_rank().unwrap_or_else(|| panic!("rank {rank} fails and names nobody: {error}"));
+    let named = error.failed_rank().unwrap_or_else(|| panic!("rank {rank} fails and names no rank: {error}"));
     // A rank may wait for one that is late because of a third.
     let is_late = matches!(error, Error::Timeout { .. }) && schedule.delays();
     let has_failed = named != rank && !matches!(fates[named].0, Fate::Done);
@@ -64,21 +62,21 @@ fn is_right(world: &World, fates: &[(Fate, Time)], rank: Rank, error: &Error) {
         Fate::Failed(error) => error.failed_rank() == Some(named) && schedule.explains(other, named),
         _ => false,
     };
-    let is_told = schedule.is_watched && (0..fates.len()).any(|other| other != rank && reports(other));
-    let is_explained = is_late || has_failed || is_told || schedule.explains(rank, named);
+    let is_notified = schedule.is_watched && (0..fates.len()).any(|other| other != rank && reports(other));
+    let is_explained = is_late || has_failed || is_notified || schedule.explains(rank, named);
     assert!(is_explained, "rank {rank} names rank {named}: {error}\n{fates:?}\n{schedule:?}");
     if let Error::Timeout { waited, .. } = error {
         assert!(*waited > schedule.timeout, "rank {rank} fails after {waited:?}: {error}");
     }
-    // Where ranks are told of the only fault, all of them name it.
-    let told = schedule.is_watched && schedule.timeout > Duration::from_micros(2 * REPORT_US);
-    if let ([Fault::Crash { rank: crashed, .. }], true) = (&schedule.faults[..], told) {
+    // If ranks are notified of the only fault, all of them name it.
+    let notified = schedule.is_watched && schedule.timeout > Duration::from_micros(2 * REPORT_US);
+    if let ([Fault::Crash { rank: crashed, .. }], true) = (&schedule.faults[..], notified) {
         assert_eq!(named, *crashed, "rank {rank} names rank {named}: {error}\n{fates:?}\n{schedule:?}");
     }
 }
 
-/// Returns whether a rank has failed when it promises to.
-fn is_in_time(world: &World, rank: Rank, error: &Error, at: Time) {
+/// Checks that a rank has failed by the time that it promises.
+fn check_time(world: &World, rank: Rank, error: &Error, at: Time) {
     let World { schedule, network, began_call, .. } = world;
     let moved = network.moved[rank].max(began_call[rank]);
     let mut latest = schedule.end_of_wait(rank, moved, schedule.timeout);

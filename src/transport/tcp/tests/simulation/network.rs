@@ -1,5 +1,5 @@
-//! Simulated connections. The model is TCP: bytes arrive in order, the kernels of both ends hold a limited number of them, an end that closes is noticed
-//! after what it has sent, and a reset loses what has not arrived.
+//! Simulated connections. The model is TCP: bytes arrive in order, and the kernels of both ends hold a limited number of them. The receiver
+//! detects the end of a closed connection after all bytes. A reset loses bytes that have not arrived.
 
 use std::collections::VecDeque;
 use std::io::{Cursor, Read as _};
@@ -12,27 +12,25 @@ use unisono_collectives::Rank;
 use super::{Schedule, Time, suspend, with};
 use crate::transport::tcp::socket::Socket;
 
-/// The bytes from one rank to another.
 #[derive(Debug, Default)]
 struct Pipe {
     /// Bytes that have not been received, and when they arrive.
     segments: VecDeque<(Time, Cursor<Vec<u8>>)>,
     /// When the latest of them arrives.
     last: Time,
-    /// The numbers of bytes that were received, and when the sender learns of them.
+    /// The numbers of bytes that were received, and when the sender is notified of them.
     acknowledged: VecDeque<(Time, usize)>,
-    under_way: usize,
+    in_transit: usize,
     sent: u64,
-    /// When the receiver finds the end, and whether it is a reset.
+    /// When the receiver detects the end, and whether it is a reset.
     end: Option<(Time, bool)>,
-    /// When the sender finds that it cannot send any more.
+    /// When the sender detects that it cannot send any more.
     broken: Option<Time>,
-    /// Whether the receiver has closed it.
     is_closed: bool,
 }
 
 impl Pipe {
-    /// The connection is reset: what arrives later is lost.
+    /// Resets the connection at this time. Bytes that arrive later are lost.
     fn reset(&mut self, at: Time) {
         if self.end.is_none_or(|(end, _)| at < end) {
             self.segments.retain(|(arrives, _)| *arrives <= at);
@@ -44,17 +42,17 @@ impl Pipe {
         self.broken = Some(self.broken.map_or(at, |broken| broken.min(at)));
     }
 
-    /// When its receiver can go on.
+    /// Returns when the receiver can continue.
     fn readable(&self) -> Time {
         let arrives = self.segments.front().map(|(arrives, _)| *arrives);
         arrives.into_iter().chain(self.end.map(|(at, _)| at)).min().unwrap_or(Time::MAX)
     }
 
-    /// When its sender can go on.
-    fn writable(&self, room: usize) -> Time {
-        let has_room = (self.under_way < room).then_some(Time::ZERO);
+    /// Returns when the sender can continue.
+    fn writable(&self, capacity: usize) -> Time {
+        let has_capacity = (self.in_transit < capacity).then_some(Time::ZERO);
         let later = self.acknowledged.front().map(|(at, _)| *at);
-        has_room.into_iter().chain(later).chain(self.broken).min().unwrap_or(Time::MAX)
+        has_capacity.into_iter().chain(later).chain(self.broken).min().unwrap_or(Time::MAX)
     }
 }
 
@@ -69,10 +67,11 @@ pub(super) struct Network {
     /// By sender and receiver.
     pipes: Vec<Pipe>,
     random: fastrand::Rng,
-    /// The numbers of socket calls of ranks, and when bytes last moved.
+    /// The number of socket calls of each rank.
     calls: Vec<u64>,
+    /// When bytes last moved, by rank.
     pub(super) moved: Vec<Time>,
-    /// When a rank has first found a connection lost.
+    /// When each rank first detected a lost connection.
     pub(super) lost: Vec<Option<Time>>,
 }
 
@@ -97,7 +96,7 @@ impl Network {
         Duration::from_nanos(self.random.u64(1_000..=schedule.delay.as_nanos() as u64))
     }
 
-    /// Counts a socket call. Returns whether the process ends at it, and whether with its host.
+    /// Counts a socket call. If the process ends at it, returns whether its host does too.
     fn call(&mut self, own: Rank, schedule: &Schedule) -> Option<bool> {
         self.calls[own] += 1;
         schedule.crash(own).filter(|(calls, _)| *calls == self.calls[own]).map(|(_, with_host)| with_host)
@@ -127,10 +126,10 @@ impl Network {
             return Err(Errno::PIPE);
         }
         while let Some((_, size)) = pipe.acknowledged.pop_front_if(|(at, _)| *at <= now) {
-            pipe.under_way -= size;
+            pipe.in_transit -= size;
         }
         let (free, sent, is_closed) =
-            (schedule.room.saturating_sub(pipe.under_way), pipe.sent, pipe.is_closed);
+            (schedule.capacity.saturating_sub(pipe.in_transit), pipe.sent, pipe.is_closed);
         let most = (bytes[0].len() + bytes[1].len()).min(free);
         if most == 0 {
             return Err(Errno::AGAIN);
@@ -152,7 +151,7 @@ impl Network {
         taken.truncate(size);
         taken.drain(..usize::from(loses));
         pipe.segments.push_back((pipe.last, Cursor::new(taken)));
-        (pipe.under_way, pipe.sent) = (pipe.under_way + size, pipe.sent + size as u64);
+        (pipe.in_transit, pipe.sent) = (pipe.in_transit + size, pipe.sent + size as u64);
         if reset.is_some() {
             for [one, other] in [[own, to], [to, own]] {
                 let at = now + self.delay(schedule);
@@ -162,7 +161,7 @@ impl Network {
         if size == 0 { Err(Errno::CONNRESET) } else { Ok(size) }
     }
 
-    /// The sender of a pair learns that the connection is reset.
+    /// Resets the connection of a pair, which its sender detects at this time.
     fn refuse(&mut self, [own, other]: [Rank; 2], at: Time) {
         self.pipe(own, other).breaks(at);
         self.pipe(other, own).reset(at);
@@ -179,21 +178,21 @@ impl Network {
             return Err(Errno::INTR);
         }
         let pipe = self.pipe(from, own);
-        let here: usize =
+        let available: usize =
             pipe.segments.iter().take_while(|(at, _)| *at <= now).map(|(_, bytes)| left(bytes)).sum();
-        if here == 0 {
+        if available == 0 {
             return match pipe.end {
                 Some((at, true)) if at <= now => Err(Errno::CONNRESET),
                 Some((at, false)) if at <= now => Ok(0),
                 _ => Err(Errno::AGAIN),
             };
         }
-        let size = self.some(here.min(place.len()));
+        let size = self.some(available.min(place.len()));
         let at = now + self.delay(schedule);
         let pipe = self.pipe(from, own);
         let mut filled = 0;
         while filled < size {
-            let (_, bytes) = pipe.segments.front_mut().expect("they are here");
+            let (_, bytes) = pipe.segments.front_mut().expect("they have arrived");
             filled += bytes.read(&mut place[filled..size]).expect("it is memory");
             pipe.segments.pop_front_if(|(_, bytes)| left(bytes) == 0);
         }
@@ -204,7 +203,7 @@ impl Network {
         Ok(size)
     }
 
-    /// A process closes its end of a connection.
+    /// Closes a process's end of a connection.
     fn close(&mut self, [own, other]: [Rank; 2], now: Time, schedule: &Schedule) {
         let (delay, answer) = (self.delay(schedule), self.delay(schedule));
         let at = schedule.clear_at([own, other], now + delay);
@@ -225,8 +224,7 @@ impl Network {
         }
     }
 
-    /// The host of a rank ends: no host acknowledges or refuses any more, and what it has not sent yet is
-    /// lost.
+    /// Ends the host of a rank. It no longer acknowledges or refuses, and bytes that it has not sent yet are lost.
     pub(super) fn host_ends(&mut self, own: Rank, now: Time) {
         for other in 0..self.ranks {
             let outgoing = self.pipe(own, other);
@@ -235,19 +233,19 @@ impl Network {
         }
     }
 
-    /// When one of these events has happened that a rank waits for.
+    /// Returns when the first of these events happens, for which a rank waits.
     pub(super) fn ready(&self, own: Rank, awaited: &[(Rank, PollFlags)], schedule: &Schedule) -> Time {
         let pipe = |from: Rank, to: Rank| &self.pipes[from * self.ranks + to];
         let ready = awaited.iter().map(|&(other, events)| {
             let reads = events.contains(PollFlags::IN).then(|| pipe(other, own).readable());
-            let writes = events.contains(PollFlags::OUT).then(|| pipe(own, other).writable(schedule.room));
+            let writes =
+                events.contains(PollFlags::OUT).then(|| pipe(own, other).writable(schedule.capacity));
             reads.into_iter().chain(writes).min().unwrap_or(Time::MAX)
         });
         ready.min().unwrap_or(Time::MAX)
     }
 }
 
-/// An end of a connection.
 #[derive(Debug)]
 pub(super) struct Simulated {
     pub(super) own: Rank,
@@ -273,7 +271,7 @@ impl Simulated {
             match done {
                 Ok(1..) => {
                     world.network.moved[self.own] = world.now;
-                    world.rouse(self.other);
+                    world.wake(self.other);
                 }
                 Ok(0) | Err(Errno::CONNRESET | Errno::PIPE) => {
                     world.network.lost[self.own].get_or_insert(world.now);
@@ -303,7 +301,7 @@ impl Socket for Simulated {
             let own = world.own;
             world.awaited[own] = awaited;
             let ready = world.network.ready(own, &world.awaited[own], &world.schedule);
-            // Without an event, it is woken up late.
+            // Without an event, the rank is woken up late.
             let most = most + Duration::from_micros(world.random.u64(0..20_000));
             (world.now + most).min(ready.max(world.now))
         });
@@ -316,7 +314,7 @@ impl Drop for Simulated {
         with(|world| {
             if !world.is_host_down(self.own) {
                 world.network.close([self.own, self.other], world.now, &world.schedule);
-                world.rouse(self.other);
+                world.wake(self.other);
             }
         });
     }

@@ -8,7 +8,7 @@ use unisono_collectives::program::{self, Instruction};
 use unisono_collectives::{Algorithm, Operation, Rank, Topology};
 
 use super::network::Simulated;
-use super::schedule::MOST_BYTES;
+use super::schedule::MAX_BYTES;
 use super::{Fate, Load, Notice, sleep, with};
 use crate::call::Call;
 use crate::codes::Codes;
@@ -29,7 +29,6 @@ pub(super) struct Sample {
     bound: Vec<Bound>,
     inputs: Vec<Vec<f32>>,
     expected: Vec<Vec<f32>>,
-    /// Whether exchanges are posted.
     has_lanes: bool,
 }
 
@@ -120,7 +119,7 @@ pub(super) fn samples() -> Vec<Sample> {
     samples
 }
 
-/// A rank's call begins.
+/// Begins a rank's call, after a random pause.
 fn begin_call() {
     let pause = with(|world| {
         let pause = world.schedule.pause.as_micros() as u64;
@@ -140,11 +139,10 @@ impl Guard for Notices {
     fn hurry(&self) {}
 
     fn fail(&self, status: &StatusBoard, first: Rank, cause: &str) {
-        with(|world| world.tell(status.rank(), &Notice::Failed { first, cause: cause.to_owned() }));
+        with(|world| world.notify(status.rank(), &Notice::Failed { first, cause: cause.to_owned() }));
     }
 }
 
-/// Runs a rank.
 pub(super) fn rank(own: Rank, load: Load, samples: &[Sample]) -> Fate {
     let simulation = with(|world| (world.boards[own].clone(), world.schedule.ranks, world.schedule.timeout));
     let (status, ranks, timeout) = simulation.expect("it is simulated");
@@ -177,7 +175,6 @@ pub(super) fn rank(own: Rank, load: Load, samples: &[Sample]) -> Fate {
     done.map_or_else(Fate::Failed, |()| Fate::Done)
 }
 
-/// A point-to-point message.
 #[derive(Debug, Clone, Copy)]
 struct Message {
     number: usize,
@@ -203,14 +200,14 @@ fn plan(seed: u64, ranks: usize) -> Vec<Message> {
     let message = |number| {
         let from = random.usize(0..ranks);
         let to = (from + random.usize(1..ranks)) % ranks;
-        let most = [1, 50, 3_000, MOST_BYTES][random.usize(0..4)];
+        let most = [1, 50, 3_000, MAX_BYTES][random.usize(0..4)];
         let size_bytes = random.usize(0..most);
         Message { number, from, to, tag: random.u32(0..3), size_bytes }
     };
     (0..12).map(message).collect()
 }
 
-/// Starts all sends and receives of a rank before it waits for them. Those with the same tag match in order.
+/// Starts all sends and receives of a rank before it waits for them. Messages with the same tag match in order.
 fn all_at_once(own: Rank, plan: &[Message], messages: &Messages, deadlines: Deadlines) -> Result<()> {
     begin_call();
     let results = Arc::new(Mutex::new(Vec::new()));
@@ -242,7 +239,7 @@ fn all_at_once(own: Rank, plan: &[Message], messages: &Messages, deadlines: Dead
         }
         started += 1;
     };
-    // Receives of higher tags first: they are in another order than the sends.
+    // Receives of higher tags come first, so that their order differs from that of the sends.
     let mut receives: Vec<_> = plan.iter().filter(|message| message.to == own).collect();
     receives.sort_by_key(|message| std::cmp::Reverse(message.tag));
     plan.iter().filter(|message| message.from == own).for_each(|message| start(message, true));
@@ -261,7 +258,7 @@ fn one_by_one(own: Rank, ranks: usize, seed: u64, messages: &Messages, deadlines
     let (next, before) = ((own + 1) % ranks, (own + ranks - 1) % ranks);
     let mut random = fastrand::Rng::with_seed(seed);
     for number in 0..3 {
-        let most = [1, 3_000, MOST_BYTES][random.usize(0..3)];
+        let most = [1, 3_000, MAX_BYTES][random.usize(0..3)];
         let size_bytes = random.usize(0..most);
         begin_call();
         let sent = Message { number, from: own, to: next, tag: number as u32, size_bytes };

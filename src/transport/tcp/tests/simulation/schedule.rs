@@ -6,13 +6,12 @@ use unisono_collectives::Rank;
 
 use super::Time;
 
-/// The most bytes of a point-to-point message.
-pub(super) const MOST_BYTES: usize = 50_000;
+/// The largest size of a point-to-point message.
+pub(super) const MAX_BYTES: usize = 50_000;
 
-/// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Fault {
-    /// The process ends at its socket call of this number; if `with_host`, no kernel closes its connections.
+    /// The process ends at its socket call of this number. With `with_host`, no kernel closes its connections.
     Crash { rank: Rank, calls: u64, with_host: bool },
     /// A connection is reset when this number of bytes has been sent in this direction.
     Reset { from: Rank, to: Rank, bytes: u64 },
@@ -22,14 +21,13 @@ pub(super) enum Fault {
     Stop { rank: Rank, since: Time, until: Time },
 }
 
-/// The communication of ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Load {
     /// `calls` calls of the collective number `sample`.
     Collective { sample: usize, calls: usize },
-    /// Point-to-point messages, all started before any is waited for.
+    /// Point-to-point messages, all started before any of them is awaited.
     Messages { seed: u64 },
-    /// Point-to-point messages, each sent and received at once.
+    /// Point-to-point messages, each by a blocking call.
     Exchanges { seed: u64 },
 }
 
@@ -39,15 +37,15 @@ pub(super) struct Schedule {
     pub(super) load: Load,
     /// The timeout of a wait.
     pub(super) timeout: Time,
-    /// The longest delay of bytes, and the longest pause of a rank that has something to do.
     pub(super) delay: Time,
+    /// The longest pause of a rank before a call.
     pub(super) pause: Time,
-    /// The most bytes that are under way from a rank to another.
-    pub(super) room: usize,
-    /// Whether other ranks are told of ranks that have failed or left.
+    /// The largest number of bytes in transit from a rank to another.
+    pub(super) capacity: usize,
+    /// Whether other ranks are notified of ranks that have failed or left.
     pub(super) is_watched: bool,
     pub(super) faults: Vec<Fault>,
-    /// The simulation loses a byte now and then: it has to notice.
+    /// Whether the simulation sometimes loses a byte, which the checks must detect.
     pub(super) loses_bytes: bool,
 }
 
@@ -62,26 +60,26 @@ impl Schedule {
         };
         let (ranks, size_bytes) = match load {
             Load::Collective { sample, .. } => samples[sample],
-            _ => (random.usize(2..=4), MOST_BYTES),
+            _ => (random.usize(2..=4), MAX_BYTES),
         };
         let millis = Duration::from_millis;
         let timeout = millis([500, 4_500, 20_000][random.usize(0..3)]);
         let delay = Duration::from_micros([30, 1_000, 20_000][random.usize(0..3)]);
-        let mut room = [100, 3_000, 20_000, 1 << 20][random.usize(0..4)];
-        // Between two ranks, a message may take longer than the timeout: its bytes renew the deadline. A third would wait without any.
+        let mut capacity = [100, 3_000, 20_000, 1 << 20][random.usize(0..4)];
+        // Between two ranks, a message may take longer than the timeout: its bytes renew the deadline. A third rank would wait without any.
         let longest = if ranks > 2 { timeout / 8 } else { millis(10_000) };
-        if 2 * delay * (size_bytes / room) as u32 > longest {
-            room = 1 << 20;
+        if 2 * delay * (size_bytes / capacity) as u32 > longest {
+            capacity = 1 << 20;
         }
         let mut faults = Vec::new();
         if random.bool() {
             faults.extend((0..random.usize(1..=2)).map(|_| Self::fault(random, ranks, delay)));
         }
-        let can_be_told =
+        let can_be_watched =
             faults.iter().all(|fault| matches!(fault, Fault::Crash { .. } | Fault::Reset { .. }));
-        let is_watched = can_be_told && random.bool();
+        let is_watched = can_be_watched && random.bool();
         let pause = millis([0, 0, 50][random.usize(0..3)]);
-        Self { ranks, load, timeout, delay, pause, room, is_watched, faults, loses_bytes: false }
+        Self { ranks, load, timeout, delay, pause, capacity, is_watched, faults, loses_bytes: false }
     }
 
     fn fault(random: &mut fastrand::Rng, ranks: usize, delay: Time) -> Fault {
@@ -103,7 +101,7 @@ impl Schedule {
         }
     }
 
-    /// Returns whether all faults pass so early that all ranks must succeed.
+    /// Returns whether all faults end so soon that all ranks must succeed.
     pub(super) fn is_benign(&self) -> bool {
         let passes = |fault: &Fault| match *fault {
             Fault::Cut { since, until, .. } | Fault::Stop { since, until, .. } => {
@@ -114,7 +112,7 @@ impl Schedule {
         self.faults.iter().all(passes)
     }
 
-    /// Returns the number of the socket call at which a rank ends.
+    /// Returns the number of the socket call at which a rank's process ends, and whether its host does too.
     pub(super) fn crash(&self, own: Rank) -> Option<(u64, bool)> {
         let crashes = self.faults.iter().filter_map(|fault| match *fault {
             Fault::Crash { rank, calls, with_host } if rank == own => Some((calls, with_host)),
@@ -123,7 +121,7 @@ impl Schedule {
         crashes.min()
     }
 
-    /// After how many bytes from one rank to another their connection is reset.
+    /// Returns the number of bytes from one rank to another after which their connection is reset.
     pub(super) fn reset(&self, pair: [Rank; 2]) -> Option<u64> {
         let resets = self.faults.iter().filter_map(|fault| match *fault {
             Fault::Reset { from, to, bytes } if [from, to] == pair => Some(bytes),
@@ -132,7 +130,7 @@ impl Schedule {
         resets.min()
     }
 
-    /// When bytes from one rank arrive at another that would arrive at this time, if they were not cut off.
+    /// Returns the time at which bytes from one rank arrive at another that would arrive at `at` without cuts.
     pub(super) fn clear_at(&self, pair: [Rank; 2], mut at: Time) -> Time {
         let end = |at: Time| {
             self.faults.iter().find_map(|fault| match *fault {
@@ -150,7 +148,7 @@ impl Schedule {
         at
     }
 
-    /// When a rank runs that would run at this time.
+    /// Returns the time at which a rank runs that would run at `at` without stops.
     pub(super) fn runs_at(&self, own: Rank, mut at: Time) -> Time {
         let end = |at: Time| {
             self.faults.iter().find_map(|fault| match *fault {
@@ -166,8 +164,8 @@ impl Schedule {
         at
     }
 
-    /// Returns the latest time at which a rank ends that waits for so long. A rank that is stopped meanwhile may not have read the clock
-    /// before.
+    /// Returns the latest time at which a rank ends after a wait of this length. A rank that is stopped during the wait may not have read the
+    /// clock before.
     pub(super) fn end_of_wait(&self, own: Rank, since: Time, wait: Time) -> Time {
         let stops = self.faults.iter().filter_map(|fault| match *fault {
             Fault::Stop { rank, since, until } if rank == own => Some((since, until)),
@@ -181,16 +179,15 @@ impl Schedule {
         stops.into_iter().fold(since + wait, late)
     }
 
-    /// Returns whether a fault only delays.
     pub(super) fn delays(&self) -> bool {
         self.faults.iter().any(|fault| matches!(fault, Fault::Cut { .. } | Fault::Stop { .. }))
     }
 
-    /// Returns whether a fault is a reason for a rank to report that another one fails.
+    /// Returns whether a fault explains that a rank reports the failure of another.
     pub(super) fn explains(&self, own: Rank, named: Rank) -> bool {
         self.faults.iter().any(|fault| match *fault {
             Fault::Crash { rank, .. } => rank == named,
-            // One that was stopped itself finds that others have waited for too long.
+            // A rank that was stopped itself may find that it has waited for too long.
             Fault::Stop { rank, .. } => rank == named || rank == own,
             Fault::Reset { from, to, .. } | Fault::Cut { from, to, .. } => {
                 [from, to] == [own, named] || [to, from] == [own, named]

@@ -1,13 +1,13 @@
-//! The simulation: runs the acts of all ranks in time.
+//! The event simulation: runs the acts of all ranks in simulated time.
 //!
-//! A core runs the acts of a rank until the rank must wait. If other ranks share the core, it then hands over to the next one,
-//! [`Machine::hand_over_us`] later, and comes back when all others have had their turn: what a rank waits for takes effect not when it
-//! arrives, but in the rank's next turn. Ranks that have finished still get their turns: they wait for the next call. (With 8 ranks on 2
-//! cores these turns are nearly all the time of a short all-reduce.) The kernel's placement of ranks is unknown; here local rank r is on
-//! core r modulo the number of cores.
+//! A core runs the acts of a rank until the rank must wait. If other ranks share the core, it then switches to the next one,
+//! [`Machine::hand_over_us`] later, and returns after all others have had their turn. So an awaited event takes effect in the rank's next
+//! turn, not when it happens. Ranks that have finished still get their turns, since they wait for the next call. (With 8 ranks on 2 cores
+//! these turns are nearly all the time of a short all-reduce.) The kernel's placement of ranks is unknown; here local rank r is on core r
+//! modulo the number of cores.
 //!
-//! A rank depends on others only through messages and barriers. So a rank with its own core runs ahead until it waits for
-//! something that no rank has done yet. Turns and ports depend on what comes first: these events follow each other in time, each when no
+//! A rank depends on others only through messages and barriers. So a rank with its own core runs ahead until it waits for an event that is
+//! not simulated yet. Turns and ports depend on the order of events, which are therefore processed in the order of their times, each when no
 //! rank can run ahead.
 
 use std::cmp::Reverse;
@@ -21,7 +21,7 @@ use crate::world::Rank;
 
 mod state;
 
-use state::{Core, Event, Message, Present, Route, Stage};
+use state::{Core, Event, Message, RankState, Route, Stage};
 
 struct Clock<'a> {
     world: &'a World<'a>,
@@ -29,7 +29,7 @@ struct Clock<'a> {
     element_size_bytes: usize,
     /// [`Machine::held_bytes`] on the largest node.
     held_bytes: usize,
-    present: Vec<Present>,
+    states: Vec<RankState>,
     cores: Vec<Core>,
     /// Cores of a single rank that may run ahead.
     ahead: Vec<usize>,
@@ -41,27 +41,25 @@ struct Clock<'a> {
     ports: Vec<[(f64, f64); 2]>,
 }
 
-/// The result of a simulation.
 #[derive(Debug)]
-pub(super) struct Played {
-    /// When each simulated rank finishes.
+pub(super) struct Simulation {
     pub(super) finish_us: Vec<f64>,
     /// The time that the busiest port was occupied.
     pub(super) busiest_port_us: f64,
 }
 
-impl Played {
+impl Simulation {
     pub(super) fn time_us(&self) -> f64 {
         self.finish_us.iter().copied().fold(0.0, f64::max)
     }
 }
 
 /// Simulates the ranks to their end, with arrays of `count` elements.
-pub(super) fn play(
+pub(super) fn simulate(
     world: &World<'_>,
     machine: &Machine,
     (count, element_size_bytes): (usize, usize),
-) -> Result<Played, Unpredictable> {
+) -> Result<Simulation, Unpredictable> {
     for time_us in [machine.step_us, machine.call_us] {
         assert!(time_us.is_finite() && time_us >= 0.0, "a machine that takes {time_us} us");
     }
@@ -72,7 +70,7 @@ pub(super) fn play(
         machine,
         element_size_bytes,
         held_bytes: machine.held_bytes(count * element_size_bytes, topology.ranks_of_largest_node()),
-        present: Vec::with_capacity(world.played.len()),
+        states: Vec::with_capacity(world.simulated.len()),
         cores: Vec::new(),
         ahead: Vec::new(),
         events: BinaryHeap::new(),
@@ -80,7 +78,7 @@ pub(super) fn play(
         ports: vec![[(0.0, 0.0); 2]; topology.nodes()],
     };
     clock.place_ranks();
-    (0..world.played.len()).for_each(|rank| clock.wake(rank, 0.0));
+    (0..world.simulated.len()).for_each(|rank| clock.wake(rank, 0.0));
     loop {
         if let Some(core) = clock.ahead.pop() {
             clock.run(core, f64::MAX);
@@ -94,24 +92,24 @@ pub(super) fn play(
             break;
         }
     }
-    let unfinished = (0..world.played.len()).find(|&rank| clock.act(rank).is_some());
-    let not_received = clock.present.iter().flat_map(|present| &present.inbox).map(|message| message.from);
+    let unfinished = (0..world.simulated.len()).find(|&rank| clock.act(rank).is_some());
+    let not_received = clock.states.iter().flat_map(|state| &state.inbox).map(|message| message.from);
     if let Some(rank) = unfinished.into_iter().chain(not_received).next() {
         return Err(Unpredictable::DoesNotFinish { rank });
     }
     let busiest_port_us = clock.ports.iter().flatten().map(|(_, occupied_us)| *occupied_us);
-    Ok(Played {
-        finish_us: clock.present.iter().map(|present| present.finish_us).collect(),
+    Ok(Simulation {
+        finish_us: clock.states.iter().map(|state| state.finish_us).collect(),
         busiest_port_us: busiest_port_us.fold(0.0, f64::max),
     })
 }
 
 impl Clock<'_> {
-    /// Gives each simulated rank a core of its node.
+    /// Assigns each simulated rank a core of its node.
     fn place_ranks(&mut self) {
         let topology = self.world.topology;
         let mut of_nodes = vec![Vec::new(); topology.nodes()];
-        for rank in 0..self.world.played.len() {
+        for rank in 0..self.world.simulated.len() {
             let of_node = &mut of_nodes[topology.node_of(rank)];
             let number = topology.local_rank(rank) % self.machine.cores;
             if number == of_node.len() {
@@ -121,12 +119,12 @@ impl Clock<'_> {
             let core = of_node[number];
             let turn = self.cores[core].ranks.len();
             self.cores[core].ranks.push(rank);
-            self.present.push(Present { core, turn, ..Present::default() });
+            self.states.push(RankState { core, turn, ..RankState::default() });
         }
     }
 
     fn act(&self, rank: Rank) -> Option<Act> {
-        self.world.played[rank].get(self.present[rank].act).copied()
+        self.world.simulated[rank].get(self.states[rank].act).copied()
     }
 
     /// Returns, for the rank `places` after a rank, the distance between their nodes and the simulated rank that represents it.
@@ -134,25 +132,25 @@ impl Clock<'_> {
         let topology = self.world.topology;
         let other = (rank + places.get() as usize) % topology.ranks();
         let nodes = topology.node_of(other) + topology.nodes() - topology.node_of(rank);
-        (nodes % topology.nodes(), self.world.played(other))
+        (nodes % topology.nodes(), self.world.simulated(other))
     }
 
-    /// When a core can go on with one of its ranks: at the first turn of that at which something that it waits for is there.
+    /// Returns when a core can continue with one of its ranks: at the rank's first turn after the awaited event.
     fn turn_us(&self, core: &Core, turn: usize) -> f64 {
         let (ranks, hand_over_us) = (core.ranks.len(), self.machine.hand_over_us);
-        let awaited_us = self.present[core.ranks[turn]].awaited_us;
+        let awaited_us = self.states[core.ranks[turn]].awaited_us;
         if ranks == 1 || hand_over_us == 0.0 {
             return awaited_us.max(core.at_us);
         }
         let at_us = core.at_us + ((turn + ranks - core.turn) % ranks) as f64 * hand_over_us;
         // A message that arrives at the time of the turn itself is not received in it.
-        let is_there = awaited_us == 0.0 || awaited_us < at_us;
+        let has_happened = awaited_us == 0.0 || awaited_us < at_us;
         let around_us = ranks as f64 * hand_over_us;
-        let rounds = if is_there { 0.0 } else { ((awaited_us - at_us) / around_us + 1.0).floor() };
+        let rounds = if has_happened { 0.0 } else { ((awaited_us - at_us) / around_us + 1.0).floor() };
         at_us + rounds * around_us
     }
 
-    /// When a core can go on with any of its ranks, and the index of that.
+    /// Returns when a core can continue with any of its ranks, and the index of that rank.
     fn next_turn(&self, core: &Core) -> (f64, usize) {
         let mut first = (f64::INFINITY, 0);
         for times in 0..core.ranks.len() {
@@ -168,11 +166,11 @@ impl Clock<'_> {
         first
     }
 
-    /// Runs the ranks of a core until all must wait, or at most to this time. (Other cores may do something before a later one.)
+    /// Runs the ranks of a core until all must wait, or at most to this time, since other cores may act before a later one.
     fn run(&mut self, number: usize, until_us: f64) {
         let core = &mut self.cores[number];
         if core.ranks.len() > 1 && core.next_us != until_us {
-            // It has had a turn before.
+            // The core has had its turn already.
             return;
         }
         core.next_us = f64::INFINITY;
@@ -185,21 +183,21 @@ impl Clock<'_> {
             (core.at_us, core.turn) = (at_us, turn);
             let rank = core.ranks[turn];
             self.advance(rank);
-            self.present[rank].finish_us = self.cores[number].at_us;
+            self.states[rank].finish_us = self.cores[number].at_us;
         }
     }
 
-    /// Lets a rank go on with its act at this time, or later.
+    /// Makes a rank continue with its act at this time, or later.
     fn wake(&mut self, rank: Rank, awaited_us: f64) {
-        self.present[rank].awaited_us = awaited_us;
-        let Present { core, turn, .. } = self.present[rank];
+        self.states[rank].awaited_us = awaited_us;
+        let RankState { core, turn, .. } = self.states[rank];
         match self.cores[core].ranks.len() {
             1 => self.ahead.push(core),
             _ => self.schedule(core, self.turn_us(&self.cores[core], turn)),
         }
     }
 
-    /// Lets a core go on at this time, unless it does before.
+    /// Schedules a core to continue at this time, unless it does earlier.
     fn schedule(&mut self, core: usize, at_us: f64) {
         if at_us < self.cores[core].next_us {
             self.cores[core].next_us = at_us;
@@ -211,10 +209,10 @@ impl Clock<'_> {
         self.events.push(Reverse((at_us.to_bits(), event)));
     }
 
-    /// Goes on with the act of a rank, which need not wait, at the time of its core.
+    /// Continues the act of a rank that need not wait, at the time of its core.
     fn advance(&mut self, rank: Rank) {
         let act = self.act(rank).expect("a rank that has finished waits");
-        match (self.present[rank].stage, act) {
+        match (self.states[rank].stage, act) {
             (Stage::Begin, Act::Call) => self.work(rank, self.machine.call_us),
             (Stage::Begin, Act::Keep { count }) => {
                 self.work(rank, self.machine.intra.occupied_us(count * self.element_size_bytes));
@@ -229,15 +227,15 @@ impl Clock<'_> {
     }
 
     fn next_act(&mut self, rank: Rank) {
-        let present = &mut self.present[rank];
-        (present.act, present.stage, present.awaited_us) = (present.act + 1, Stage::Begin, 0.0);
-        if present.act == self.world.played[rank].len() {
-            present.awaited_us = f64::INFINITY;
+        let state = &mut self.states[rank];
+        (state.act, state.stage, state.awaited_us) = (state.act + 1, Stage::Begin, 0.0);
+        if state.act == self.world.simulated[rank].len() {
+            state.awaited_us = f64::INFINITY;
         }
     }
 
     fn work(&mut self, rank: Rank, work_us: f64) {
-        self.cores[self.present[rank].core].at_us += work_us;
+        self.cores[self.states[rank].core].at_us += work_us;
     }
 
     fn pass_us(&self, others: usize, count: usize) -> f64 {
@@ -246,11 +244,11 @@ impl Clock<'_> {
     }
 
     fn reach_barrier(&mut self, rank: Rank) {
-        let present = &mut self.present[rank];
-        (present.stage, present.awaited_us) = (Stage::Receive, f64::INFINITY);
+        let state = &mut self.states[rank];
+        (state.stage, state.awaited_us) = (Stage::Receive, f64::INFINITY);
         let (reached, last_us) = self.barrier;
-        self.barrier = (reached + 1, last_us.max(self.cores[present.core].at_us));
-        if reached + 1 == self.present.len() {
+        self.barrier = (reached + 1, last_us.max(self.cores[state.core].at_us));
+        if reached + 1 == self.states.len() {
             // No rank has reached the next one.
             let (ranks, last_us) = std::mem::take(&mut self.barrier);
             self.next_act(rank);
@@ -263,60 +261,60 @@ impl Clock<'_> {
         let size_bytes = halves.sent_count * self.element_size_bytes;
         let step_us = if halves.is_part { 0.0 } else { self.machine.step_us };
         self.work(rank, step_us + self.machine.copy_us(if halves.copies { size_bytes } else { 0 }));
-        let sent_us = self.cores[self.present[rank].core].at_us;
-        self.present[rank].received_us = 0.0;
+        let sent_us = self.cores[self.states[rank].core].at_us;
+        self.states[rank].received_us = 0.0;
         if let Some(places) = halves.to {
             let (nodes, to) = self.after(rank, places);
             // A short message within a node is copied at once.
             let is_awaited = !halves.is_eager && (nodes > 0 || size_bytes > self.machine.eager_bytes);
             if is_awaited {
-                self.present[rank].received_us = f64::INFINITY;
+                self.states[rank].received_us = f64::INFINITY;
             } else if halves.from.is_none() && !halves.is_part {
-                // (The time of a message includes this, but for a rank that receives none.)
+                // (The time of a message includes this copy, except for a rank that receives no message.)
                 self.work(rank, self.machine.intra.occupied_us(size_bytes));
             }
             let message = Message { from: rank, places, nodes, size_bytes, sent_us, is_awaited };
-            self.present[to].inbox.push(message);
-            self.meet(to);
+            self.states[to].inbox.push(message);
+            self.match_next(to);
         }
-        let present = &mut self.present[rank];
-        (present.stage, present.awaited_us, present.ready_us) = (Stage::Receive, f64::INFINITY, sent_us);
+        let state = &mut self.states[rank];
+        (state.stage, state.awaited_us, state.ready_us) = (Stage::Receive, f64::INFINITY, sent_us);
         match halves.from {
-            Some(_) => self.meet(rank),
+            Some(_) => self.match_next(rank),
             None => self.end(rank),
         }
     }
 
-    /// Lets a rank receive its next message, if that has been sent and it waits for it. From another node, it leaves now.
-    fn meet(&mut self, to: Rank) {
+    /// Matches a waiting rank with its next message, if that has been sent. A message from another node leaves now.
+    fn match_next(&mut self, to: Rank) {
         let act = self.act(to);
-        let present = &mut self.present[to];
-        let is_waiting = present.stage == Stage::Receive && present.in_transit.is_none();
+        let state = &mut self.states[to];
+        let is_waiting = state.stage == Stage::Receive && state.in_transit.is_none();
         let Some(Act::Message(Halves { from: Some(places), .. })) = act.filter(|_| is_waiting) else {
             return;
         };
-        let Some(index) = present.inbox.iter().position(|message| message.places == places) else { return };
-        let message @ Message { from, nodes, sent_us, .. } = present.inbox[index];
+        let Some(index) = state.inbox.iter().position(|message| message.places == places) else { return };
+        let message @ Message { from, nodes, sent_us, .. } = state.inbox[index];
         if nodes == 0 {
-            // A message to itself is there at once.
+            // A message to itself is available immediately.
             return self.wake(to, if from == to { 0.0 } else { sent_us });
         }
-        present.inbox.remove(index);
-        present.in_transit = Some(message);
-        let at_us = sent_us.max(present.ready_us);
+        state.inbox.remove(index);
+        state.in_transit = Some(message);
+        let at_us = sent_us.max(state.ready_us);
         let local_rank = self.world.topology.local_rank(from);
         self.push(at_us, Event::Leave(Route { local_rank, nodes, from, to }));
     }
 
-    /// Receives the message of an act. One from another node needs no work of the core.
+    /// Receives the message of an act. A message from another node needs no work of the core.
     fn receive(&mut self, rank: Rank, halves: Halves) {
-        let Present { core, in_transit, inbox, .. } = &mut self.present[rank];
+        let RankState { core, in_transit, inbox, .. } = &mut self.states[rank];
         let core = *core;
         if in_transit.take().is_none() {
             let index = inbox.iter().position(|message| Some(message.places) == halves.from);
             let message = inbox.remove(index.expect("a rank waits for its message"));
             let (link, size_bytes) = (&self.machine.intra, message.size_bytes);
-            // A rank does not wait for what it has itself.
+            // A rank does not wait for its own message.
             let is_own = message.places.get() as usize == self.world.topology.ranks();
             let latency_us = if is_own { link.latency_us(size_bytes) } else { 0.0 };
             self.work(rank, link.time_among_us(size_bytes, self.held_bytes, halves.reduces) - latency_us);
@@ -325,11 +323,11 @@ impl Clock<'_> {
         self.end(rank);
     }
 
-    /// Lets the sender of a message go on once it has been received.
+    /// Makes the sender of a message continue once the message has been received.
     fn received(&mut self, Message { from, is_awaited, .. }: Message, at_us: f64) {
         if is_awaited {
-            self.present[from].received_us = at_us;
-            if self.present[from].stage == Stage::End {
+            self.states[from].received_us = at_us;
+            if self.states[from].stage == Stage::End {
                 self.wake(from, at_us);
             }
         }
@@ -337,21 +335,21 @@ impl Clock<'_> {
 
     /// Ends an act, once the message that the rank has sent is received.
     fn end(&mut self, rank: Rank) {
-        let present = &mut self.present[rank];
-        (present.stage, present.awaited_us) = (Stage::End, present.received_us);
-        if present.awaited_us == 0.0 {
+        let state = &mut self.states[rank];
+        (state.stage, state.awaited_us) = (Stage::End, state.received_us);
+        if state.awaited_us == 0.0 {
             self.next_act(rank);
         }
     }
 
-    /// A message leaves the node after those before it.
+    /// Sends a message through the outgoing port, after those before it.
     fn leave(&mut self, at_us: f64, route: Route) {
         let size_bytes = self.in_transit(route.to).size_bytes;
         let leaves_us = self.pass_port(at_us, (route.from, 0), size_bytes);
         self.push(leaves_us + self.machine.inter.latency_us(size_bytes), Event::Arrive(route));
     }
 
-    /// A message enters the node after those that arrived before it.
+    /// Passes a message through the incoming port, after those that arrived before it.
     fn arrive(&mut self, at_us: f64, &Route { to, .. }: &Route) {
         let reduces = matches!(self.act(to), Some(Act::Message(Halves { reduces: true, .. })));
         let message @ Message { size_bytes, .. } = self.in_transit(to);
@@ -363,10 +361,10 @@ impl Clock<'_> {
     }
 
     fn in_transit(&self, to: Rank) -> Message {
-        self.present[to].in_transit.expect("a rank receives one message at a time")
+        self.states[to].in_transit.expect("a rank receives one message at a time")
     }
 
-    /// Occupies a port of a rank's node, the outgoing or the incoming one, once it is free. Returns when.
+    /// Occupies the outgoing or the incoming port of a rank's node, once it is free. Returns the time at which it does.
     fn pass_port(&mut self, at_us: f64, (rank, port): (Rank, usize), size_bytes: usize) -> f64 {
         let busy_us = self.machine.inter.occupied_us(size_bytes);
         let (free_us, occupied_us) = &mut self.ports[self.world.topology.node_of(rank)][port];

@@ -6,21 +6,20 @@ use crate::world::Rank;
 
 /// An event of the simulation. Events are processed in the order of their times.
 ///
-/// Messages at the same time are processed in this order. It compares positions relative to nodes before ranks, so that no
-/// node is preferred: what holds for one node holds for all that do the same, which allows ranks to represent others.
+/// Messages at the same time are processed in this order. It compares positions relative to nodes before ranks, so that no node is preferred.
+/// So identical nodes behave identically, which allows ranks to represent others.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     /// A core that ranks share runs one of them.
     Turn(usize),
     /// A message between nodes, whose two ends are ready.
     Leave(Route),
-    /// Its first byte has reached the incoming port.
+    /// A message whose first byte has reached the incoming port.
     Arrive(Route),
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Route {
-    /// The sender's local rank.
     pub(super) local_rank: Rank,
     /// The distance from the sender's node to the receiver's.
     pub(super) nodes: usize,
@@ -28,12 +27,12 @@ pub(super) struct Route {
     pub(super) to: Rank,
 }
 
-/// A message that a rank has sent.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Message {
     pub(super) from: Rank,
-    /// The distance from the sender to the receiver, in ranks and in nodes.
+    /// The distance from the sender to the receiver, in ranks.
     pub(super) places: NonZeroU32,
+    /// The distance from the sender's node to the receiver's.
     pub(super) nodes: usize,
     pub(super) size_bytes: usize,
     pub(super) sent_us: f64,
@@ -50,25 +49,24 @@ pub(super) enum Stage {
     End,
 }
 
-/// A simulated rank.
 #[derive(Debug, Default)]
-pub(super) struct Present {
+pub(super) struct RankState {
     pub(super) core: usize,
     /// Its index among the ranks of the core.
     pub(super) turn: usize,
     pub(super) act: usize,
     pub(super) stage: Stage,
-    /// When it can go on with its act; infinity while that is not known.
+    /// When the rank can continue with its act; infinity while that is unknown.
     pub(super) awaited_us: f64,
     /// When it began to receive.
     pub(super) ready_us: f64,
-    /// Messages to it that it has not received.
+    /// Messages to the rank that it has not received.
     pub(super) inbox: Vec<Message>,
-    /// The message from another node that it receives.
+    /// The message from another node that the rank is receiving.
     pub(super) in_transit: Option<Message>,
-    /// When the message that it has sent is received by another rank, if it waits for that.
+    /// When the message that the rank has sent is received, if it waits for that.
     pub(super) received_us: f64,
-    /// When it did its latest act.
+    /// When the rank ended its latest act.
     pub(super) finish_us: f64,
 }
 

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::ThreadId;
 
-/// The number of our communicators, and of those of their messages. A second one is created on the thread that has the first.
+/// The number of users of MPI: communicators, and the links of their messages. A second one is created on the thread that has the first.
 static USERS: AtomicUsize = AtomicUsize::new(0);
-static TURN: Mutex<()> = Mutex::new(());
+static LOCK: Mutex<()> = Mutex::new(());
 
 /// Returns whether this thread may call MPI.
 pub(in super::super) fn may_call(only: Option<ThreadId>) -> bool {
@@ -40,16 +40,16 @@ impl Drop for User {
     }
 }
 
-/// Returns the lock to hold during an MPI call; not taken while there is only one communicator.
+/// Locks MPI for a call. There is no lock while there is only one user.
 #[inline]
-pub(super) fn turn() -> Option<MutexGuard<'static, ()>> {
-    is_shared().then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner))
+pub(super) fn lock() -> Option<MutexGuard<'static, ()>> {
+    is_shared().then(|| LOCK.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Makes an MPI call, unless another thread is in one.
-pub(super) fn unless_taken(call: impl FnOnce()) {
-    let turn = is_shared().then(|| TURN.try_lock());
-    if !matches!(turn, Some(Err(TryLockError::WouldBlock))) {
+pub(super) fn unless_locked(call: impl FnOnce()) {
+    let lock = is_shared().then(|| LOCK.try_lock());
+    if !matches!(lock, Some(Err(TryLockError::WouldBlock))) {
         call();
     }
 }
