@@ -12,7 +12,7 @@ use fastrand::Rng;
 use unisono_collectives::Rank;
 
 use crate::config::Chaos;
-use crate::system::say;
+use crate::system::print_line;
 
 /// The faults of the links of a rank.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Faults {
     /// Returns the faults of the fabric of a rank, which are determined by the seed and its number.
     pub(super) fn of_world(rank: Rank, ranks: usize, chaos: Chaos) -> Self {
         if rank == 0 {
-            say("UNISONO_CHAOS is set: messages are delayed and lost on purpose");
+            print_line("UNISONO_CHAOS is set: messages are delayed and lost on purpose");
         }
         Self::new(rank, ranks, chaos)
     }

@@ -316,7 +316,7 @@ impl<'a> Waiting<'a> {
             _ => {}
         }
         if self.patient {
-            self.status.look();
+            self.status.check_peers();
         }
         let failure = self.status.failure().filter(|_| self.heeds_failures);
         if let Some(FirstFailure { first: by, cause, .. }) = failure {

@@ -3,7 +3,7 @@
 use super::bootstrap::{Bootstrap, gather};
 use crate::config::{Config, warn_of_unread_settings};
 use crate::error::Result;
-use crate::system::{self, say};
+use crate::system::{self, print_line};
 
 /// Prints warnings, each by one rank, unless disabled; rank 0 prints those it knows itself. `node` is the number of ranks and
 /// cores of this node. All ranks call it.
@@ -21,10 +21,10 @@ pub(super) fn say_what_is_odd(
     let seen_by_all = gather(bootstrap, &seen)?;
     let first = |kind: usize| seen_by_all.iter().position(|seen| seen[kind]) == Some(rank);
     if first(0) {
-        turns(node.0, node.1).iter().for_each(|line| say(line));
+        turns(node.0, node.1).iter().for_each(|line| print_line(line));
     }
     if let Some(files) = files.filter(|_| first(1)) {
-        say(&format!(
+        print_line(&format!(
             "a process may have {files} files open on {}, and a rank of {ranks} should be allowed {} and one for each registered \
              array: raise `ulimit -n` (containers: --ulimit nofile=N)",
             system::host(),
@@ -33,7 +33,7 @@ pub(super) fn say_what_is_odd(
     }
     if rank == 0 && config.warnings {
         warn_of_unread_settings();
-        odd.iter().for_each(|line| say(line));
+        odd.iter().for_each(|line| print_line(line));
     }
     Ok(())
 }
