@@ -35,7 +35,7 @@ static void pause_at_random(long most_us)
 
 enum { CALLS = 14 };
 
-/* An operation of the program's. */
+/* A user-defined operation. */
 static MPI_Op own_op;
 
 static void add(void *in, void *inout, int *count, MPI_Datatype *type)
