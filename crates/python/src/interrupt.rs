@@ -1,4 +1,4 @@
-//! Early ends of a call: Ctrl-C, and `fail` on another thread.
+//! Cancellation of a call by Ctrl-C, or by `fail` on another thread.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, OnceLock};
@@ -9,10 +9,10 @@ use pyo3::prelude::*;
 
 use super::error::raised;
 
-/// The interval at which a waiting thread lets Python run its signal handlers: for that it takes the interpreter's lock.
+/// The interval at which a waiting thread acquires the interpreter's lock to let Python run its signal handlers.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
-/// The cause for which a communicator ends, if one of its threads has said so.
+/// The cause for which a communicator ends, if one of its threads has ended it.
 pub(crate) type Ended = Arc<OnceLock<String>>;
 
 /// The thread on which Python runs signal handlers.
@@ -26,7 +26,7 @@ thread_local! {
     static ENDED: RefCell<Option<Ended>> = const { RefCell::new(None) };
 }
 
-/// Learns which thread is Python's main one.
+/// Determines Python's main thread.
 pub(crate) fn learn_main_thread(py: Python<'_>) -> PyResult<()> {
     let threading = py.import("threading")?;
     let main: usize = threading.call_method0("main_thread")?.getattr("ident")?.extract()?;
@@ -36,8 +36,9 @@ pub(crate) fn learn_main_thread(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Makes calls without the interpreter's lock, during which Python's signal handlers run. What one of them raises, such as
-/// KeyboardInterrupt, ends the call; so does `ended`. The calls may be done all the same: who made them then ends the communicator.
+/// Makes calls without the interpreter's lock, during which Python's signal handlers run. An exception of a handler, such as
+/// KeyboardInterrupt, ends the call, as `ended` does. The calls may be complete nevertheless. The caller then ends the
+/// communicator.
 pub(crate) fn interruptible<R: Send>(
     py: Python<'_>,
     ended: &Ended,
@@ -49,7 +50,7 @@ pub(crate) fn interruptible<R: Send>(
         ENDED.set(before);
         done
     });
-    // A signal after the last look, or after a call that never waited, was during the call too.
+    // A signal after the last poll, or during a call that never waited, counts too.
     match RAISED.take().or_else(|| py.check_signals().err()) {
         Some(raised) => Err(raised),
         None => done.map_err(|error| raised(&error)),
