@@ -165,9 +165,9 @@ impl Communicator {
         self.engine_owner.engine().machine()
     }
 
-    /// Returns the range of a buffer of `count` elements that this rank owns: where [`Communicator::reduce_scatter`] leaves its
-    /// result, and what it contributes to [`Communicator::all_gather`]. The parts of ranks differ by at most one element, the
-    /// larger ones first, unless [`CallBuilder::counts`] sets them.
+    /// Returns the range of a buffer of `count` elements that this rank owns: the range of its result of
+    /// [`Communicator::reduce_scatter`], and of its contribution to [`Communicator::all_gather`]. The parts of ranks differ by at
+    /// most one element, the larger ones first, unless [`CallBuilder::counts`] sets them.
     pub fn own_part(&self, count: usize) -> Range<usize> {
         let own = Chunks::one(self.rank());
         match &self.per_call.options.parts {

@@ -16,7 +16,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A runtime error. A programming error, such as an invalid root, panics with a message instead.
 ///
-/// There are two classes, which [`Error::is_fatal`] tells apart:
+/// There are two classes, which [`Error::is_fatal`] distinguishes:
 /// - *Refused*: the call was not made, and the communicator remains usable. The message contains the remedy.
 /// - *Failed*: the communicator is lost, eventually on all ranks. Every later call fails with [`Error::Aborted`], and the buffer
 ///   is undefined. The message names the rank that failed and the cause.
@@ -111,7 +111,7 @@ pub enum Error {
     },
 
     /// An earlier failure, on this rank or another.
-    #[error("rank {rank} cannot go on{}: {cause}", because(*rank, *by))]
+    #[error("rank {rank} cannot continue{}: {cause}", because(*rank, *by))]
     Aborted {
         /// This rank.
         rank: Rank,
@@ -122,7 +122,7 @@ pub enum Error {
     },
 
     /// This rank cannot continue a call that has started.
-    #[error("rank {rank} cannot go on: {cause}")]
+    #[error("rank {rank} cannot continue: {cause}")]
     Failed {
         /// This rank.
         rank: Rank,

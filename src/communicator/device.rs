@@ -182,9 +182,9 @@ impl Communicator {
         })
     }
 
-    /// Starts the non-blocking form of [`Communicator::all_reduce_device`]: it starts after the work now on `stream`, and runs
-    /// on the communication thread and a stream of its own. [`DeviceRequest::wait`] returns the array. Several may be in flight,
-    /// as for [`Communicator::all_reduce_async`].
+    /// Starts the non-blocking form of [`Communicator::all_reduce_device`]: it starts after the work now on `stream`, and runs on
+    /// the communication thread and a separate stream. [`DeviceRequest::wait`] returns the array. Several may be in flight, as for
+    /// [`Communicator::all_reduce_async`].
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`]; [`Error::Cuda`](crate::Error::Cuda) if the GPU is not usable.

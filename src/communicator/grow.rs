@@ -18,7 +18,7 @@ impl Communicator {
     /// Waits for `more` processes that join at a path. All ranks call it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if this world cannot grow; [`Error::OnRank0`], on all ranks, if the processes do not come; as
+    /// [`Error::Unsupported`] if this world cannot grow; [`Error::OnRank0`], on all ranks, if the processes do not join; as
     /// [`Communicator::all_reduce`].
     pub(crate) fn wait_for_joins(&mut self, more: usize, path: &Path) -> Result<Growing<'_>> {
         self.check_can_change("grow")?;

@@ -37,7 +37,7 @@ pub(crate) fn secret() -> Vec<u8> {
 fn address(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let port: u16 = variable(MASTER_PORT)?.parse().ok()?;
     let host = variable(MASTER_ADDR).filter(|host| !host.is_empty())?;
-    // The address of an IPv6 host has colons of its own.
+    // An IPv6 address contains colons.
     let host = if host.contains(':') { format!("[{host}]") } else { host };
     Some(format!("{host}:{}", port.checked_add(1)?))
 }

@@ -38,7 +38,7 @@ const KNOWN: [&str; 28] = [
     super::preload::ACCELERATE_RECORD,
     super::preload::ACCELERATE_REPORT,
     "UNISONO_FUZZ",
-    // Set by Cargo for what it runs: the header version of the bindings.
+    // Cargo sets it for the programs that it runs: the header version of the bindings.
     "UNISONO_NCCL_HEADER",
     "UNISONO_SOAK",
 ];

@@ -60,10 +60,10 @@ impl Dump {
         }
     }
 
-    /// Parses a file. No input makes it panic.
+    /// Parses a file. It does not panic for any input.
     ///
     /// # Errors
-    /// A description of what is wrong with it.
+    /// A description of the defect of the file.
     pub fn from_json(bytes: &[u8]) -> std::result::Result<Self, String> {
         let dump: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         let Self { rank, ranks, .. } = dump;

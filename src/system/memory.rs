@@ -101,7 +101,7 @@ impl MemoryLimit {
     }
 }
 
-/// Returns a control group and its ancestors. In a container, its own group is the root, whatever its path outside is.
+/// Returns a control group and its ancestors. In a container, its own group is the root, independent of its path outside.
 fn above(root: &Path, path: &str) -> Vec<PathBuf> {
     let mut folders: Vec<_> = Path::new(path).ancestors().map(|part| root.join(part)).collect();
     folders.dedup();

@@ -40,7 +40,7 @@ impl Communicator {
     ///             Err(error) if error.is_fatal() => {
     ///                 comm = comm.shrink()?;
     ///                 let (mut first_step, mut first_weights) = ([step], weights.clone());
-    ///                 // If another rank fails here, so does the next all-reduce, and this rank still has a state of its own.
+    ///                 // If another rank fails here, so does the next all-reduce, and this rank still has its own state.
     ///                 let copied = comm
     ///                     .broadcast(&mut first_step, 0)
     ///                     .and_then(|_| comm.broadcast(&mut first_weights, 0));

@@ -293,7 +293,7 @@ fn calls_after_a_failure_report_the_cause() {
     unisono::threads(1, |mut comm| {
         comm.fail("the disk is full");
         let error = comm.barrier().unwrap_err().to_string();
-        assert_eq!(error, "rank 0 cannot go on: the disk is full");
+        assert_eq!(error, "rank 0 cannot continue: the disk is full");
     });
 }
 

@@ -1,6 +1,6 @@
-/* Whether Unisono carries out a call. All ranks must find the same, so it depends only on what MPI requires to be the same on all of
- * them: the function, the operation, the root, and the number of bytes. Ranks may describe equal bytes by different types, one by a
- * type of its own, so a type matters only where values are reduced. */
+/* Whether Unisono carries out a call. All ranks must make the same decision, so it depends only on values that MPI requires to be
+ * identical on all of them: the function, the operation, the root, and the number of bytes. Ranks may describe equal bytes by different
+ * types, one by a type of its own, so a type matters only where values are reduced. */
 
 #include "repeat.h"
 

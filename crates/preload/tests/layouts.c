@@ -1,5 +1,5 @@
-/* Moves of types that the program makes, with and without gaps, in order and out of order; ranks with odd numbers describe the same values
- * by a predefined type. The buffers are compared with what MPI's own functions leave in them, gaps included. */
+/* Moves of types that the program makes, with and without gaps, in order and out of order; ranks with odd numbers describe the same
+ * values by a predefined type. The buffers, including gaps, are compared with those of MPI's own functions. */
 
 #include "ranks.h"
 

@@ -98,7 +98,7 @@ def check(program: str, ranks: int = 2, **environment: str) -> list[str]:
 
 
 def output_of(command: list[str], folder: Path, deadline_s: float = DEADLINE_S, **environment: str) -> str:
-    """Runs a command in a folder, which must succeed, and returns what it printed."""
+    """Runs a command in a folder, which must succeed, and returns its output."""
     variables = {
         # Tools that programs use, such as ninja, are in the folder of the interpreter.
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",

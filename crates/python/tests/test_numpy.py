@@ -76,7 +76,7 @@ FUNCTIONS = {
     "logical-and": np.logical_and, "logical-or": np.logical_or, "logical-xor": np.logical_xor,
 }
 moves = ["all_gather", "gather", "scatter", "broadcast", "all_to_all"]
-# The same seed on all ranks.
+# An identical seed on all ranks.
 random = np.random.default_rng(31)
 
 def values(dtype, count):

@@ -121,7 +121,7 @@ fn leaving_is_not_a_failure() {
     assert!(ends.iter().all(|end| end.status.failure().is_none()));
 }
 
-/// Runs `then` on every rank after a failure, on a thread of its own.
+/// Runs `then` on every rank after a failure, each on its own thread.
 fn survivors<R: Send>(ends: &[End], then: impl Fn(Rank, &dyn Guard) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let then = &then;

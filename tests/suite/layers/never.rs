@@ -7,7 +7,7 @@ use unisono_testing::{suite::Test, tests};
 use super::files::files;
 use super::reader::read_all;
 
-/// The menu, but for what is an operation too.
+/// The names of algorithms, except those that are operations too.
 const ALGORITHMS: [&str; 9] = [
     "MasterWorker",
     "RoundRobin",
@@ -53,7 +53,7 @@ const NEVER: [(&str, &[&str], &[&str]); 29] = [
     ("src/", &["transport/shared"], &["mpi", "Mpi"]),
     ("src/", &["executor", "collective", "communicator"], &["mpi", "between_nodes"]),
     ("crates/compress/src/", &[""], &["mpi", "Mpi", "Bucket", "bucket"]),
-    // The program alone determines what a rank does.
+    // The program alone determines the actions of a rank.
     (
         "src/",
         &["executor.rs", "executor/bound", "executor/format", "executor/run"],

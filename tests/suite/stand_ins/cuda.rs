@@ -296,7 +296,7 @@ fn freed_in_order() {
     for round in 0..100 {
         let from = stream.clone_htod(&[round; 32]).unwrap();
         let to = stream.clone_dtod(&from).unwrap();
-        // Called long before the copy is executed; in the stream it comes after.
+        // Called long before the copy is executed, but ordered after it in the stream.
         drop(from);
         assert_eq!(stream.clone_dtoh(&to).unwrap(), [round; 32]);
     }
