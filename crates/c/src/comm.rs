@@ -8,7 +8,7 @@ use unisono_bindings::Owner;
 use unisono_compress::Levels;
 
 use super::errors::{Result, argument, guarded};
-use super::waits::looking;
+use super::waits::with_callback;
 
 /// One rank's handle to a world of ranks, or to a group of them. One thread at a time uses it.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub(crate) unsafe fn on_handle(
     guarded(|| {
         // SAFETY: as the caller promises.
         let Comm { inner: comm, levels, .. } = unsafe { live(comm)? };
-        catch_unwind(AssertUnwindSafe(|| looking(|| body(comm, levels)))).unwrap_or_else(|panic| {
+        catch_unwind(AssertUnwindSafe(|| with_callback(|| body(comm, levels)))).unwrap_or_else(|panic| {
             comm.fail(panic_text(&*panic).unwrap_or("a defect of unisono"));
             resume_unwind(panic)
         })

@@ -10,7 +10,7 @@ use super::comm::{Comm, on, out};
 use super::errors::{Result, argument, guarded};
 use super::options::{self, Call};
 use super::values::lent;
-use super::waits::looking;
+use super::waits::with_callback;
 
 /// The time for which `unisono_wait_any` waits for one call before it polls the others.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn unisono_wait_for(
         // SAFETY: as the caller promises.
         let (request, is_done) = unsafe { live(request, is_done)? };
         let timeout = arguments::timeout(timeout_s).map_err(argument)?;
-        *is_done = c_int::from(looking(|| request.call.wait_for(timeout)));
+        *is_done = c_int::from(with_callback(|| request.call.wait_for(timeout)));
         Ok(())
     })
 }
@@ -190,7 +190,7 @@ unsafe fn finish(place: &mut *mut Request) -> Result<()> {
         std::mem::forget(request);
         return Err(argument(refused));
     }
-    Ok(looking(|| request.call.wait())?)
+    Ok(with_callback(|| request.call.wait())?)
 }
 
 fn missing() -> super::errors::Failure {

@@ -8,7 +8,7 @@ use unisono::Communicator;
 use super::comm::{Comm, communicator, on, out, take, text};
 use super::errors::{Result, argument, guarded};
 use super::options::{self, Settings};
-use super::waits::looking;
+use super::waits::with_callback;
 
 /// Replaces a communicator, after an error that loses it, by one of the ranks that are left. All of them call it. They keep their
 /// order and get new numbers. Further ranks may fail meanwhile. On an error the communicator is freed and set to NULL.
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn unisono_shrink(comm: *mut *mut Comm) -> c_int {
         // SAFETY: as the caller promises; the program has no other handle of it.
         let failed = unsafe { take(*place)? };
         *place = ptr::null_mut();
-        *place = Comm::into_raw(looking(|| failed.shrink())?);
+        *place = Comm::into_raw(with_callback(|| failed.shrink())?);
         Ok(())
     })
 }
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn unisono_join(
         // SAFETY: as the caller promises, for all three.
         let (place, builder, address) =
             unsafe { (out(comm, "the communicator")?, options::builder(settings)?, place_of(address)?) };
-        *place = Comm::into_raw(looking(|| builder.join(address))?);
+        *place = Comm::into_raw(with_callback(|| builder.join(address))?);
         Ok(())
     })
 }

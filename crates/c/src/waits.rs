@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char};
 pub type Look = Option<unsafe extern "C" fn() -> *const c_char>;
 
 thread_local! {
-    static LOOK: Cell<Look> = const { Cell::new(None) };
+    static CALLBACK: Cell<Look> = const { Cell::new(None) };
 }
 
 /// Makes blocking calls on this thread run a function about every 100 µs while they wait for other ranks: to make progress on other
@@ -18,19 +18,19 @@ thread_local! {
 /// The function must be callable until it is replaced.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unisono_while_waiting(look: Look) {
-    LOOK.set(look);
+    CALLBACK.set(look);
 }
 
 /// Makes a call that runs the callback of this thread, if there is one, while it waits.
 #[inline]
-pub(crate) fn looking<R>(call: impl FnOnce() -> R) -> R {
-    if LOOK.get().is_none() { call() } else { unisono::while_waiting(run, call) }
+pub(crate) fn with_callback<R>(call: impl FnOnce() -> R) -> R {
+    if CALLBACK.get().is_none() { call() } else { unisono::while_waiting(run, call) }
 }
 
 fn run() -> Result<(), String> {
-    let Some(look) = LOOK.get() else { return Ok(()) };
+    let Some(callback) = CALLBACK.get() else { return Ok(()) };
     // SAFETY: as the caller of `unisono_while_waiting` promises.
-    let cause = unsafe { look() };
+    let cause = unsafe { callback() };
     if cause.is_null() {
         return Ok(());
     }

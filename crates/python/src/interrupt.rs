@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use super::error::raised;
 
 /// The interval at which a waiting thread acquires the interpreter's lock to let Python run its signal handlers.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The cause for which a communicator ends, if one of its threads has ended it.
 pub(crate) type Ended = Arc<OnceLock<String>>;
@@ -19,15 +19,15 @@ pub(crate) type Ended = Arc<OnceLock<String>>;
 static MAIN: OnceLock<ThreadId> = OnceLock::new();
 
 thread_local! {
-    static LOOKED: Cell<Option<Instant>> = const { Cell::new(None) };
+    static POLLED_AT: Cell<Option<Instant>> = const { Cell::new(None) };
     /// The exception that a signal handler has raised during the current call.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
     /// The reason why the communicator of the current call ends.
     static ENDED: RefCell<Option<Ended>> = const { RefCell::new(None) };
 }
 
-/// Determines Python's main thread.
-pub(crate) fn learn_main_thread(py: Python<'_>) -> PyResult<()> {
+/// Records this thread as Python's main thread, if it is.
+pub(crate) fn record_main_thread(py: Python<'_>) -> PyResult<()> {
     let threading = py.import("threading")?;
     let main: usize = threading.call_method0("main_thread")?.getattr("ident")?.extract()?;
     if threading.call_method0("get_ident")?.extract::<usize>()? == main {
@@ -46,7 +46,7 @@ pub(crate) fn interruptible<R: Send>(
 ) -> PyResult<R> {
     let done = py.detach(|| {
         let before = ENDED.replace(Some(Arc::clone(ended)));
-        let done = unisono::while_waiting(look, calls);
+        let done = unisono::while_waiting(poll, calls);
         ENDED.set(before);
         done
     });
@@ -59,13 +59,13 @@ pub(crate) fn interruptible<R: Send>(
 
 /// Waits in steps, between which signal handlers run.
 pub(crate) fn wait(py: Python<'_>, mut step: impl FnMut(Duration) -> bool + Send) -> PyResult<()> {
-    while !py.detach(|| step(BETWEEN_LOOKS)) {
+    while !py.detach(|| step(POLL_INTERVAL)) {
         py.check_signals()?;
     }
     Ok(())
 }
 
-fn look() -> Result<(), String> {
+fn poll() -> Result<(), String> {
     if let Some(cause) = ENDED.with_borrow(|ended| ended.as_ref()?.get().cloned()) {
         return Err(cause);
     }
@@ -73,10 +73,10 @@ fn look() -> Result<(), String> {
         return Ok(());
     }
     let now = Instant::now();
-    if LOOKED.get().is_some_and(|looked| now - looked < BETWEEN_LOOKS) {
+    if POLLED_AT.get().is_some_and(|polled_at| now - polled_at < POLL_INTERVAL) {
         return Ok(());
     }
-    LOOKED.set(Some(now));
+    POLLED_AT.set(Some(now));
     Python::attach(|py| {
         py.check_signals().map_err(|raised| {
             let text = raised.to_string();

@@ -35,6 +35,6 @@ fn _unisono(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(start::launched, module)?)?;
     module.add_function(wrap_pyfunction!(start::gathered, module)?)?;
     module.add_function(wrap_pyfunction!(start::joined, module)?)?;
-    interrupt::learn_main_thread(module.py())?;
+    interrupt::record_main_thread(module.py())?;
     error::add_to(module)
 }

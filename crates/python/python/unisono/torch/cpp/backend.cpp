@@ -377,7 +377,7 @@ TORCH_LIBRARY_IMPL(unisono, Meta, library) {
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
-  unisono::Waits::learn_main_thread();
+  unisono::Waits::record_main_thread();
   module.def(
       "create",
       [](c10::intrusive_ptr<c10d::Store> store, int rank, int size, unisono::Milliseconds timeout,

@@ -35,7 +35,7 @@ inline void check(int code) {
 class Waits {
  public:
   // Records the calling thread as Python's main thread.
-  static void learn_main_thread() { main_thread() = pthread_self(); }
+  static void record_main_thread() { main_thread() = pthread_self(); }
 
   static bool is_main_thread() { return pthread_equal(main_thread(), pthread_self()) != 0; }
 
@@ -52,7 +52,7 @@ class Waits {
   void during(Calls calls) {
     const auto* before = current();
     current() = this;
-    unisono_while_waiting(look);
+    unisono_while_waiting(poll);
     try {
       calls();
     } catch (...) {
@@ -97,12 +97,12 @@ class Waits {
     if (raised()) std::rethrow_exception(std::exchange(raised(), nullptr));
   }
 
-  static const char* look() {
+  static const char* poll() {
     const Waits* waits = current();
     if (waits->has_ended_) return waits->cause_.c_str();
-    static thread_local Clock::time_point looked;
-    if (Clock::now() - looked < kSignalInterval) return nullptr;
-    looked = Clock::now();
+    static thread_local Clock::time_point polled_at;
+    if (Clock::now() - polled_at < kSignalInterval) return nullptr;
+    polled_at = Clock::now();
     return run_handlers_quietly();
   }
 
